@@ -1,0 +1,55 @@
+# Every target does its own set-up. `make test TORCH=torch` takes the newest torch.
+VENV  ?= .venv
+TORCH ?= torch==2.13.0
+PY    := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format bench docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+# torch stands in the same pip call as the project: alone, the project would take any build of it.
+$(VENV)/.run: pyproject.toml
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q $(TORCH) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q $(TORCH) -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.docs: pyproject.toml
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q -e '.[docs]'
+	@touch $@
+
+demo: $(VENV)/.run  ## train on two ranks, kill one, and see where the time went
+	$(PY) examples/demo.py
+
+test: $(VENV)/.dev  ## run the tests, without the slow ones
+	$(PY) -m pytest -m 'not slow'
+
+test-all: $(VENV)/.dev  ## run every test
+	$(PY) -m pytest
+
+lint: $(VENV)/.dev  ## check style, types and spelling
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/codespell
+
+format: $(VENV)/.dev  ## rewrite the code in the project's style
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(VENV)/.dev  ## run every benchmark
+	set -e; for f in benchmarks/*.py; do echo "== $$f"; $(PY) "$$f"; done
+
+docs: $(VENV)/.docs  ## build the documentation into site/
+	$(VENV)/bin/mkdocs build --strict
+
+clean:  ## remove the environment, caches and built files
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

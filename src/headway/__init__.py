@@ -1,0 +1,45 @@
+"""Headway: where every second of a PyTorch job went, and how to win the lost ones back.
+
+Nothing heavy is loaded here: the names below are fetched at first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from headway.ledger.run import Run as Run
+    from headway.ledger.run import load as load
+    from headway.sdk import progress as progress
+    from headway.sdk import span as span
+    from headway.sdk import stage as stage
+    from headway.sdk import step as step
+    from headway.sdk import track as track
+
+_WHERE = {
+    "Run": "headway.ledger.run",
+    "load": "headway.ledger.run",
+    "progress": "headway.sdk",
+    "span": "headway.sdk",
+    "stage": "headway.sdk",
+    "step": "headway.sdk",
+    "track": "headway.sdk",
+}
+
+__all__ = ["Run", "__version__", "load", "progress", "span", "stage", "step", "track"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'headway' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

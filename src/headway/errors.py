@@ -1,0 +1,49 @@
+"""Every error a user can meet.
+
+HeadwayError            one sentence on stderr, no traceback; exit code 70
+  UsageError            the command or its input is wrong; exit code 2
+    RunNotFound         there is no run at that path
+    NotARun             the folder is there, but it is no run
+    NewerSchema         written by a newer Headway than this one
+    RunExists           the name is taken by another run
+    TargetUnwritable    the run folder cannot be made or written
+    MissingExtra        a package is needed that is not installed
+"""
+
+from __future__ import annotations
+
+
+class HeadwayError(Exception):
+    """What is wrong, the value, and what to type next."""
+
+    exit_code = 70
+
+
+class UsageError(HeadwayError):
+    """The command or its input is wrong."""
+
+    exit_code = 2
+
+
+class RunNotFound(UsageError):
+    """There is no run at that path."""
+
+
+class NotARun(UsageError):
+    """The folder is there, but it holds no journal."""
+
+
+class NewerSchema(UsageError):
+    """A journal was written by a newer Headway than this one."""
+
+
+class RunExists(UsageError):
+    """The name is taken by another run."""
+
+
+class TargetUnwritable(UsageError):
+    """The run folder cannot be made or written."""
+
+
+class MissingExtra(UsageError):
+    """A package is needed that is not installed."""

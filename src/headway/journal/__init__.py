@@ -1,0 +1,1 @@
+"""The raw record each process writes: JSON lines plus a pulse page. Standard library only."""

@@ -1,0 +1,306 @@
+"""Reads journals back, whatever state they are in.
+
+A torn last line, a damaged line, unknown fields and unknown events are passed over and counted;
+only a journal of a newer schema is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headway.errors import NewerSchema
+from headway.journal import pulse as pulse_page
+from headway.journal.pulse import Pulse
+from headway.journal.writer import SCHEMA
+
+LIMIT = 1 << 62  # larger numbers are damage, not times
+_STEPS = re.compile(
+    rb'^\{"ev":"steps","t":(\d{1,18}),"end":(\d{1,18}),"first":(\d{1,18}),"last":(\d{1,18}),'
+    rb'"wait":(\d{1,18}),"batches":(\d{1,18})\}$',
+    re.MULTILINE,
+)
+_STEPS_PREFIX = b'{"ev":"steps"'
+
+
+class Window(NamedTuple):
+    """About a second of steps: `first` to `last`, done between `start` and `end`."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    wait: int
+    batches: int
+
+
+@dataclass(slots=True)
+class Span:
+    """A named interval; `end` is None while it is open."""
+
+    start: int
+    end: int | None
+    name: str
+    thread: int
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """One process's record, on its own clock."""
+
+    name: str
+    role: str
+    boot: str
+    host: str
+    pid: int
+    begin: int
+    opened: int
+    wall: int
+    file_clock: int | None = None
+    rank: int | None = None
+    world: int | None = None
+    restart: int = 0
+    helper: bool = False
+    launch: str = ""
+    argv: tuple[str, ...] = ()
+    spans: list[Span] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    damaged: int = 0
+    pulse: Pulse | None = None
+
+    def named(self, *names: str) -> Iterator[dict[str, Any]]:
+        """The events of these names, in the order they were written."""
+        return (event for event in self.events if event["ev"] in names)
+
+    def last_sign(self) -> int:
+        """The last instant this process is known to have lived."""
+        times = [self.opened]
+        times += [event["t"] for event in self.events if event["ev"] != "drain"]
+        times += [span.start for span in self.spans[-64:]]
+        times += [span.end for span in self.spans[-64:] if span.end is not None]
+        if self.windows:
+            times.append(self.windows[-1].end)
+        if self.pulse:
+            times += [self.pulse.alive, self.pulse.last_step, self.pulse.waiting]
+        return max(times)
+
+
+def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
+    """All journals of a run, and a sentence for each file that could not be used."""
+    journals: list[Journal] = []
+    problems: list[str] = []
+    for entry in sorted(os.listdir(folder)):
+        if not entry.endswith(".jsonl"):
+            continue
+        path = os.path.join(folder, entry)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            problems.append(f"{entry} could not be read: {error.strerror}")
+            continue
+        page = pulse_page.read(path.removesuffix(".jsonl") + ".pulse")
+        journal = parse(data, entry.removesuffix(".jsonl"), page)
+        if journal is None:
+            problems.append(f"{entry} has no readable first line, so it was left out")
+            continue
+        if journal.damaged:
+            problems.append(f"{entry}: {journal.damaged} damaged line(s) passed over")
+        journals.append(journal)
+    return journals, problems
+
+
+def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
+    """One journal from its bytes; None when its first line cannot be read."""
+    lines = data.split(b"\n")
+    if not lines[-1].endswith(b"}"):  # torn by a kill, or empty when the last line is whole
+        lines.pop()
+    others = [line for line in lines if line and not line.startswith(_STEPS_PREFIX)]
+    records, damaged = _decode(others)
+    head = records.pop(0) if records and records[0]["ev"] == "head" else None
+    if head is None:
+        return None
+    journal = _from_head(head, name)
+    if journal is None:
+        return None
+    journal.pulse = pulse
+    journal.damaged = damaged
+    step_lines = len(lines) - len(others) - lines.count(b"")
+    journal.windows = _windows(data, lines, step_lines, journal)
+    _fill(journal, records)
+    _close_with_pulse(journal)
+    return journal
+
+
+def _decode(lines: Iterable[bytes]) -> tuple[list[dict[str, Any]], int]:
+    records, damaged = [], 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            damaged += 1
+            continue
+        if isinstance(record, dict) and isinstance(record.get("ev"), str) and _time(record, "t"):
+            records.append(record)
+        else:
+            damaged += 1
+    return records, damaged
+
+
+def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
+    schema = head.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise NewerSchema(
+            f"the journal {name} has schema {schema}, newer than {SCHEMA}, which this version "
+            "reads; type: pip install --upgrade headway"
+        )
+    try:
+        known = {
+            "role": _text(head["role"]),
+            "boot": _text(head["boot"]),
+            "host": _text(head["host"]),
+            "pid": _count(head["pid"]),
+            "begin": min(_count(head["begin"]), _count(head["t"])),
+            "opened": _count(head["t"]),
+            "wall": _count(head["wall"]),
+            "file_clock": _maybe(head.get("fs")),
+            "rank": _maybe(head.get("rank")),
+            "world": _maybe(head.get("world")),
+            "restart": _count(head.get("restart") or 0),
+            "helper": head.get("helper") is True,
+            "launch": _text(head.get("launch") or ""),
+            "argv": tuple(str(word) for word in head.get("argv") or ()),
+        }
+    except (KeyError, TypeError, ValueError):
+        return None
+    rest = {key: value for key, value in head.items() if key not in known}
+    return Journal(name=name, facts=rest, **known)
+
+
+def _windows(data: bytes, lines: list[bytes], expected: int, journal: Journal) -> list[Window]:
+    found = _STEPS.findall(data)
+    if len(found) == expected:  # all as our own writer writes them: a hundred thousand at once
+        rows = [Window(*map(int, row)) for row in found]
+    else:
+        rows = []
+        records, damaged = _decode(line for line in lines if line.startswith(_STEPS_PREFIX))
+        journal.damaged += damaged
+        for record in records:
+            try:
+                rows.append(
+                    Window(
+                        *(_count(record[key]) for key in ("t", "end", "first", "last")),
+                        _count(record.get("wait") or 0),
+                        _count(record.get("batches") or 0),
+                    )
+                )
+            except (KeyError, TypeError, ValueError):
+                journal.damaged += 1
+    return _in_order(rows)
+
+
+def _in_order(rows: list[Window]) -> list[Window]:
+    """Windows follow one another in time and in step; what does not is damage, and dropped."""
+    kept: list[Window] = []
+    end = last = 0
+    for row in rows:
+        if row.end < end or row.last <= last or row.end < row.start or row.last < row.first:
+            continue
+        if row.start < end or row.first != last + 1:
+            row = row._replace(start=max(row.start, end), first=last + 1)
+        kept.append(row)
+        end, last = row.end, row.last
+    return kept
+
+
+def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
+    opened: dict[int, Span] = {}
+    for record in records:
+        kind = record["ev"]
+        try:
+            if kind == "open":
+                span = _span(record, None)
+                opened[_count(record["id"])] = span
+                journal.spans.append(span)
+            elif kind == "close":
+                span = opened[_count(record["id"])]
+                span.end = max(record["t"], span.start)
+                span.fields.update(_extra(record))
+            elif kind == "span":
+                journal.spans.append(_span(record, max(_count(record["end"]), record["t"])))
+            else:
+                _check_event(record)
+                journal.events.append(record)
+        except (KeyError, TypeError, ValueError):
+            journal.damaged += 1
+    for event in journal.named("rank"):
+        journal.rank = event["rank"]
+        journal.world = event.get("world")
+
+
+def _check_event(record: dict[str, Any]) -> None:
+    """Numbers that the ledger computes with must be numbers."""
+    for key in ("pid", "rank", "world", "ns", "lines", "local_rank", "step", "samples"):
+        if record.get(key) is not None:
+            _count(record[key])
+    if record.get("code") is not None and not isinstance(record["code"], int):
+        raise ValueError(record["code"])
+    if record["ev"] == "rank" and "rank" not in record:
+        raise KeyError("rank")
+
+
+def _span(record: dict[str, Any], end: int | None) -> Span:
+    fields = _extra(record)
+    if fields.get("step") is not None:
+        _count(fields["step"])
+    return Span(
+        record["t"], end, _text(record["name"]), _count(record.get("th") or 0), fields
+    )
+
+
+def _extra(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in record.items() if k not in ("ev", "id", "t", "end", "name", "th")}
+
+
+def _close_with_pulse(journal: Journal) -> None:
+    """The steps that were done after the last summary line stand in the pulse page."""
+    page = journal.pulse
+    if page is None:
+        return
+    last = journal.windows[-1].last if journal.windows else 0
+    end = journal.windows[-1].end if journal.windows else 0
+    if page.steps > last and page.last_step >= end:
+        start = max(page.window_at, end)
+        if page.last_step < start:
+            start = page.last_step
+        batches = max(page.batches - page.window_batches, 0)
+        tail = Window(start, page.last_step, last + 1, page.steps, page.wait, batches)
+        journal.windows.append(tail)
+
+
+def _time(record: Mapping[str, Any], key: str) -> bool:
+    value = record.get(key)
+    return type(value) is int and 0 <= value < LIMIT
+
+
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value < LIMIT:
+        return value
+    raise ValueError(value)
+
+
+def _maybe(value: Any) -> int | None:
+    return None if value is None else _count(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise TypeError(value)

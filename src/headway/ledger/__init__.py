@@ -1,0 +1,1 @@
+"""Pure functions: journals -> timeline -> attempts -> buckets."""

@@ -1,0 +1,230 @@
+"""Which processes were ranks, which lives they had, and how each life of the run ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from headway.journal.reader import Journal
+from headway.ledger.clocks import Axis
+from headway.ledger.life import Life
+from headway.ledger.model import Outcome
+
+ELSEWHERE_STEPS = 10  # a rank without a step is no trainer once the others made so many
+
+
+@dataclass(slots=True)
+class Launch:
+    """One invocation of the launcher, on the run's axis."""
+
+    name: str
+    begin: int
+    end: int
+    exit_code: int | None
+    ended: bool
+    journal: Journal | None = None
+    allocated: int | None = None
+    queued: int | None = None
+    stop_signal: int | None = None
+    stopped_at: int | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """An attempt in the making."""
+
+    launch: Launch
+    lives: list[Life]
+    begin: int
+    end: int = 0
+    outcome: Outcome = "running"
+    told_to_stop: int | None = None
+    agents: list[Journal] = field(default_factory=list)
+
+    def trainers(self) -> list[Life]:
+        """The ranks that a second of training needs."""
+        most = max((life.steps for life in self.lives), default=0)
+        if most < ELSEWHERE_STEPS:
+            return self.lives
+        return [life for life in self.lives if life.steps]
+
+
+def find_launches(
+    launchers: Sequence[Journal], processes: Sequence[Journal], axis: Axis
+) -> list[Launch]:
+    """Every launch, in order; one is made up for processes whose launcher left no journal."""
+    known = {x.launch for x in launchers}
+    launches = [_launch(x, processes, axis) for x in launchers]
+    for name in sorted({p.launch for p in processes} - known):
+        members = [p for p in processes if p.launch == name]
+        begin = min(axis.at(p, p.begin) for p in members)
+        end = max(axis.at(p, p.last_sign()) for p in members)
+        exits = [next(p.named("exit"), None) for p in members]
+        ended = all(exit_ is not None for exit_ in exits)
+        launches.append(Launch(name, begin, end, 0 if ended else None, ended))
+    launches.sort(key=lambda launch: (launch.begin, launch.name))
+    for earlier, later in zip(launches, launches[1:], strict=False):
+        earlier.ended = True  # another came after it
+        earlier.end = min(earlier.end, later.begin)
+    return launches
+
+
+def _launch(launcher: Journal, processes: Sequence[Journal], axis: Axis) -> Launch:
+    members = [p for p in processes if p.launch == launcher.launch]
+    exit_ = next(launcher.named("exit"), None)
+    end = axis.at(launcher, exit_["t"] if exit_ else launcher.last_sign())
+    if exit_ is None:
+        end = max([end, *(axis.at(p, p.last_sign()) for p in members)])
+    launch = Launch(
+        name=launcher.launch,
+        begin=axis.at(launcher, launcher.begin),
+        end=end,
+        exit_code=exit_.get("code") if exit_ else None,
+        ended=exit_ is not None,
+        journal=launcher,
+    )
+    for key in ("allocated", "queued"):
+        value = launcher.facts.get(key)
+        if type(value) is int and 0 < value <= launcher.wall:
+            since = axis.at(launcher, launcher.opened) - (launcher.wall - value)
+            setattr(launch, key, min(since, launch.begin))
+    told = next(launcher.named("signal"), None)
+    if told is not None:
+        launch.stop_signal = told.get("signal")
+        launch.stopped_at = axis.at(launcher, told["t"])
+    return launch
+
+
+def find_attempts(
+    launches: Sequence[Launch], processes: Sequence[Journal], axis: Axis
+) -> list[Draft]:
+    """Each life of the run, in order, with its start, its end and how it ended."""
+    drafts: list[Draft] = []
+    for launch in launches:
+        members = [p for p in processes if p.launch == launch.name]
+        agents = [p for p in members if any(True for _ in p.named("agent", "worker_failed"))]
+        generations = _generations(_ranks(members, agents), axis)
+        found = [Draft(launch, lives, 0, agents=agents) for lives in generations]
+        for index, draft in enumerate(found or [Draft(launch, [], 0, agents=agents)]):
+            draft.begin = launch.begin
+            if index:
+                draft.begin = max(min(x.begin for x in draft.lives), launch.begin)
+            drafts.append(draft)
+    for draft, after in zip(drafts, [*drafts[1:], None], strict=True):
+        _settle_end(draft, after, axis)
+    return drafts
+
+
+def _ranks(members: Sequence[Journal], agents: Sequence[Journal]) -> list[Journal]:
+    """Processes that train: told so by their environment, by their process group or by steps."""
+    candidates = [p for p in members if p not in agents]
+    ranks = [
+        p
+        for p in candidates
+        if p.windows or (p.rank is not None and not p.helper) or any(True for _ in p.named("rank"))
+    ]
+    return ranks or [p for p in candidates if not p.helper]
+
+
+def _generations(ranks: Sequence[Journal], axis: Axis) -> list[list[Life]]:
+    """A rank that appears again, after its first process ended, is another life."""
+    by_key: dict[tuple[int, int], list[Life]] = {}
+    ordered = sorted(ranks, key=lambda p: (p.restart, axis.at(p, p.begin), p.name))
+    last: dict[tuple[int, int], tuple[int, int]] = {}  # (restart, rank) -> (generation, end)
+    nameless: dict[int, list[int]] = {}  # ends of those that never said which rank they are
+    for journal in ordered:
+        begin, end = axis.at(journal, journal.begin), axis.at(journal, journal.last_sign())
+        rank = journal.rank
+        if rank is None:
+            rank = _free_slot(nameless.setdefault(journal.restart, []), begin, end)
+        before = last.get((journal.restart, rank))
+        generation = 0
+        if before is not None:
+            generation = before[0] + (1 if begin >= before[1] else 0)
+            peers = by_key.get((journal.restart, generation), [])
+            if any(peer.rank == rank for peer in peers):  # two claim one rank at one time
+                rank = _unused(peers)
+        last[journal.restart, rank] = (generation, end)
+        life = Life(journal, rank, axis.shifts[journal.name])
+        by_key.setdefault((journal.restart, generation), []).append(life)
+    generations = list(by_key.values())
+    for lives in generations:
+        lives.sort(key=lambda life: life.rank)
+    return sorted(generations, key=lambda lives: min(life.begin for life in lives))
+
+
+def _free_slot(ends: list[int], begin: int, end: int) -> int:
+    for slot, taken_until in enumerate(ends):
+        if begin >= taken_until:
+            ends[slot] = end
+            return slot
+    ends.append(end)
+    return len(ends) - 1
+
+
+def _unused(lives: Iterable[Life]) -> int:
+    taken = {life.rank for life in lives}
+    return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+
+
+def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
+    launch = draft.launch
+    next_in_launch = after is not None and after.launch is launch
+    if launch.stopped_at is not None and not next_in_launch:
+        draft.told_to_stop = launch.stopped_at
+    draft.outcome = _outcome(draft, next_in_launch)
+    if draft.outcome in ("completed", "running"):
+        draft.end = launch.end
+    else:
+        draft.end = min(max(_seen_dead(draft, axis, next_in_launch), draft.begin), launch.end)
+    if after is not None:
+        draft.end = min(draft.end, after.begin)
+    draft.end = max(draft.end, draft.begin)
+
+
+def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
+    launch = draft.launch
+    if next_in_launch:
+        return "failed"
+    if not launch.ended:
+        return "running"
+    if launch.exit_code == 0:
+        return "completed"
+    if launch.stop_signal == signal.SIGINT:
+        return "stopped"
+    return "preempted" if launch.stop_signal is not None else "failed"
+
+
+def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
+    """When the first rank was seen to have died: by the launcher, by an agent, or by itself."""
+    seen: list[int] = []
+    deaths = _deaths(draft.launch.journal, axis)
+    blamed = {
+        event.get("pid"): axis.at(agent, event["t"])
+        for agent in draft.agents
+        for event in agent.named("worker_failed")
+    }
+    unclean = [life for life in draft.lives if not life.left_in_order]
+    for life in unclean or draft.lives:
+        pid = life.journal.pid
+        times = [deaths[pid]] if deaths.get(pid, -1) >= life.begin else []
+        times += [blamed[pid]] if blamed.get(pid, -1) >= life.begin else []
+        if times:
+            seen.append(min(times))
+    if seen:
+        return min(seen)
+    if draft.launch.exit_code is not None and not next_in_launch:
+        return draft.launch.end
+    return max((life.last_sign for life in draft.lives), default=draft.launch.end)
+
+
+def _deaths(launcher: Journal | None, axis: Axis) -> dict[int, int]:
+    """When the launcher saw each process die; a pid used twice keeps its last death."""
+    if launcher is None:
+        return {}
+    return {
+        event["pid"]: axis.at(launcher, event["t"])
+        for event in launcher.named("death")
+        if type(event.get("pid")) is int
+    }

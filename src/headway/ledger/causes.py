@@ -1,0 +1,153 @@
+"""Why an attempt failed, from what its journals say: exit codes, signals and exceptions.
+
+The categories are those of the failure taxonomy; texts of logs are not read here.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, NamedTuple
+
+from headway.ledger.attempts import Draft
+from headway.ledger.clocks import Axis
+from headway.ledger.life import Life
+from headway.ledger.model import Failure
+
+# category -> (owner, what to do about it)
+OWNERS = {
+    "preemption": ("scheduler", "yes"),
+    "user_cancel": ("user", "no"),
+    "hang": ("ambiguous", "bounded"),
+    "gpu_oom": ("user", "no"),
+    "host_oom": ("user", "bounded"),
+    "disk_full": ("ambiguous", "no"),
+    "storage": ("infra", "yes"),
+    "environment": ("user", "no"),
+    "network": ("infra", "yes"),
+    "comm_timeout": ("ambiguous", "bounded"),
+    "native_crash": ("ambiguous", "bounded"),
+    "user_code": ("user", "no"),
+    "unknown": ("ambiguous", "bounded"),
+}
+_EXCEPTIONS = {
+    "OutOfMemoryError": "gpu_oom",
+    "MemoryError": "host_oom",
+    "ModuleNotFoundError": "environment",
+    "ImportError": "environment",
+    "KeyboardInterrupt": "user_cancel",
+    "DistBackendError": "network",
+    "DistNetworkError": "network",
+    "DistStoreError": "network",
+    "ConnectionError": "network",
+    "ConnectionResetError": "network",
+}
+# What a rank says when another one has died: never the first cause.
+_PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "peer")
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+class _Clue(NamedTuple):
+    """One fact about a rank's end; sorts with the likeliest first cause in front."""
+
+    symptom: bool
+    at: int
+    rank: int
+    category: str
+    evidence: str
+
+
+def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Failure:
+    """The first cause of a failed attempt."""
+    clue = _first_clue(draft, axis, hung_ranks)
+    owner, retry = OWNERS[clue.category]
+    return Failure(
+        attempt=index,
+        at=draft.end,
+        category=clue.category,
+        owner=owner,
+        retry=retry,
+        root_rank=clue.rank if clue.rank >= 0 else None,
+        evidence=clue.evidence,
+    )
+
+
+def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
+    launch = draft.launch
+    if draft.outcome == "preempted" and launch.stop_signal is not None:
+        name = _signal_name(launch.stop_signal)
+        return _Clue(False, draft.end, -1, "preemption", f"the launcher was sent {name}")
+    clues = [clue for life in draft.lives for clue in _clues(life, draft, axis)]
+    if hung_ranks:
+        text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
+        clues.append(_Clue(False, 0, hung_ranks[0], "hang", text))
+    if clues:
+        return min(clues)
+    code = launch.exit_code
+    if code is not None and code != 0:
+        return _Clue(True, draft.end, -1, _of_code(code), f"the command ended with {_code(code)}")
+    return _Clue(True, draft.end, -1, "unknown", "it ended without leaving a reason")
+
+
+def _clues(life: Life, draft: Draft, axis: Axis) -> list[_Clue]:
+    found = []
+    for error in life.journal.named("error"):
+        kind, message = str(error.get("type", "")), str(error.get("message", ""))
+        category = _of_exception(kind, message)
+        symptom = category == "network" or any(text in message for text in _PEER_LOST)
+        first_line = message.strip().splitlines()[0] if message.strip() else ""
+        text = f"rank {life.rank} raised {kind}: {first_line}"[:300]
+        found.append(_Clue(symptom, error["t"] + life.shift, life.rank, category, text))
+    for agent in draft.agents:
+        for event in agent.named("worker_failed"):
+            if event.get("pid") != life.journal.pid or found:
+                continue
+            code = event.get("code")
+            if not isinstance(code, int) or code == -signal.SIGTERM:
+                continue  # ended by its agent because another rank failed
+            text = f"rank {life.rank} ended with {_code(code)}"
+            at = axis.at(agent, event["t"])
+            found.append(_Clue(code > 0, at, life.rank, _of_code(code), text))
+    if not found and len(draft.lives) == 1 and draft.launch.exit_code:
+        code = draft.launch.exit_code
+        text = f"rank {life.rank} ended with {_code(code)}"
+        found.append(_Clue(code > 0, life.last_sign, life.rank, _of_code(code), text))
+    return found
+
+
+def _of_exception(kind: str, message: str) -> str:
+    name = kind.rpartition(".")[2]
+    if name == "OSError" and "No space left" in message:
+        return "disk_full"
+    if name == "RuntimeError" and ("Timed out" in message or "timed out" in message):
+        return "comm_timeout"
+    return _EXCEPTIONS.get(name, "user_code")
+
+
+def _of_code(code: int) -> str:
+    number = _signal_of(code)
+    if number in _CRASHES:
+        return "native_crash"
+    if number == signal.SIGINT:
+        return "user_cancel"
+    return "unknown" if number is not None or code != 1 else "user_code"
+
+
+def _signal_of(code: int) -> int | None:
+    """Both spellings of a death by signal: -9 from a parent, 137 from a shell."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code < 160 else None
+
+
+def _code(code: int) -> str:
+    number = _signal_of(code)
+    if number is None:
+        return f"exit code {code}"
+    return f"{_signal_name(number)} (exit code {code})"
+
+
+def _signal_name(number: Any) -> str:
+    try:
+        return signal.Signals(number).name
+    except (ValueError, TypeError):
+        return f"signal {number}"

@@ -1,0 +1,71 @@
+"""`headway.load(path)`: a run folder as an object."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.journal import folder, reader
+from headway.ledger.account import account
+from headway.ledger.model import Ledger
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on disk and its ledger."""
+
+    path: Path
+    name: str
+    ledger: Ledger
+
+    @property
+    def ett_percent(self) -> float:
+        """Effective training time as a share of the wall time."""
+        return self.ledger.ett_percent
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as `headway report --json`."""
+        return self.ledger.to_dict()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per segment of the run and of each rank; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            from headway.errors import MissingExtra
+
+            raise MissingExtra("to_pandas() needs pandas; type: pip install pandas") from None
+        rows = [("run", s.start / 1e9, s.end / 1e9, s.leaf) for s in self.ledger.segments]
+        rows += [
+            (str(rank.rank), s.start / 1e9, s.end / 1e9, s.leaf)
+            for rank in self.ledger.ranks
+            for s in rank.segments
+        ]
+        frame = pandas.DataFrame(rows, columns=["rank", "start_s", "end_s", "leaf"])
+        frame["seconds"] = frame["end_s"] - frame["start_s"]
+        return frame
+
+    def _repr_html_(self) -> str:
+        from headway.report.html import fragment
+
+        return fragment(self.ledger)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: ETT {self.ett_percent:.1f} % of {self.ledger.wall / 1e9:.1f} s>"
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder and compute its ledger, also while it is still running."""
+    found = folder.find(path)
+    identity = folder.read_identity(found)
+    journals, problems = reader.read_journals(str(found / folder.JOURNAL))
+    name = str(identity.get("run") or found.resolve().name)
+    if not identity:
+        problems.append(f"{folder.RUN_JSON} is missing or damaged")
+    ledger = account(journals, run=name, problems=problems, facts=identity)
+    return Run(path=found, name=name, ledger=ledger)
