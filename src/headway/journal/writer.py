@@ -35,8 +35,8 @@ class Writer:
             self._note(error)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one event; `t` in it counts as a sign of life."""
-        self.cells[pulse.ALIVE] = max(record.get("t", 0), self.cells[pulse.ALIVE])
+        """Append one event; that it could be written is a sign of life."""
+        self.cells[pulse.ALIVE] = now()
         if self._fd < 0:
             self.lost += 1
             return

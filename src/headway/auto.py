@@ -1,0 +1,25 @@
+"""`import headway.auto` as a script's first line: the way in where the environment is cut off.
+
+Under `headway run` it does nothing more than the environment did already. Without it, a run
+folder is made as `headway run` would make it, and the journal goes there.
+"""
+
+from __future__ import annotations
+
+import os
+
+from headway import probe
+
+
+def _adopt() -> None:
+    if os.environ.get(probe.ENV_FOLDER):
+        return
+    from headway.launch.target import adopt
+
+    folder, launch = adopt()
+    os.environ[probe.ENV_FOLDER] = str(folder)
+    os.environ[probe.ENV_LAUNCH] = launch
+
+
+_adopt()
+probe.install()

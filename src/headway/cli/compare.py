@@ -1,0 +1,117 @@
+"""Compare two runs; as a gate for CI, fail when the second is too much worse.
+
+examples:
+  headway compare BEFORE AFTER
+  headway compare BEFORE AFTER --fail-if 'ett<-1' --fail-if 'tts>+10%'
+
+A gate is a measure, < or >, and a change of it:
+  ett<-1                  ETT fell by more than 1 percentage point
+  tts>+10%                time to start grew by more than 10 %
+  ttr>+5s                 the mean time to recover grew by more than 5 s
+  waste.data_stall>+2%    this bucket grew by more than 2 % of what it was
+  waste.data_stall>+2     its share of the wall time grew by more than 2 points
+  failures>0              there are more failures than before
+Measures: ett, idleness, failure, wall, tts, ttr, failures, attempts, steps, saves, recompiles,
+start, waste, recover, stop, and every bucket. Exit code 1 when a gate fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from headway.report.words import duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headway.report.compare import Change, Comparison, Verdict
+
+NS = 1_000_000_000
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway compare`."""
+    parser.add_argument("before", metavar="BEFORE", help="the folder of the run to compare with")
+    parser.add_argument("after", metavar="AFTER", help="the folder of the run that is judged")
+    parser.add_argument("--fail-if", metavar="GATE", action="append", default=[], dest="gates")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load both runs, compare them, judge the gates."""
+    from headway.ledger.run import load
+    from headway.report.compare import compare, parse_gate
+
+    gates = [parse_gate(text) for text in args.gates]
+    result = compare(load(args.before).ledger, load(args.after).ledger, gates)
+    if args.json:
+        import json
+
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        from headway.report.screen import console
+
+        show(result, console())
+    return 1 if result.failed else 0
+
+
+def show(result: Comparison, console: Console) -> None:
+    """Headline measures always, buckets where they changed; the gates last."""
+    from rich.text import Text
+
+    from headway.ledger.leaves import LEAVES
+    from headway.report.words import one_line
+
+    before, after = one_line(result.before, 60), one_line(result.after, 60)
+    console.print(Text(f"headway: {before} -> {after}"), soft_wrap=True)
+    console.print(Text(f"  {'':<29}{'before':>11}{'after':>12}{'change':>12}", style="dim"))
+    for change in result.changes:
+        if change.name in LEAVES and abs(change.difference) < 0.001:
+            continue
+        line = Text(f"  {change.name:<29}{_value(change, change.before):>11}")
+        line.append(f"{_value(change, change.after):>12}")
+        line.append(f"{_difference(change):>12}{_growth(change):>10}", _style(change))
+        console.print(line, soft_wrap=True)
+    for verdict in result.verdicts:
+        word, style = ("FAILED", "bold red") if verdict.failed else ("ok", "green")
+        line = Text("  gate ").append(f"{word:<7}", style).append(_told(verdict))
+        console.print(line, soft_wrap=True)
+
+
+def _value(change: Change, value: float | None) -> str:
+    if value is None:
+        return "never"
+    if change.unit == "seconds":
+        return duration(round(value * NS))
+    return f"{value:.1f} %" if change.unit == "percent" else f"{value:,.0f}"
+
+
+def _difference(change: Change) -> str:
+    value = change.difference
+    if math.isinf(value):
+        return "-"
+    if change.unit == "seconds":
+        return f"{'+' if value > 0 else ''}{duration(round(value * NS))}"
+    return f"{value:+.1f} pt" if change.unit == "percent" else f"{value:+,.0f}"
+
+
+def _growth(change: Change) -> str:
+    if change.unit == "percent" or math.isinf(change.growth) or not change.growth:
+        return ""
+    return f"{change.growth:+.1f} %"
+
+
+def _style(change: Change) -> str:
+    """Green where less is spent or more is trained; counts of steps and saves are neither."""
+    if not change.difference or change.name in ("steps", "saves"):
+        return ""
+    more_is_better = change.name in ("ett", "train.effective")
+    return "green" if (change.difference > 0) == more_is_better else "red"
+
+
+def _told(verdict: Verdict) -> str:
+    if math.isinf(verdict.change):
+        return f"{verdict.gate.text}: the change is without bound"
+    return f"{verdict.gate.text}: the change is {verdict.change:+.3g}{verdict.gate.suffix}"

@@ -1,0 +1,76 @@
+"""Start a command, record where its time goes, and show the ledger at the end.
+
+  headway run -- torchrun --nproc-per-node 8 train.py
+  headway run --name night-1 -- python train.py --lr 0.1
+  headway run -o s3://bucket/night-1 -- srun python train.py
+
+The command runs as it would without Headway: its exit code is passed through, signals reach its
+whole process group, and its output is its own. Restarted jobs (torchrun, Slurm requeue, or the
+same HEADWAY_RUN) are joined to one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """The flags of `headway run`."""
+    parser.usage = "headway run [-o DIR|URL] [--name NAME] [--force] -- COMMAND..."
+    parser.add_argument("-o", "--output", metavar="DIR|URL", help="the run folder")
+    parser.add_argument("--name", help="name of the run; its folder is headway/NAME")
+    parser.add_argument("--force", action="store_true", help="replace a run of that name")
+    parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it."""
+    from headway.errors import UsageError
+    from headway.launch import supervise, target
+    from headway.launch.ship import Shipper
+    from headway.settings import Settings
+
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise UsageError("no command to run; type: headway run -- torchrun train.py")
+    settings = Settings.read(
+        output=args.output, name=args.name, report=False if args.no_report else None
+    )
+    where = target.prepare(command, output=settings.output, name=settings.name, force=args.force)
+    print(f"headway: recording to {where.url or where.folder}", file=sys.stderr)
+    print(f"headway: watch it with `headway top {where.folder}`", file=sys.stderr, flush=True)
+    shipper = Shipper(where.folder, where.url) if where.url else None
+    if shipper:
+        shipper.start()
+    code = supervise.supervise(command, where)
+    try:
+        _conclude(where.folder, quiet=not settings.report)
+    except Exception as error:  # whatever it is, it must not cost the job its exit code
+        print(
+            f"headway: the ledger could not be written ({type(error).__name__}: {error}); "
+            f"the journals are in {where.folder}",
+            file=sys.stderr,
+        )
+    if shipper:
+        shipper.finish()
+        if shipper.fault:
+            print(f"headway: could not ship to {where.url}: {shipper.fault}", file=sys.stderr)
+    return code
+
+
+def _conclude(path: Path, *, quiet: bool) -> None:
+    """Write ledger.json and report.html, and print the summary."""
+    from headway.journal import folder
+    from headway.ledger.run import load
+    from headway.report import html, screen, terminal
+
+    loaded = load(path)
+    contract = json.dumps(loaded.to_dict(), indent=1) + "\n"
+    folder.write_atomically(path / folder.LEDGER_JSON, contract)
+    folder.write_atomically(path / folder.REPORT_HTML, html.page(loaded.ledger))
+    if not quiet:
+        terminal.summary(loaded.ledger, path, screen.console())

@@ -1,0 +1,90 @@
+"""Watch a run live in the terminal; ends when the run ends, or on Ctrl-C.
+
+examples:
+  headway top RUN
+  headway top RUN --once     one picture, then exit; also when the output is no terminal
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from headway.ledger.model import Ledger
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway top`."""
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("--once", action="store_true", help="show it once and exit")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=1.0, help="seconds between two looks (1)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the run, again and again while it is going on."""
+    from headway.ledger.run import load
+    from headway.report.screen import console
+
+    if not 0.05 <= args.interval <= 3600:
+        raise UsageError(f"--interval is {args.interval:g}; give seconds from 0.05 to 3600")
+    screen = console()
+    ledger = load(args.run).ledger
+    if args.once or not screen.is_terminal:
+        screen.print(picture(ledger, screen))
+        return 0
+    _follow(args.run, ledger, screen, args.interval)
+    return 0
+
+
+def _follow(path: str, ledger: Ledger, screen: Console, interval: float) -> None:
+    from rich.live import Live
+
+    from headway.ledger.run import load
+
+    with Live(picture(ledger, screen), console=screen, auto_refresh=False) as live:
+        try:
+            while ledger.running:
+                began = time.monotonic()
+                time.sleep(interval)
+                ledger = load(path).ledger
+                live.update(picture(ledger, screen), refresh=True)
+                # A long run takes long to read: never spend more than half of a core on it.
+                spent = time.monotonic() - began - interval
+                time.sleep(max(0.0, spent - interval))
+        except KeyboardInterrupt:
+            pass
+
+
+def picture(ledger: Ledger, console: Console) -> RenderableType:
+    """The causes as in the summary, and where the run is right now."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from headway.report.terminal import overview
+
+    lines = [*overview(ledger, console), Text(f"  {_now(ledger)}", style="dim")]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis" if console.color_system else "crop"
+    return Group(*lines)
+
+
+def _now(ledger: Ledger) -> str:
+    from headway.report.words import count, duration
+
+    if not ledger.attempts:
+        return "no attempt has begun"
+    last = ledger.attempts[-1]
+    step = "no step yet" if last.last_step is None else f"step {last.last_step:,}"
+    leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
+    state = f"in {leaf}" if ledger.running else last.outcome
+    life = f"attempt {last.index}, {duration(last.end - last.start)}"
+    failed = count(len(ledger.failures), "failure")
+    return f"now: {state}   {life}   {step}   {failed}"

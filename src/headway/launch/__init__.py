@@ -1,0 +1,1 @@
+"""Runs a command and records its start, its end, and the signals between."""

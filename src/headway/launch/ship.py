@@ -1,0 +1,70 @@
+"""Copies a run folder to a URL in the background, through fsspec where it is installed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from headway.errors import MissingExtra, UsageError
+
+EVERY = 30.0  # seconds between two rounds
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The file system behind a URL and the path on it."""
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingExtra(f"a target such as {url} needs fsspec; type: pip install fsspec") from None
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        return found
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"cannot use the target {url}: {error}") from None
+
+
+class Shipper:
+    """Sends what has changed, every so often and once at the end."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.fault = ""
+        self._sent: dict[Path, tuple[int, int]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="headway-ship", daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Send what is left; `fault` says what could not be sent."""
+        self._stop.set()
+        self._thread.join()
+        self.send()
+
+    def _loop(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the launcher's to take
+        while not self._stop.wait(EVERY):
+            self.send()
+
+    def send(self) -> None:
+        """One round: every file that changed since it was last sent."""
+        try:
+            fs, root = filesystem(self.url)
+            for path in sorted(self.folder.rglob("*")):
+                state = path.stat()
+                key = (state.st_size, state.st_mtime_ns)
+                live = path.suffix == ".pulse"  # written through a mapping: its time stands still
+                if not path.is_file() or (self._sent.get(path) == key and not live):
+                    continue
+                remote = f"{root.rstrip('/')}/{path.relative_to(self.folder).as_posix()}"
+                fs.makedirs(remote.rpartition("/")[0], exist_ok=True)
+                fs.put_file(str(path), remote)
+                self._sent[path] = key
+            self.fault = ""
+        except Exception as error:  # whatever a remote file system raises: the job goes on
+            self.fault = f"{type(error).__name__}: {error}"

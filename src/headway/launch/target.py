@@ -1,0 +1,163 @@
+"""Which run a launch belongs to, and the folder its journals go to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway import __version__
+from headway.errors import RunExists, TargetUnwritable, UsageError
+from headway.journal.folder import JOURNAL, RUN_JSON, read_identity, write_atomically
+
+# Jobs that a scheduler or torchrun starts again keep these, so their launches are one run.
+IDENTITIES = (
+    ("HEADWAY_RUN", ""),
+    ("TORCHELASTIC_RUN_ID", "elastic-"),
+    ("SLURM_JOB_ID", "slurm-"),
+    ("RAY_JOB_ID", "ray-"),
+)
+SHELLS = ("bash", "sh", "env", "srun", "torchrun", "accelerate", "python", "python3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a launch records."""
+
+    run: str
+    folder: Path
+    url: str | None
+    launch: str
+    index: int  # how many launches of this run came before
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journals."""
+        return self.folder / JOURNAL
+
+
+def prepare(
+    command: Sequence[str],
+    *,
+    output: str | None,
+    name: str | None,
+    force: bool = False,
+    env: Mapping[str, str] = os.environ,
+) -> Target:
+    """Make or join the run folder; one sentence if that cannot be done."""
+    identity = _identity(env)
+    url = output if output and "://" in output else None
+    if url is not None:
+        _check_url(url)
+    run = name or (Path(output.rstrip("/")).name if output else identity) or _fresh(command)
+    if "/" in run or run in (".", "..") or not run.isprintable():
+        raise UsageError(f"the run name {run!r} cannot be a folder's name; give another --name")
+    folder = Path(output) if output and url is None else Path("headway") / run
+    if folder.exists() and not (name or output or identity):
+        folder = _unused(folder)
+        run = folder.name
+    known = _join(folder, run, identity, force)
+    _write(folder, run, identity, command, url, known)
+    index = len(list((folder / JOURNAL).glob("launcher-*.jsonl")))
+    return Target(run=run, folder=folder, url=url, launch=uuid.uuid4().hex[:12], index=index)
+
+
+def _identity(env: Mapping[str, str]) -> str | None:
+    for variable, prefix in IDENTITIES:
+        value = env.get(variable, "")
+        if value and value.lower() != "none":
+            return prefix + value.replace("/", "_")
+    return None
+
+
+def _fresh(command: Sequence[str]) -> str:
+    scripts = [word for word in command if word.endswith(".py")]
+    programs = [word for word in command if Path(word).name not in SHELLS and word[:1] != "-"]
+    stem = Path((scripts or programs or command)[0]).stem
+    clean = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:40] or "run"
+    return f"{clean}-{time.strftime('%m%d-%H%M%S')}"
+
+
+def _unused(folder: Path) -> Path:
+    number = 2
+    while folder.with_name(f"{folder.name}-{number}").exists():
+        number += 1
+    return folder.with_name(f"{folder.name}-{number}")
+
+
+def _join(folder: Path, run: str, identity: str | None, force: bool) -> bool:
+    """Whether the folder is there already and is this very run."""
+    if not folder.exists():
+        return False
+    known = read_identity(folder)
+    if identity is not None and known.get("identity") == identity:
+        return True
+    is_run = (folder / JOURNAL).is_dir()
+    if is_run and force:
+        shutil.rmtree(folder / JOURNAL)
+        return False
+    if is_run:
+        raise RunExists(
+            f"the run {run} exists in {folder}; give another --name, "
+            "or add --force to replace it"
+        )
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise RunExists(f"{folder} exists and is not a run folder; give another -o")
+    return False
+
+
+def _write(
+    folder: Path,
+    run: str,
+    identity: str | None,
+    command: Sequence[str],
+    url: str | None,
+    known: bool,
+) -> None:
+    try:
+        (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
+        if known:
+            probe = folder / JOURNAL / f".write-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+            return
+        facts = {
+            "schema": 1,
+            "run": run,
+            "identity": identity,
+            "command": list(command),
+            "url": url,
+            "created": time.time(),
+            "cwd": os.getcwd(),
+            "host": os.uname().nodename,
+            "user": os.environ.get("USER", ""),
+            "versions": {"headway": __version__, "python": sys.version.split()[0]},
+        }
+        write_atomically(folder / RUN_JSON, json.dumps(facts, indent=1) + "\n")
+    except OSError as error:
+        raise TargetUnwritable(
+            f"cannot write to {folder}: {error.strerror}; give a folder you may write with -o"
+        ) from None
+
+
+def _check_url(url: str) -> None:
+    from headway.launch.ship import filesystem
+
+    filesystem(url)
+
+
+def adopt() -> tuple[Path, str]:
+    """A journal folder for a process that no `headway run` started (`import headway.auto`)."""
+    identity = _identity(os.environ)
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
+    run = identity or f"{script}-{time.strftime('%m%d')}-{os.getppid()}"
+    folder = Path("headway") / run
+    _write(folder, run, identity, sys.argv, None, (folder / RUN_JSON).exists())
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return (folder / JOURNAL).resolve(), f"auto-{os.getppid()}-{restart}"

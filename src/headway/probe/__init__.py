@@ -1,0 +1,23 @@
+"""Gets into every Python process below the launcher and notes what happens there.
+
+Standard library only; torch is touched only where the user has imported it. This file and
+`imports` are all that a process without torch ever loads.
+"""
+
+from __future__ import annotations
+
+import os
+
+# The launcher sets these for its children; probe/boot/sitecustomize.py looks at the first.
+ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
+ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
+ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
+ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
+
+
+def install() -> None:
+    """Watch this process's imports; everything else follows from them. Twice is once."""
+    from headway.probe import imports
+
+    if os.environ.get(ENV_FOLDER):
+        imports.watch()

@@ -1,0 +1,221 @@
+"""Checkpoint saves and loads, by whatever a job uses for them; the outermost call counts.
+
+Files written inside a larger save are noted as parts of it, with no time of their own, so that a
+later load of any of them can be matched. A file is known by its inode, size and time of change,
+which survive a rename.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from headway.probe import pace
+from headway.probe.hooks import device, enter, inside, leave, wrap
+from headway.probe.recorder import guard, recorder
+
+SAVE = "checkpoint_save"
+LOAD = "checkpoint_load"
+WORTH_NOTING = 10_000_000  # ns; a shorter save to memory leaves no span
+
+_saves = 0  # how many saves are going on in this process, over all threads
+_lock = threading.Lock()
+
+
+def identity(path: str | None) -> str | None:
+    """The file behind a path, as far as the file system can tell."""
+    if path is None:
+        return None
+    if os.path.isdir(path):
+        inner = os.path.join(path, ".metadata")
+        path = inner if os.path.exists(inner) else path
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def path_of(target: Any) -> str | None:
+    """The path of a path, of an open file, or of a DCP reader or writer."""
+    if isinstance(target, (str, os.PathLike)):
+        text = os.fspath(target)
+    else:
+        text = getattr(target, "name", None) or getattr(target, "path", None)
+        if isinstance(text, os.PathLike):
+            text = os.fspath(text)
+    if not isinstance(text, str):
+        return None
+    return text if "://" in text else os.path.realpath(text)
+
+
+def saving(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """A wrapper for a call that writes a checkpoint to `target_of(its arguments)`."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        path = guard(what, _path, target_of, args, kwargs)
+        if inside(SAVE) or _elsewhere():
+            result = original(*args, **kwargs)
+            guard(what, _part, path)
+            return result
+        if path is None:
+            return _to_memory(original, what, *args, **kwargs)
+        opened, tail, start = guard(what, _begin, what, path) or (None, None, 0)
+        error = ""
+        try:
+            return original(*args, **kwargs)
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            guard(what, _end, opened, tail, start, path, error)
+
+    return around
+
+
+def _path(target_of: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    return path_of(target_of(*args, **kwargs))
+
+
+def _elsewhere() -> bool:
+    """A writer thread of a save that is going on: its time is that save's."""
+    return _saves > 0
+
+
+def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
+    global _saves
+    recorder.start()
+    pace.flush()  # so that the step which this save holds has its exact time in the journal
+    with _lock:
+        _saves += 1
+    background = pace.steps > 0 and recorder.thread() != pace.stepping_thread
+    extra = {"background": True} if background else {}
+    opened = enter(SAVE, what, path=path, step=pace.steps, **extra)
+    return opened, device.mark(), monotonic_ns()
+
+
+def _end(opened: int | None, tail: Any, start: int, path: str | None, error: str) -> None:
+    global _saves
+    with _lock:
+        _saves -= 1
+    fields = {"error": error} if error else {"file": identity(path)}
+    leave(SAVE, opened, **fields)
+    device.drained(tail, start, monotonic_ns())
+
+
+def _part(path: str | None) -> None:
+    if path is not None:
+        t = monotonic_ns()
+        recorder.span(SAVE, t, t, path=path, file=identity(path), step=pace.steps, part=True)
+
+
+def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:
+    """Into a buffer: a checkpoint only if it takes its time."""
+    start = monotonic_ns()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        end = monotonic_ns()
+        if end - start >= WORTH_NOTING:
+            guard(what, _note_memory, what, start, end)
+
+
+def _note_memory(what: str, start: int, end: int) -> None:
+    recorder.start()
+    recorder.span(SAVE, start, end, what=what, step=pace.steps)
+
+
+def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """A wrapper for a call that reads a checkpoint from `target_of(its arguments)`."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if inside(LOAD) or inside(SAVE) or pace.cells[pace.WAITING]:
+            return original(*args, **kwargs)  # or it is the data loader that reads a file
+        path = guard(what, _path, target_of, args, kwargs)
+        if path is None:
+            return original(*args, **kwargs)
+        guard(what, recorder.start)
+        opened = guard(what, _begin_load, what, path)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            guard(what, leave, LOAD, opened)
+
+    return around
+
+
+def _begin_load(what: str, path: str) -> int:
+    return enter(LOAD, what, path=path, file=identity(path))
+
+
+def install(serialization: ModuleType) -> None:
+    """torch.serialization"""
+    wrap(serialization, "save", saving(lambda obj, f, *_, **__: f, "torch.save"))
+    wrap(serialization, "load", loading(lambda f, *_, **__: f, "torch.load"))
+
+
+def _dcp_target(*args: Any, **kwargs: Any) -> Any:
+    target = kwargs.get("checkpoint_id")
+    if target is not None:
+        return target
+    for key in ("storage_writer", "storage_reader"):
+        if kwargs.get(key) is not None:
+            return kwargs[key]
+    return args[1] if len(args) > 1 else None
+
+
+def install_dcp_save(saver: ModuleType) -> None:
+    """torch.distributed.checkpoint.state_dict_saver"""
+    wrap(saver, "save", saving(_dcp_target, "dcp.save"))
+    blocking = saving(_dcp_target, "dcp.async_save")
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = blocking(original, *args, **kwargs)
+        path = guard("dcp.async_save", _path, _dcp_target, args, kwargs)
+        guard("dcp.async_save", _follow, result, path, pace.steps, monotonic_ns())
+        return result
+
+    wrap(saver, "async_save", around)
+
+
+def _follow(result: Any, path: str | None, step: int, start: int) -> None:
+    """The upload goes on behind the loop; it is durable when its future is done."""
+    future = getattr(result, "upload_completion", result)
+    key = f"{step}:{start}"
+    recorder.emit("saving", save=key, path=path, step=step)
+
+    def done(finished: Any) -> None:
+        failed = finished.exception() is not None
+        extra = {"error": "upload"} if failed else {"file": identity(path)}
+        recorder.span(
+            SAVE, start, monotonic_ns(), path=path, step=step, background=True, save=key, **extra
+        )
+
+    future.add_done_callback(lambda finished: guard("dcp.async_save", done, finished))
+
+
+def install_dcp_load(loader: ModuleType) -> None:
+    """torch.distributed.checkpoint.state_dict_loader"""
+    wrap(loader, "load", loading(_dcp_target, "dcp.load"))
+
+
+def install_safetensors(safetensors: ModuleType) -> None:
+    """safetensors.torch"""
+    wrap(safetensors, "save_file", saving(lambda t, filename, *_, **__: filename, "safetensors"))
+    wrap(safetensors, "load_file", loading(lambda filename, *_, **__: filename, "safetensors"))
+
+
+def install_lightning(trainer: ModuleType) -> None:
+    """Lightning's Trainer: gathering the state is part of the save."""
+    target = lambda self, filepath, *_, **__: filepath  # noqa: E731
+    wrap(trainer.Trainer, "save_checkpoint", saving(target, "lightning"))
+
+
+def install_transformers(trainer: ModuleType) -> None:
+    """transformers.Trainer"""
+    target = lambda self, *_, **__: self.args.output_dir  # noqa: E731
+    wrap(trainer.Trainer, "_save_checkpoint", saving(target, "transformers"))

@@ -1,0 +1,102 @@
+"""The device: its initialisation, and what it still works off when the host already waits.
+
+A GPU runs behind the host by its launch queue. So a save, an evaluation or a wait for data begins,
+on the host, while queued steps are still being trained. Two events tell how long: the first, put
+into the queue when the wait begins, is done when the queue is; the second, when the wait ends, is
+done at once on an idle device. What lies between them is the part of the wait in which the device
+stood still. They are asked for later, and never waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headway.probe import pace
+from headway.probe.hooks import wrap
+from headway.probe.recorder import guard, recorder
+
+WORTH_NOTING = 1_000_000  # ns; a shorter drain is noise
+
+
+class _Open(NamedTuple):
+    """A wait whose second event is not known to be done yet."""
+
+    start: int
+    end: int
+    first: Any
+    second: Any
+    short: bool
+
+
+_pending: list[_Open] = []
+_cuda: Any = None
+
+
+def install(cuda: ModuleType) -> None:
+    """torch.cuda"""
+    wrap(cuda, "_lazy_init", _lazy_init)
+    pace.on_step.append(lambda t: guard("device", settle))
+    pace.on_wait.append(lambda *wait: bool(guard("device", _waited, *wait)))
+    recorder.at_end.append(settle)
+
+
+def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    global _cuda
+    cuda = sys.modules["torch.cuda"]
+    if _cuda is not None or cuda.is_initialized():
+        return original(*args, **kwargs)
+    guard("device", recorder.start)
+    span = guard("device", recorder.begin, "device_init")
+    try:
+        return original(*args, **kwargs)
+    finally:
+        guard("device", recorder.end, span)
+        if cuda.is_initialized():
+            _cuda = cuda
+            pace.look_at_short_waits()
+
+
+def mark() -> Any:
+    """An event at the end of what is queued now; None without a device."""
+    if _cuda is None:
+        return None
+    event = _cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def drained(first: Any, start: int, end: int, *, short: bool = False) -> None:
+    """A wait from `start` to `end` is over, `first` was marked when it began."""
+    if first is None:
+        return
+    _pending.append(_Open(start, end, first, mark(), short))
+
+
+def settle() -> None:
+    """Write down the drains whose events are done."""
+    while _pending and _pending[0].second.query():
+        wait = _pending.pop(0)
+        still = int(wait.first.elapsed_time(wait.second) * 1e6)
+        length = wait.end - wait.start
+        if wait.short:
+            pace.add_wait(min(max(still, 0), length))
+        elif length - still >= WORTH_NOTING:
+            recorder.emit("drain", wait.start, ns=length - max(still, 0))
+
+
+def _waited(start: int, end: int, tail: Any) -> bool:
+    """A wait for data in the loop; True when it was no stall, or will be counted later."""
+    if _cuda is None or pace.steps == 0 or recorder.thread() != pace.stepping_thread:
+        return False
+    short = end - start < pace.LONG_WAIT
+    pace.mark_device = mark if end - start >= pace.SHORT_WAIT else None
+    if tail is not None:
+        drained(tail, start, end, short=short)
+        return short
+    busy = not _cuda.current_stream().query()
+    if busy and not short:
+        recorder.emit("drain", start, ns=end - start)
+    return busy and short

@@ -1,0 +1,151 @@
+"""Evaluation between steps: `model.eval()` ... `model.train()`, or batches read without grad.
+
+`eval()` alone proves nothing: frozen teachers are put into eval mode too. It counts when the same
+module is back in train mode by the next step, or when batches were read with gradients off. The
+end is the last exit from no_grad (or the last such batch) before training went on.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from headway.probe import pace
+from headway.probe.hooks import device
+from headway.probe.recorder import guard, recorder
+
+
+class Evaluation:
+    """What is known of an evaluation that may be going on."""
+
+    def __init__(self) -> None:
+        self.since = 0
+        self.last = 0
+        self.module: Callable[[], Any] = lambda: None
+        self.span: int | None = None
+        self.tail: Any = None
+        self.frozen: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that stay in eval mode while others train
+        self.exits: list[Callable[[], None]] = []
+
+    def eval_called(self, module: Any) -> None:
+        """`module.eval()` in the thread that makes the steps."""
+        if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
+            return
+        if module in self.frozen:
+            return
+        self.module = weakref.ref(module)
+        self._begin(monotonic_ns())
+
+    def waited(self, start: int, end: int, tail: Any) -> bool:
+        """A batch was read; True when it was for evaluation."""
+        if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
+            return False
+        if not pace.grad_enabled():
+            if not self.since:
+                self._begin(start)
+            if self.span is None:
+                self.span = recorder.begin("evaluation", self.since)
+            self.last = end
+            return True
+        if not self.since:
+            return False
+        module = self.module()
+        if module is not None and not module.training:
+            self.last = end  # gradients on, but the model is still in eval mode
+            return True
+        self.finish(self.last or start)
+        return False
+
+    def stepped(self, t: int) -> None:
+        """Training went on."""
+        if not self.since:
+            return
+        module = self.module()
+        if self.span is None and (module is None or not module.training):
+            if module is not None:
+                self.frozen.add(module)
+            self._forget()
+            return
+        self.finish(self.last or self.since)
+
+    def finish(self, end: int) -> None:
+        """The evaluation ended at `end`."""
+        if self.span is not None:
+            recorder.end(self.span, end)
+        elif end > self.since:
+            recorder.span("evaluation", self.since, end)
+        device.drained(self.tail, self.since, end)
+        self._forget()
+
+    def at_end(self) -> None:
+        """The process ends while it evaluates."""
+        if self.since and self.span is not None:
+            self.finish(monotonic_ns())
+        elif self.since and self.last:
+            self.finish(self.last)
+
+    def _begin(self, t: int) -> None:
+        if self.since:
+            return
+        self.since, self.last = t, 0
+        self.tail = device.mark()
+        self._watch_no_grad()
+        pace.watch_closely()
+
+    def _forget(self) -> None:
+        self.since = self.last = 0
+        self.module = lambda: None
+        self.span = self.tail = None
+        for take_out in self.exits:
+            take_out()
+        self.exits.clear()
+        pace.relax()
+
+    def _left_no_grad(self) -> None:
+        if self.since and recorder.thread() == pace.stepping_thread:
+            self.last = monotonic_ns()
+
+    def _watch_no_grad(self) -> None:
+        """Only while an evaluation may be going on: training enters no_grad often."""
+        grad_mode = sys.modules.get("torch.autograd.grad_mode")
+        for name in ("no_grad", "inference_mode"):
+            kind = getattr(grad_mode, name, None)
+            if kind is not None:
+                self.exits.append(_noting_exit(kind, self._left_no_grad))
+
+
+def _noting_exit(kind: Any, left: Callable[[], None]) -> Callable[[], None]:
+    original = kind.__exit__
+
+    def __exit__(self: Any, *args: Any) -> Any:
+        result = original(self, *args)
+        left()
+        return result
+
+    kind.__exit__ = __exit__
+
+    def take_out() -> None:
+        if kind.__exit__ is __exit__:
+            kind.__exit__ = original
+
+    return take_out
+
+
+def install(module: ModuleType) -> None:
+    """torch.nn.modules.module"""
+    evaluation = Evaluation()
+    original = module.Module.eval
+
+    def eval(self: Any) -> Any:
+        guard("evaluation", evaluation.eval_called, self)
+        return original(self)
+
+    eval.__doc__ = original.__doc__
+    module.Module.eval = eval
+    pace.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
+    pace.on_wait.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
+    recorder.at_end.append(evaluation.at_end)

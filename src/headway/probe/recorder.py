@@ -1,0 +1,207 @@
+"""What this process has noted: spans and events, kept back until there is a reason to write.
+
+A process that never trains leaves no file. A rank (the environment says so) writes from its
+first event on; any other process from its first event of torch, a helper of a rank only once it
+makes a step or joins a process group.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from headway.journal.writer import Writer, head
+from headway.probe import ENV_FOLDER, ENV_LAUNCH, ENV_OWNER, ENV_STRICT, imports, pace
+
+KEPT_BACK = 1000  # events; a helper that never writes must not grow
+
+
+class Recorder:
+    """The journal of this process, before and after it has a file."""
+
+    def __init__(self) -> None:
+        self.before_span: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
+        self._reset()
+        for name, start, end in imports.EARLY:
+            self.span("import", start, end, module=name)
+
+    def _reset(self) -> None:
+        self.writer: Writer | None = None
+        self.pending: list[dict[str, Any]] = []
+        self.rank = _number("RANK")
+        self.world = _number("WORLD_SIZE")
+        self.helper = _is_helper()
+        self.pid = os.getpid()
+        self.next_id = 1
+        self.finished = False
+
+    # -- events ---------------------------------------------------------------------------
+
+    def emit(self, ev: str, t: int | None = None, **fields: Any) -> None:
+        """Note one event; `t` is now unless given."""
+        record = {"ev": ev, "t": monotonic_ns() if t is None else t, **fields}
+        if self.writer is not None:
+            self.writer.write(record)
+            return
+        if len(self.pending) < KEPT_BACK:
+            self.pending.append(record)
+        if self.rank is not None and not self.helper:
+            self.start()
+
+    def begin(self, name: str, t: int | None = None, **fields: Any) -> int:
+        """A span opens. The line goes out now, so that a kill cannot hide it."""
+        for settle in self.before_span:
+            settle()
+        span = self.next_id
+        self.next_id += 1
+        self.emit("open", t, id=span, name=name, th=self.thread(), **fields)
+        return span
+
+    def end(self, span: int, t: int | None = None, **fields: Any) -> None:
+        """A span closes."""
+        self.emit("close", t, id=span, **fields)
+
+    def span(self, name: str, start: int, end: int, **fields: Any) -> None:
+        """A span that is over already."""
+        fields.setdefault("th", self.thread())
+        self.emit("span", start, end=end, name=name, **fields)
+
+    def note(self, hook: str, error: BaseException | str) -> None:
+        """Something of ours did not work; the job goes on."""
+        if isinstance(error, BaseException):
+            if os.environ.get(ENV_STRICT):
+                raise error
+            error = f"switched off, {type(error).__name__}: {error}"
+        self.emit("note", hook=hook, text=str(error)[:300])
+
+    # -- the file -------------------------------------------------------------------------
+
+    def start(self, *, trains: bool = False) -> None:
+        """Open the journal, unless this is a helper that does not train."""
+        if self.writer is not None or (self.helper and not trains):
+            return
+        folder = os.environ.get(ENV_FOLDER)
+        if not folder:
+            return
+        if threading.current_thread() is threading.main_thread():
+            os.environ[ENV_OWNER] = _owner(self.pid)
+        import torch  # the user's, loaded already or loading now
+
+        first = head(
+            "process",
+            launch=os.environ.get(ENV_LAUNCH, ""),
+            rank=self.rank,
+            world=self.world,
+            local_rank=_number("LOCAL_RANK"),
+            restart=_number("TORCHELASTIC_RESTART_COUNT") or 0,
+            helper=self.helper and not trains,
+            torch=getattr(torch, "__version__", None),
+        )
+        name = f"{first['host']}-{self.pid}-{first['begin'] // 1_000_000}"
+        writer = Writer(os.path.join(folder, f"{name}.jsonl"), self.pid)
+        first["fs"] = writer.file_clock()
+        writer.write(first)
+        self.writer = writer
+        pace.adopt(writer.cells)
+        pending, self.pending = self.pending, []
+        for record in pending:
+            writer.write(record)
+        _at_process_end(self.finish)
+
+    def take_rank(self, rank: int, world: int) -> None:
+        """The process group knows better than the environment."""
+        known = (rank, world) == (self.rank, self.world) and self.writer is not None
+        self.rank, self.world, self.helper = rank, world, False
+        self.start(trains=True)
+        if not known:
+            self.emit("rank", rank=rank, world=world)
+
+    def thread(self) -> int:
+        """0 for the main thread and for C++ threads (autograd's), which work for the loop."""
+        ident = _thread.get_ident()
+        if ident == _MAIN:
+            return 0
+        if ident in threading._active:  # type: ignore[attr-defined]
+            return ident
+        return 0 if pace.stepper in (0, _MAIN) else pace.stepper
+
+    def finish(self) -> None:
+        """The process ends by itself: the last steps, the error if there was one, the end."""
+        if self.finished or os.getpid() != self.pid:
+            return
+        self.finished = True
+        for last in self.at_end:
+            guard("at the end", last)
+        pace.flush()
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            self.error(error)
+        self.emit("exit")
+
+    def error(self, error: BaseException) -> None:
+        """An exception that ends this rank."""
+        kind = type(error)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        self.emit("error", type=name, message=str(error)[:2000], where=_innermost(error))
+
+    def after_fork(self) -> None:
+        """A forked child is another process: its own file, and no step yet."""
+        pace.forget()
+        self._reset()
+        self.helper = True
+
+
+def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
+    """Run something of ours; whatever it raises is a note, and never the job's business."""
+    try:
+        return call(*args)
+    except Exception as error:
+        recorder.note(hook, error)
+        return None
+
+
+def _innermost(error: BaseException) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _owner(pid: int) -> str:
+    return f"{pid}:{os.environ.get('RANK')}:{os.environ.get('TORCHELASTIC_RESTART_COUNT')}"
+
+
+def _is_helper() -> bool:
+    """Below a process that records, and not made a rank of its own by the environment."""
+    owner = os.environ.get(ENV_OWNER, "")
+    pid = owner.partition(":")[0]
+    return bool(owner) and pid != str(os.getpid()) and owner == _owner(int(pid))
+
+
+def _at_process_end(call: Callable[[], None]) -> None:
+    import atexit
+    import multiprocessing.util
+
+    atexit.register(call)
+    if multiprocessing.util._exiting is False:  # type: ignore[attr-defined]
+        # Children of multiprocessing leave by os._exit, past atexit.
+        multiprocessing.util.Finalize(None, call, exitpriority=100)
+
+
+_MAIN = threading.main_thread().ident or 0
+recorder = Recorder()
+pace.bind(recorder.emit, lambda: recorder.start(trains=True))
+os.register_at_fork(after_in_child=recorder.after_fork)
