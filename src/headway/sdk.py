@@ -85,7 +85,7 @@ def stage(name: str) -> span:
 
 
 def progress(*, samples: int | None = None, step: int | None = None) -> None:
-    """Say how far the run is: samples seen so far, or (before the first step) the step resumed from."""
+    """Say how far the run is: samples seen, or (before the first step) the step resumed from."""
     recorder = _recording()
     if recorder is None:
         return

@@ -87,6 +87,7 @@ def _toml(path: Path) -> dict[str, Any]:
             raise MissingExtra(f"{path.name} needs tomli; type: pip install tomli") from None
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            found: dict[str, Any] = tomllib.load(file)
+            return found
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None

@@ -128,8 +128,14 @@ class FakeRun:
     journals: list[FakeJournal] = field(default_factory=list)
 
     def launcher(
-        self, begin: float, *, launch: str = "L0", index: int = 0, host: Host | None = None,
-        spawn: float | None = None, **head: Any,
+        self,
+        begin: float,
+        *,
+        launch: str = "L0",
+        index: int = 0,
+        host: Host | None = None,
+        spawn: float | None = None,
+        **head: Any,
     ) -> FakeJournal:
         """The launcher of one launch; it starts the command at `spawn`."""
         made = self._journal(
@@ -139,15 +145,31 @@ class FakeRun:
         return made
 
     def process(
-        self, begin: float, *, rank: int | None = 0, world: int | None = 1, restart: int = 0,
-        launch: str = "L0", host: Host | None = None, pid: int | None = None, **head: Any,
+        self,
+        begin: float,
+        *,
+        rank: int | None = 0,
+        world: int | None = 1,
+        restart: int = 0,
+        launch: str = "L0",
+        host: Host | None = None,
+        pid: int | None = None,
+        **head: Any,
     ) -> FakeJournal:
         """A process below the launcher."""
         number = pid if pid is not None else 100 + len(self.journals)
         name = f"{(host or Host()).name}-{number}-{len(self.journals)}"
         return self._journal(
-            name, "process", begin, host or Host(), launch,
-            rank=rank, world=world, restart=restart, pid=number, **head,
+            name,
+            "process",
+            begin,
+            host or Host(),
+            launch,
+            rank=rank,
+            world=world,
+            restart=restart,
+            pid=number,
+            **head,
         )
 
     def _journal(
@@ -155,9 +177,17 @@ class FakeRun:
     ) -> FakeJournal:
         made = FakeJournal(name, host)
         first = {
-            "ev": "head", "schema": writer.SCHEMA, "role": role, "t": made.at(begin),
-            "wall": round((EPOCH + begin + host.wall) * NS), "boot": host.boot,
-            "host": host.name, "pid": 1, "begin": made.at(begin), "launch": launch, **head,
+            "ev": "head",
+            "schema": writer.SCHEMA,
+            "role": role,
+            "t": made.at(begin),
+            "wall": round((EPOCH + begin + host.wall) * NS),
+            "boot": host.boot,
+            "host": host.name,
+            "pid": 1,
+            "begin": made.at(begin),
+            "launch": launch,
+            **head,
         }
         made.lines.append(first)
         self.journals.append(made)

@@ -35,7 +35,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway compare`."""
     parser.add_argument("before", metavar="BEFORE", help="the folder of the run to compare with")
     parser.add_argument("after", metavar="AFTER", help="the folder of the run that is judged")
-    parser.add_argument("--fail-if", metavar="GATE", action="append", default=[], dest="gates")
+    parser.add_argument(
+        "--fail-if",
+        metavar="GATE",
+        action="append",
+        default=[],
+        dest="gates",
+        help="a change that is not accepted; may be given several times",
+    )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
@@ -72,7 +79,7 @@ def show(result: Comparison, console: Console) -> None:
             continue
         line = Text(f"  {change.name:<29}{_value(change, change.before):>11}")
         line.append(f"{_value(change, change.after):>12}")
-        line.append(f"{_difference(change):>12}{_growth(change):>10}", _style(change))
+        line.append(f"{_difference(change):>12}{_growth(change):>10}".rstrip(), _style(change))
         console.print(line, soft_wrap=True)
     for verdict in result.verdicts:
         word, style = ("FAILED", "bold red") if verdict.failed else ("ok", "green")

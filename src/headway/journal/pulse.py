@@ -19,16 +19,16 @@ SIZE = 4096
 # Cell numbers. docs/journal.md describes them; append, never renumber.
 MAGIC_CELL = 0
 PID = 1
-STEPS = 2  # steps completed by this process
+STEPS = 2  # steps completed by this process; this and the next three are one store
 LAST_STEP = 3  # end of the last of them
-ALIVE = 4  # last sign of life of any kind
-WINDOW = 5  # STEPS when the current summary window began
-WINDOW_AT = 6  # when it began
-BATCHES = 7  # batches fetched by this process
-WAIT = 8  # ns waited for data within the current window, in short waits
-WAITING = 9  # since when it is waiting for a batch now
-SAMPLES = 10  # progress told by the user
-WINDOW_BATCHES = 11  # BATCHES when the current window began
+BATCHES = 4  # batches fetched by then
+WAIT = 5  # ns waited for data within the current window, in short waits
+ALIVE = 6  # last sign of life of any kind
+WINDOW = 7  # STEPS when the current summary window began
+WINDOW_AT = 8  # when it began
+WINDOW_BATCHES = 9  # BATCHES when it began
+WAITING = 10  # since when it is waiting for a batch now
+SAMPLES = 11  # progress told by the user
 CELLS = 12
 
 

@@ -8,34 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from headway.errors import NewerSchema
 from headway.journal import pulse as pulse_page
+from headway.journal import windows
 from headway.journal.pulse import Pulse
+from headway.journal.windows import LIMIT, Window, Windows
 from headway.journal.writer import SCHEMA
-
-LIMIT = 1 << 62  # larger numbers are damage, not times
-_STEPS = re.compile(
-    rb'^\{"ev":"steps","t":(\d{1,18}),"end":(\d{1,18}),"first":(\d{1,18}),"last":(\d{1,18}),'
-    rb'"wait":(\d{1,18}),"batches":(\d{1,18})\}$',
-    re.MULTILINE,
-)
-_STEPS_PREFIX = b'{"ev":"steps"'
-
-
-class Window(NamedTuple):
-    """About a second of steps: `first` to `last`, done between `start` and `end`."""
-
-    start: int
-    end: int
-    first: int
-    last: int
-    wait: int
-    batches: int
 
 
 @dataclass(slots=True)
@@ -69,10 +51,11 @@ class Journal:
     launch: str = ""
     argv: tuple[str, ...] = ()
     spans: list[Span] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: Windows = field(default_factory=Windows)
     events: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     damaged: int = 0
+    latest: int = 0  # the last time in its events and spans
     pulse: Pulse | None = None
 
     def named(self, *names: str) -> Iterator[dict[str, Any]]:
@@ -81,12 +64,9 @@ class Journal:
 
     def last_sign(self) -> int:
         """The last instant this process is known to have lived."""
-        times = [self.opened]
-        times += [event["t"] for event in self.events if event["ev"] != "drain"]
-        times += [span.start for span in self.spans[-64:]]
-        times += [span.end for span in self.spans[-64:] if span.end is not None]
+        times = [self.opened, self.latest]
         if self.windows:
-            times.append(self.windows[-1].end)
+            times.append(self.windows.end[-1])
         if self.pulse:
             times += [self.pulse.alive, self.pulse.last_step, self.pulse.waiting]
         return max(times)
@@ -122,8 +102,11 @@ def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
     lines = data.split(b"\n")
     if not lines[-1].endswith(b"}"):  # torn by a kill, or empty when the last line is whole
         lines.pop()
-    others = [line for line in lines if line and not line.startswith(_STEPS_PREFIX)]
-    records, damaged = _decode(others)
+    steps: list[bytes] = []
+    others: list[bytes] = []
+    for line in lines:
+        (steps if line.startswith(windows.PREFIX) else others).append(line)
+    records, damaged = _decode(line for line in others if line)
     head = records.pop(0) if records and records[0]["ev"] == "head" else None
     if head is None:
         return None
@@ -132,8 +115,7 @@ def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
         return None
     journal.pulse = pulse
     journal.damaged = damaged
-    step_lines = len(lines) - len(others) - lines.count(b"")
-    journal.windows = _windows(data, lines, step_lines, journal)
+    journal.windows = _windows(steps, records, journal)
     _fill(journal, records)
     _close_with_pulse(journal)
     return journal
@@ -162,7 +144,7 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
             "reads; type: pip install --upgrade headway"
         )
     try:
-        known = {
+        known: dict[str, Any] = {
             "role": _text(head["role"]),
             "boot": _text(head["boot"]),
             "host": _text(head["host"]),
@@ -184,46 +166,40 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
     return Journal(name=name, facts=rest, **known)
 
 
-def _windows(data: bytes, lines: list[bytes], expected: int, journal: Journal) -> list[Window]:
-    found = _STEPS.findall(data)
-    if len(found) == expected:  # all as our own writer writes them: a hundred thousand at once
-        rows = [Window(*map(int, row)) for row in found]
-    else:
-        rows = []
-        records, damaged = _decode(line for line in lines if line.startswith(_STEPS_PREFIX))
-        journal.damaged += damaged
-        for record in records:
-            try:
-                rows.append(
-                    Window(
-                        *(_count(record[key]) for key in ("t", "end", "first", "last")),
-                        _count(record.get("wait") or 0),
-                        _count(record.get("batches") or 0),
-                    )
-                )
-            except (KeyError, TypeError, ValueError):
-                journal.damaged += 1
-    return _in_order(rows)
+def _windows(lines: list[bytes], others: list[dict[str, Any]], journal: Journal) -> Windows:
+    """From our own writer's lines; `others` may hold some of another writer."""
+    foreign = [record for record in others if record["ev"] == "steps"]
+    found = windows.parse_all(lines) if lines and not foreign else None
+    if found is not None:
+        return found
+    records, damaged = _decode(lines)
+    journal.damaged += damaged
+    rows = []
+    for record in [*records, *foreign]:
+        try:
+            rows.append(_window(record))
+        except (KeyError, TypeError, ValueError):
+            journal.damaged += 1
+    return Windows(sorted(rows, key=lambda row: row.last) if foreign else rows)
 
 
-def _in_order(rows: list[Window]) -> list[Window]:
-    """Windows follow one another in time and in step; what does not is damage, and dropped."""
-    kept: list[Window] = []
-    end = last = 0
-    for row in rows:
-        if row.end < end or row.last <= last or row.end < row.start or row.last < row.first:
-            continue
-        if row.start < end or row.first != last + 1:
-            row = row._replace(start=max(row.start, end), first=last + 1)
-        kept.append(row)
-        end, last = row.end, row.last
-    return kept
+def _window(record: dict[str, Any]) -> Window:
+    return Window(
+        start=_count(record["t"]),
+        end=_count(record["end"]),
+        first=_count(record["first"]),
+        last=_count(record["last"]),
+        wait=_count(record.get("wait") or 0),
+        batches=_count(record.get("batches") or 0),
+    )
 
 
 def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
     opened: dict[int, Span] = {}
     for record in records:
         kind = record["ev"]
+        if kind == "steps":
+            continue
         try:
             if kind == "open":
                 span = _span(record, None)
@@ -234,10 +210,14 @@ def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
                 span.end = max(record["t"], span.start)
                 span.fields.update(_extra(record))
             elif kind == "span":
-                journal.spans.append(_span(record, max(_count(record["end"]), record["t"])))
+                span = _span(record, max(_count(record["end"]), record["t"]))
+                journal.spans.append(span)
+                journal.latest = max(journal.latest, span.end or 0)
             else:
                 _check_event(record)
                 journal.events.append(record)
+            if kind != "drain":  # the device's, written later
+                journal.latest = max(journal.latest, record["t"])
         except (KeyError, TypeError, ValueError):
             journal.damaged += 1
     for event in journal.named("rank"):
@@ -260,9 +240,7 @@ def _span(record: dict[str, Any], end: int | None) -> Span:
     fields = _extra(record)
     if fields.get("step") is not None:
         _count(fields["step"])
-    return Span(
-        record["t"], end, _text(record["name"]), _count(record.get("th") or 0), fields
-    )
+    return Span(record["t"], end, _text(record["name"]), _count(record.get("th") or 0), fields)
 
 
 def _extra(record: dict[str, Any]) -> dict[str, Any]:
@@ -274,8 +252,8 @@ def _close_with_pulse(journal: Journal) -> None:
     page = journal.pulse
     if page is None:
         return
-    last = journal.windows[-1].last if journal.windows else 0
-    end = journal.windows[-1].end if journal.windows else 0
+    last = journal.windows.last[-1] if journal.windows else 0
+    end = journal.windows.end[-1] if journal.windows else 0
     if page.steps > last and page.last_step >= end:
         start = max(page.window_at, end)
         if page.last_step < start:

@@ -11,6 +11,7 @@ from typing import Any
 from headway.journal import pulse
 
 SCHEMA = 1
+START_LIMIT = 1_000_000_000  # ns that an interpreter may take to come up
 
 
 class Writer:
@@ -99,19 +100,26 @@ def boot_id() -> str:
         return f"host:{socket.gethostname()}"
 
 
-def process_begin() -> int:
-    """When the kernel started this process, on the journal's clock (to 10 ms)."""
+def process_begin(entered: int | None = None) -> int:
+    """When the kernel started this process, on the journal's clock: to 10 ms, and never early.
+
+    `entered` is when its Python came up. A shell that turns into Python (`exec`) was started long
+    before that; then its Python counts.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
-        since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        since_boot = (ticks + 1) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        return min(since_boot - asleep, now())
+        begin = min(since_boot - asleep, now())
     except (OSError, ValueError, IndexError, AttributeError):
-        return now()
+        return now() if entered is None else entered
+    if entered is not None and entered - begin > START_LIMIT:
+        return entered
+    return begin
 
 
-def head(role: str, **fields: Any) -> dict[str, Any]:
+def head(role: str, entered: int | None = None, **fields: Any) -> dict[str, Any]:
     """The first line of every journal: who writes, and how its clocks stand."""
     import sys
 
@@ -125,7 +133,7 @@ def head(role: str, **fields: Any) -> dict[str, Any]:
         "host": os.uname().nodename,
         "pid": os.getpid(),
         "ppid": os.getppid(),
-        "begin": process_begin(),
+        "begin": process_begin(entered),
         "python": sys.version.split()[0],
         "argv": getattr(sys, "orig_argv", sys.argv)[:64],
         **fields,

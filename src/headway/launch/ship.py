@@ -17,7 +17,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise MissingExtra(f"a target such as {url} needs fsspec; type: pip install fsspec") from None
+        raise MissingExtra(
+            f"a target such as {url} needs fsspec; type: pip install fsspec"
+        ) from None
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
         return found

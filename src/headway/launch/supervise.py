@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,11 +31,20 @@ STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 BOOT = Path(headway.__file__).parent / "probe" / "boot"
 
 
+def check(command: Sequence[str]) -> None:
+    """One sentence for a command that cannot be started, before anything is made for it."""
+    if shutil.which(command[0]):
+        return
+    if os.path.exists(command[0]):
+        raise UsageError(f"{command[0]} cannot be executed; try `python {command[0]}`")
+    raise UsageError(f"the command {command[0]} was not found; check its name and your PATH")
+
+
 def supervise(command: Sequence[str], target: Target) -> int:
     """Run the command to its end; returns its exit code as a shell would give it."""
     writer = Writer(str(target.journal / f"launcher-{target.launch}.jsonl"), os.getpid())
-    first = head("launcher", launch=target.launch, index=target.index, **_scheduler(os.environ))
-    first["fs"] = writer.file_clock()
+    first = head("launcher", launch=target.launch, index=target.index)
+    first |= {**_scheduler(os.environ), "fs": writer.file_clock()}
     writer.write(first)
     with _signals_held():
         child = _spawn(command, target, writer)
@@ -74,16 +84,7 @@ def _spawn(command: Sequence[str], target: Target, writer: Writer) -> subprocess
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
     started = now()
-    try:
-        child = subprocess.Popen(
-            command, env=environment(target), preexec_fn=in_child, close_fds=False
-        )
-    except FileNotFoundError:
-        writer.write({"ev": "exit", "t": now(), "code": 127})
-        raise UsageError(f"the command {command[0]} was not found; check its name") from None
-    except PermissionError:
-        writer.write({"ev": "exit", "t": now(), "code": 126})
-        raise UsageError(f"{command[0]} cannot be executed; try `python {command[0]}`") from None
+    child = subprocess.Popen(command, env=environment(target), preexec_fn=in_child, close_fds=False)
     writer.write({"ev": "spawn", "t": started, "pid": child.pid, "command": list(command)})
     return child
 

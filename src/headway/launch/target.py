@@ -104,8 +104,7 @@ def _join(folder: Path, run: str, identity: str | None, force: bool) -> bool:
         return False
     if is_run:
         raise RunExists(
-            f"the run {run} exists in {folder}; give another --name, "
-            "or add --force to replace it"
+            f"the run {run} exists in {folder}; give another --name, or add --force to replace it"
         )
     if not folder.is_dir() or any(folder.iterdir()):
         raise RunExists(f"{folder} exists and is not a run folder; give another -o")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headway.journal.reader import Journal
 from headway.ledger.clocks import Axis
@@ -60,11 +61,11 @@ def find_launches(
         members = [p for p in processes if p.launch == name]
         begin = min(axis.at(p, p.begin) for p in members)
         end = max(axis.at(p, p.last_sign()) for p in members)
-        exits = [next(p.named("exit"), None) for p in members]
-        ended = all(exit_ is not None for exit_ in exits)
-        launches.append(Launch(name, begin, end, 0 if ended else None, ended))
+        ended = all(any(True for _ in p.named("exit")) for p in members)
+        raised = any(True for p in members for _ in p.named("error"))
+        launches.append(Launch(name, begin, end, int(raised) if ended else None, ended))
     launches.sort(key=lambda launch: (launch.begin, launch.name))
-    for earlier, later in zip(launches, launches[1:], strict=False):
+    for earlier, later in pairwise(launches):
         earlier.ended = True  # another came after it
         earlier.end = min(earlier.end, later.begin)
     return launches
@@ -73,13 +74,14 @@ def find_launches(
 def _launch(launcher: Journal, processes: Sequence[Journal], axis: Axis) -> Launch:
     members = [p for p in processes if p.launch == launcher.launch]
     exit_ = next(launcher.named("exit"), None)
+    begin = axis.at(launcher, launcher.begin)
     end = axis.at(launcher, exit_["t"] if exit_ else launcher.last_sign())
     if exit_ is None:
         end = max([end, *(axis.at(p, p.last_sign()) for p in members)])
     launch = Launch(
         name=launcher.launch,
-        begin=axis.at(launcher, launcher.begin),
-        end=end,
+        begin=begin,
+        end=max(end, begin),
         exit_code=exit_.get("code") if exit_ else None,
         ended=exit_ is not None,
         journal=launcher,
@@ -109,9 +111,11 @@ def find_attempts(
         for index, draft in enumerate(found or [Draft(launch, [], 0, agents=agents)]):
             draft.begin = launch.begin
             if index:
-                draft.begin = max(min(x.begin for x in draft.lives), launch.begin)
+                born = min(life.begin for life in draft.lives)
+                draft.begin = min(max(born, launch.begin), launch.end)
             drafts.append(draft)
-    for draft, after in zip(drafts, [*drafts[1:], None], strict=True):
+    following: list[Draft | None] = [*drafts[1:], None]
+    for draft, after in zip(drafts, following, strict=False):
         _settle_end(draft, after, axis)
     return drafts
 
@@ -199,19 +203,12 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
 def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
     """When the first rank was seen to have died: by the launcher, by an agent, or by itself."""
     seen: list[int] = []
-    deaths = _deaths(draft.launch.journal, axis)
-    blamed = {
-        event.get("pid"): axis.at(agent, event["t"])
-        for agent in draft.agents
-        for event in agent.named("worker_failed")
-    }
+    told = [_deaths(draft.launch.journal, axis)]
+    told += [_deaths(agent, axis, "worker_failed") for agent in draft.agents]
     unclean = [life for life in draft.lives if not life.left_in_order]
     for life in unclean or draft.lives:
-        pid = life.journal.pid
-        times = [deaths[pid]] if deaths.get(pid, -1) >= life.begin else []
-        times += [blamed[pid]] if blamed.get(pid, -1) >= life.begin else []
-        if times:
-            seen.append(min(times))
+        times = [deaths[life.journal.pid] for deaths in told if life.journal.pid in deaths]
+        seen += [t for t in times if t >= life.begin]
     if seen:
         return min(seen)
     if draft.launch.exit_code is not None and not next_in_launch:
@@ -219,12 +216,12 @@ def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
     return max((life.last_sign for life in draft.lives), default=draft.launch.end)
 
 
-def _deaths(launcher: Journal | None, axis: Axis) -> dict[int, int]:
-    """When the launcher saw each process die; a pid used twice keeps its last death."""
-    if launcher is None:
+def _deaths(witness: Journal | None, axis: Axis, event: str = "death") -> dict[int, int]:
+    """When each process was seen to die; a pid used twice keeps its last death."""
+    if witness is None:
         return {}
     return {
-        event["pid"]: axis.at(launcher, event["t"])
-        for event in launcher.named("death")
-        if type(event.get("pid")) is int
+        found["pid"]: axis.at(witness, found["t"])
+        for found in witness.named(event)
+        if type(found.get("pid")) is int
     }

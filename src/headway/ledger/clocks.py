@@ -31,55 +31,61 @@ class Axis:
 def align(launchers: Sequence[Journal], processes: Sequence[Journal]) -> Axis:
     """Place all journals; `launchers` in the order in which they joined the run."""
     axis = Axis()
-    boots: dict[tuple[str, str], int] = {}  # (launch, boot) -> shift
-    _align_launchers(launchers, axis, boots)
-    for launch in sorted({p.launch for p in processes}):
-        members = [p for p in processes if p.launch == launch]
-        launcher = next((x for x in launchers if x.launch == launch), None)
-        _align_launch(launcher or _first(members), launcher, members, axis, boots)
+    boots: dict[str, int] = {}  # one shift for each boot, whichever launch it is seen in
+    end: int | None = None
+    for launcher in launchers:
+        end = _place_launcher(launcher, launchers[0], end, axis, boots)
+        _place_members(launcher, launcher, _members(launcher.launch, processes), axis, boots)
+    for launch in sorted({p.launch for p in processes} - {x.launch for x in launchers}):
+        members = _members(launch, processes)
+        reference = _first(members)
+        anchor = launchers[0] if launchers else _first(processes)
+        boots.setdefault(reference.boot, _offset(reference, anchor))
+        _place_members(reference, None, members, axis, boots)
     return axis
 
 
-def _align_launchers(
-    launchers: Sequence[Journal], axis: Axis, boots: dict[tuple[str, str], int]
-) -> None:
-    end = None
-    for launcher in launchers:
-        first = launchers[0]
-        shift = 0 if launcher.boot == first.boot else _offset(launcher, first)
+def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
+    return [p for p in processes if p.launch == launch]
+
+
+def _place_launcher(
+    launcher: Journal, first: Journal, end: int | None, axis: Axis, boots: dict[str, int]
+) -> int:
+    """Returns until when this launcher and those before it lived."""
+    if launcher.boot not in boots:
+        shift = _offset(launcher, first)
         if end is not None and launcher.begin + shift < end:
-            if launcher.boot != first.boot:
-                behind = (end - launcher.begin - shift) / 1e9
-                axis.notes.append(
-                    f"the clock of {launcher.host} is at least {behind:.3f} s behind "
-                    f"{first.host}; the downtime before its attempt is not known"
-                )
-                shift = end - launcher.begin
-        axis.shifts[launcher.name] = shift
-        boots[launcher.launch, launcher.boot] = shift
-        end = max(end or 0, launcher.last_sign() + shift)
+            behind = (end - launcher.begin - shift) / 1e9
+            axis.notes.append(
+                f"the clock of {launcher.host} is at least {behind:.3f} s behind "
+                f"{first.host}; the downtime before its attempt is not known"
+            )
+            shift = end - launcher.begin
+        boots[launcher.boot] = shift
+    axis.shifts[launcher.name] = boots[launcher.boot]
+    lived_until = launcher.last_sign() + boots[launcher.boot]
+    return lived_until if end is None else max(end, lived_until)
 
 
-def _align_launch(
+def _place_members(
     reference: Journal,
     launcher: Journal | None,
     members: Sequence[Journal],
     axis: Axis,
-    boots: dict[tuple[str, str], int],
+    boots: dict[str, int],
 ) -> None:
-    launch = reference.launch
-    home = boots.setdefault((launch, reference.boot), 0)
     by_boot: dict[str, list[Journal]] = {}
     for member in members:
         by_boot.setdefault(member.boot, []).append(member)
     local = by_boot.get(reference.boot, [])
     for boot in sorted(by_boot):
         group = by_boot[boot]
-        shift = home
-        if boot != reference.boot:
-            shift = _foreign(reference, launcher, local, group, home, axis)
+        if boot not in boots:
+            home = boots[reference.boot]
+            boots[boot] = _foreign(reference, launcher, local, group, home, axis)
         for member in group:
-            axis.shifts[member.name] = shift
+            axis.shifts[member.name] = boots[boot]
 
 
 def _foreign(

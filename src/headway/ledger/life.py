@@ -1,49 +1,13 @@
-"""One rank in one attempt: from its journal to a gap-free list of segments."""
+"""A rank's journal in one attempt, placed on the run's axis, and what became of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
 
-from headway.journal.reader import Journal, Span, Window
-from headway.ledger import timeline
-from headway.ledger.leaves import (
-    DETECTION,
-    EFFECTIVE,
-    HANG,
-    PUBLISH,
-    SHUTDOWN,
-    START_STAGES,
-    UNKNOWN,
-)
-from headway.ledger.model import NS, Gap, Segment
-
-# What a span means before the first step, and after it. Stages are named like their leaf.
-_BEFORE = {
-    "import": "launcher_init",
-    "compile_import": "pt2_compile",
-    "compile": "pt2_compile",
-    "data_wait": "get_first_batch_data",
-    "checkpoint_load": "checkpoint_load",
-    **{stage: stage for stage in START_STAGES},
-}
-_AFTER = {
-    "compile_import": "waste.recompile",
-    "compile": "waste.recompile",
-    "data_wait": "waste.data_stall",
-    "checkpoint_save": "waste.checkpoint_block",
-    "evaluation": "waste.evaluation",
-    "publish": PUBLISH,
-}
-# These keep what happens inside them: a save that compiles is a save.
-_OPAQUE = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
-_NOT_A_STAGE = frozenset({"compile", "compile_import", "data_wait", "import", "background"})
-
-STALL_GRAIN = NS // 20  # short waits are gathered to pieces of this size
-HANG_FLOOR = NS  # a rank that trained is not called hung below this
-HANG_FLOOR_BUSY = 60 * NS  # nor one that was inside a save, a load, a compile, ...
-MANY_STEPS = 10  # so many long steps without a sign of life are a hang
-GAP_FLOOR = NS // 5
+from headway.journal.reader import Journal
+from headway.ledger.leaves import DETECTION, SHUTDOWN, UNKNOWN
+from headway.ledger.model import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +17,25 @@ class Fate:
     start: int
     end: int
     group: str  # "start" in the first attempt, "recover" later
-    failed: bool = False
-    running: bool = False
+    outcome: Outcome
     told_to_stop: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """It goes on: what is open stays open."""
+        return self.outcome == "running"
+
+    @property
+    def interrupted(self) -> bool:
+        """It did not come to its own end."""
+        return self.outcome in ("failed", "preempted", "stopped")
+
+    @property
+    def rest(self) -> str:
+        """What follows the last sign of life."""
+        if self.running:
+            return UNKNOWN
+        return DETECTION if self.outcome in ("failed", "preempted") else SHUTDOWN
 
 
 class Life:
@@ -66,32 +46,45 @@ class Life:
         self.rank = rank
         self.shift = shift
         self.begin = journal.begin + shift
-        self.windows = [
-            Window(w.start + shift if w.start else 0, w.end + shift, *w[2:])
-            for w in journal.windows
-        ]
         self.last_sign = journal.last_sign() + shift
-        self.steps = self.windows[-1].last if self.windows else 0
-        self.first_step_end = self.windows[0].end if self.windows else None
-        self.last_step_end = self.windows[-1].end if self.windows else None
+        windows = journal.windows
+        self.steps = windows.last[-1] if windows else 0
+        self.first_steps = windows.last[0] if windows else 0  # in the first window: mostly one
+        self.first_step_end = windows.end[0] + shift if windows else None
+        self.last_step_end = windows.end[-1] + shift if windows else None
+        self.drains: list[tuple[int, int]] = sorted(
+            (event["t"] + shift, event["t"] + shift + event["ns"])
+            for event in journal.named("drain")
+            if type(event.get("ns")) is int
+        )
 
     def step_end(self, step: int) -> int | None:
         """When step number `step` of this life ended; None before its first one."""
-        if step <= 0 or not self.windows:
+        windows = self.journal.windows
+        if step <= 0 or not windows:
             return None
-        for window in self.windows:
-            if step <= window.last:
-                done = step - window.first + 1
-                start = window.start or window.end
-                return start + (window.end - start) * done // (window.last - window.first + 1)
-        return self.last_step_end
+        if step >= self.steps:
+            return self.last_step_end
+        window = windows[bisect_left(windows.last, step)]
+        start = window.start or window.end
+        done, of = step - window.first + 1, window.last - window.first + 1
+        return self.shift + start + (window.end - start) * done // of
+
+    def work_end(self, step: int) -> int | None:
+        """The same for the device, which may have worked off that step behind the host's back."""
+        end, following = self.step_end(step), self.step_end(step + 1)
+        if end is None or following is None:
+            return end
+        return max([end, *(until for since, until in self.drains if end <= since < following)])
 
     @property
     def step_time(self) -> int | None:
-        """Mean time of a step after the first, which is no measure."""
-        if self.steps < 2 or self.first_step_end is None or self.last_step_end is None:
+        """Mean time of a step after the first ones, which are no measure."""
+        if self.first_step_end is None or self.last_step_end is None:
             return None
-        return (self.last_step_end - self.first_step_end) // (self.steps - 1)
+        if self.steps <= self.first_steps:
+            return None
+        return (self.last_step_end - self.first_step_end) // (self.steps - self.first_steps)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -102,287 +95,3 @@ class Life:
     def left_in_order(self) -> bool:
         """It ran to its end without an exception."""
         return self.ended_by_itself and not any(True for _ in self.journal.named("error"))
-
-
-@dataclass(frozen=True, slots=True)
-class LifeLedger:
-    """A rank's account of one attempt."""
-
-    rank: int
-    segments: list[Segment]
-    train_start: int | None
-    ready: int | None  # nothing but training from here on
-    hung: bool
-    hidden: dict[str, int]
-    gaps: list[Gap]
-
-
-def account(life: Life, fate: Fate, attempt: int) -> LifeLedger:
-    """Every nanosecond of the attempt, as this rank spent it."""
-    pause, hung = _silence(life, fate)
-    spans = _placed_spans(life, fate, pause)
-    train_start = _train_start(life, spans)
-    base = _base(life, fate, train_start, pause, hung)
-    segments = timeline.paint(base, _stalls(life))
-    owned, hidden = _owners(life, fate, spans, train_start)
-    segments = timeline.paint(segments, owned)
-    segments = timeline.paint(segments, _drains(life, fate))
-    segments = timeline.clip(segments, fate.start, fate.end)
-    return LifeLedger(
-        rank=life.rank,
-        segments=segments,
-        train_start=train_start,
-        ready=_ready(life, spans, train_start),
-        hung=hung,
-        hidden=hidden,
-        gaps=_gaps(life, segments, attempt),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A span on the run's axis, with its end settled."""
-
-    start: int
-    end: int
-    name: str
-    thread: int
-    background: bool
-
-
-def _placed_spans(life: Life, fate: Fate, pause: int) -> list[_Placed]:
-    """An open span ends at the last sign of life; in a running job it goes on."""
-    last = fate.end if fate.running else pause
-    placed = []
-    for span in life.journal.spans:
-        start = span.start + life.shift
-        end = max(last, start) if span.end is None else span.end + life.shift
-        background = span.fields.get("background") is True
-        placed.append(_Placed(start, end, span.name, span.thread, background))
-    page = life.journal.pulse
-    if fate.running and page and page.waiting:
-        waiting = page.waiting + life.shift
-        placed.append(_Placed(waiting, max(fate.end, waiting), "data_wait", 0, False))
-    return placed
-
-
-def _silence(life: Life, fate: Fate) -> tuple[int, bool]:
-    """Until when the rank's state is known, and whether it hung after that."""
-    sign = min(life.last_sign, fate.end)
-    if not (fate.failed or fate.running) or life.ended_by_itself:
-        return sign, False
-    told = fate.told_to_stop
-    known_alive = told if told is not None and sign < told < fate.end else fate.end
-    hung = known_alive - sign > _patience(life)
-    if not hung and known_alive == told:
-        return known_alive, False
-    return sign, hung
-
-
-def _patience(life: Life) -> int:
-    """How long this rank may be silent before that is a hang, learned from itself."""
-    page = life.journal.pulse
-    busy = [span for span in life.journal.spans if span.end is None]
-    if not busy and not (page and page.waiting) and life.step_time is not None:
-        return max(HANG_FLOOR, MANY_STEPS * life.step_time)
-    names = {span.name for span in busy}
-    longest = max((_length(s) for s in life.journal.spans if s.name in names), default=0)
-    return max(HANG_FLOOR_BUSY, MANY_STEPS * max(longest, life.step_time or 0))
-
-
-def _length(span: Span) -> int:
-    return 0 if span.end is None else span.end - span.start
-
-
-def _stepping_thread(life: Life) -> int:
-    found = life.journal.facts.get("stepping_thread")
-    for event in life.journal.named("stepping"):
-        found = event.get("th")
-    return found if type(found) is int else 0
-
-
-def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
-    """The end of the first trained batch's wait."""
-    first = life.first_step_end
-    if first is None:
-        return None
-    thread = _stepping_thread(life)
-    before = [s for s in spans if s.start < first and s.thread == thread and not s.background]
-    stages = [s.end for s in before if s.name not in _NOT_A_STAGE]
-    imports = [s.end for s in before if s.name == "import"]
-    prepared = min(max([*stages, *imports, life.begin]), first)
-    waits = sorted(s.end for s in before if s.name == "data_wait" and s.end >= prepared)
-    if waits:
-        return min(waits[0], first)
-    return _unseen_batch(life, before, prepared, first)
-
-
-def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: int) -> int:
-    """No wait for the first batch was seen: allow the first step what a step takes here."""
-    compiles = sorted(
-        (max(s.start, prepared), min(s.end, first))
-        for s in before
-        if s.name in ("compile", "compile_import") and s.end > prepared
-    )
-    busy = first - prepared - sum(end - start for start, end in compiles)
-    if life.step_time is None or busy <= 3 * life.step_time + GAP_FLOOR:
-        return prepared
-    at, left = first, life.step_time
-    for start, end in reversed(compiles):
-        if at - end >= left:
-            break
-        left -= at - end
-        at = start
-    return max(at - left, prepared)
-
-
-def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int | None:
-    first = life.first_step_end
-    if first is None or train_start is None:
-        return None
-    compiles = [min(s.end, first) for s in spans if s.name == "compile" and s.start < first]
-    return max([train_start, *compiles])
-
-
-def _base(
-    life: Life, fate: Fate, train_start: int | None, pause: int, hung: bool
-) -> list[Segment]:
-    """What the rank does where no span says so."""
-    launched = min(max(_torch_loaded(life), fate.start), train_start or fate.end, fate.end)
-    launched = max(launched, fate.start)
-    out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
-    if train_start is None or life.last_step_end is None:
-        out += _tail(fate, launched, pause, hung, UNKNOWN)
-        return timeline.join(out)
-    begin = min(max(train_start, launched), fate.end)
-    last = min(max(life.last_step_end, begin), fate.end)
-    out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
-    if fate.failed:
-        out += _tail(fate, last, pause, hung, DETECTION)
-    else:
-        out += _tail(fate, last, pause, hung, UNKNOWN if fate.running else SHUTDOWN)
-    return timeline.join(out)
-
-
-def _torch_loaded(life: Life) -> int:
-    """The interpreter's own start and the import of torch belong to the launch."""
-    ends = [
-        span.end + life.shift
-        for span in life.journal.spans
-        if span.name == "import" and span.fields.get("module") == "torch" and span.end
-    ]
-    return max([life.begin, *ends])
-
-
-def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
-    """From the last known step (or stage) to the attempt's end."""
-    pause = min(max(pause, at), fate.end)
-    if hung:
-        told = fate.told_to_stop if fate.told_to_stop is not None else fate.end
-        let_go = min(max(told, pause), fate.end)
-        quiet = UNKNOWN if fate.running else DETECTION
-        return [
-            Segment(at, pause, leaf),
-            Segment(pause, let_go, HANG),
-            Segment(let_go, fate.end, quiet),
-        ]
-    after = DETECTION if fate.failed else leaf
-    return [Segment(at, pause, leaf), Segment(pause, fate.end, after)]
-
-
-def _stalls(life: Life) -> list[Segment]:
-    """Short waits for data, gathered; each piece lies at the end of its window."""
-    out: list[Segment] = []
-    carried = 0
-    final = len(life.windows) - 1
-    for index, window in enumerate(life.windows):
-        carried += window.wait
-        if carried < STALL_GRAIN and index < final:
-            continue
-        if carried and window.start:
-            piece = min(carried, window.end - window.start)
-            out.append(Segment(window.end - piece, window.end, "waste.data_stall"))
-            carried -= piece
-    return timeline.join(out)
-
-
-def _owners(
-    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
-) -> tuple[list[Segment], dict[str, int]]:
-    """Who owns each instant that spans cover, and what stayed hidden behind it.
-
-    While the rank starts, every thread counts: first the one that the first step waits for
-    longest. Once it trains, only the thread that makes the steps can hold it up.
-    """
-    stepping = _stepping_thread(life)
-    threads: dict[int, list[_Placed]] = {}
-    for span in spans:
-        if not span.background:
-            threads.setdefault(span.thread, []).append(span)
-    layers: list[tuple[int, int, list[Segment]]] = []
-    for thread, members in threads.items():
-        flat = _flatten(life, fate, members, train_start)
-        if train_start is not None and thread != stepping:
-            flat = timeline.clip(flat, fate.start, train_start)
-        last = max((s.end for s in flat if train_start is None or s.start < train_start), default=0)
-        layers.append((-last, thread, flat))
-    owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
-    spent: dict[str, int] = {}
-    for _, _, flat in layers:
-        for leaf, ns in timeline.total(flat).items():
-            spent[leaf] = spent.get(leaf, 0) + ns
-    for span in spans:
-        if span.background:
-            leaf = _leaf(life, fate, span, train_start)
-            spent[leaf] = spent.get(leaf, 0) + span.end - span.start
-    shown = timeline.total(owned)
-    hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
-    return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
-
-
-def _flatten(
-    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
-) -> list[Segment]:
-    named = [Segment(s.start, s.end, _leaf(life, fate, s, train_start)) for s in spans]
-    opaque = frozenset(i for i, s in enumerate(spans) if s.name in _OPAQUE)
-    return timeline.clip(timeline.innermost(named, opaque), fate.start, fate.end)
-
-
-def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str:
-    first, last = life.first_step_end, life.last_step_end
-    starting = first is None or span.start < first
-    if starting and span.name == "data_wait" and train_start is not None:
-        starting = span.start < train_start
-    if starting:
-        return f"{fate.group}.{_BEFORE.get(span.name, 'pre_train')}"
-    if span.name == "data_wait" and last is not None and span.start >= last and not fate.running:
-        return DETECTION if fate.failed else SHUTDOWN
-    return _AFTER.get(span.name, "waste.blocked")
-
-
-def _drains(life: Life, fate: Fate) -> list[Segment]:
-    """While the device still worked off queued steps the job trained, whatever the host did."""
-    first = life.first_step_end
-    if first is None:
-        return []
-    found = sorted(
-        (event["t"] + life.shift, event["t"] + life.shift + event["ns"])
-        for event in life.journal.named("drain")
-        if type(event.get("ns")) is int
-    )
-    out: list[Segment] = []
-    for start, end in found:
-        start = max(start, first, out[-1].end if out else 0)
-        if start < end:
-            out.append(Segment(start, end, EFFECTIVE))
-    return timeline.clip(out, fate.start, fate.end)
-
-
-def _gaps(life: Life, segments: Sequence[Segment], attempt: int) -> list[Gap]:
-    out = []
-    for index, segment in enumerate(segments):
-        if segment.leaf == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:
-            after = segments[index - 1].leaf if index else "start"
-            before = segments[index + 1].leaf if index + 1 < len(segments) else "end"
-            out.append(Gap(attempt, life.rank, segment.start, segment.end, after, before))
-    return out

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headway.journal.reader import Span
 from headway.ledger import timeline
@@ -30,21 +31,21 @@ def resume_points(drafts: Sequence[Draft]) -> list[Resume]:
         told = _told_step(draft.lives)
         bases.append(told if told is not None else base)
         for life in draft.lives:
+            written = _written(life)
             for span in _saves(life):
-                saves.append((span, bases[-1] + _step(span)))
+                if written.get(_key(span.fields), 0) is not None:
+                    saves.append((span, bases[-1] + _step(span)))
     keeps: list[int | None] = []
     floor: int | None = None
     for index in range(len(drafts) - 1, -1, -1):
         keeps.append(floor)
-        if not drafts[index].lives:  # nothing started, so nothing was rolled back
-            continue
+        if not any(life.steps for life in drafts[index].lives):
+            continue  # it never trained, so it rolled nothing back
         floor = bases[index] if floor is None else min(floor, bases[index])
     return [Resume(b, k) for b, k in zip(bases, reversed(keeps), strict=True)]
 
 
-def _loaded_steps(
-    lives: Iterable[Life], saves: Sequence[tuple[Span, int]]
-) -> list[int]:
+def _loaded_steps(lives: Iterable[Life], saves: Sequence[tuple[Span, int]]) -> list[int]:
     """Per rank, the step in the last checkpoint it loaded before its first step."""
     found = []
     for life in lives:
@@ -111,22 +112,34 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
             end=(span.end or span.start) + life.shift,
             step=resume.base + _step(span),
             path=path if isinstance(path := span.fields.get("path"), str) else None,
-            durable=_durable(life, span),
+            durable=written.get(_key(span.fields)),
         )
         for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
         for life in draft.lives
+        for written in [_written(life)]
         for span in _saves(life)
         if span.fields.get("background") is not True
     ]
 
 
-def _durable(life: Life, save: Span) -> int | None:
-    """When the background write of this save was done."""
-    key = save.fields.get("save")
+_Save = tuple[object, object]  # path and step
+
+
+def _written(life: Life) -> dict[_Save, int | None]:
+    """When the background write of a save was done; None when it never was."""
+    found: dict[_Save, int | None] = {}
+    for event in life.journal.named("saving"):
+        found[_key(event)] = None
     for span in life.journal.spans:
-        if key is not None and span.fields.get("background") and span.fields.get("save") == key:
-            return None if span.end is None else span.end + life.shift
-    return None
+        if span.name == "checkpoint_save" and span.fields.get("background") is True:
+            failed = span.end is None or span.fields.get("error")
+            found[_key(span.fields)] = None if failed else (span.end or 0) + life.shift
+    return found
+
+
+def _key(fields: Mapping[str, Any]) -> _Save:
+    path, step = fields.get("path"), fields.get("step")
+    return path if isinstance(path, str) else None, step if type(step) is int else None
 
 
 def kept_until(lives: Sequence[Life], resume: Resume) -> int | None:
@@ -136,7 +149,7 @@ def kept_until(lives: Sequence[Life], resume: Resume) -> int | None:
     steps = resume.keep - resume.base
     if all(steps >= life.steps for life in lives):
         return None
-    return max((life.step_end(steps) or 0 for life in lives), default=0)
+    return max((life.work_end(steps) or 0 for life in lives), default=0)
 
 
 def move_lost(segments: Iterable[Segment], since: int | None) -> list[Segment]:

@@ -46,6 +46,7 @@ class Run:
             for rank in self.ledger.ranks
             for s in rank.segments
         ]
+        frame: pandas.DataFrame
         frame = pandas.DataFrame(rows, columns=["rank", "start_s", "end_s", "leaf"])
         frame["seconds"] = frame["end_s"] - frame["start_s"]
         return frame

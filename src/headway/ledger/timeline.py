@@ -89,15 +89,19 @@ def by_priority(layers: Sequence[Sequence[Segment]]) -> list[Segment]:
 
 
 def _under(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
+    """`bottom` where `top` leaves room, and `top`."""
     free: list[Segment] = []
+    index = 0
     for segment in bottom:
         at = segment.start
-        for cover in top:
-            if cover.end <= at or cover.start >= segment.end:
-                continue
-            if at < cover.start:
-                free.append(Segment(at, cover.start, segment.leaf))
-            at = max(at, cover.end)
+        while index < len(top) and top[index].end <= at:
+            index += 1
+        scan = index
+        while scan < len(top) and top[scan].start < segment.end:
+            if at < top[scan].start:
+                free.append(Segment(at, top[scan].start, segment.leaf))
+            at = max(at, top[scan].end)
+            scan += 1
         if at < segment.end:
             free.append(Segment(at, segment.end, segment.leaf))
     return join(sorted([*top, *free], key=lambda s: s.start))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import sys
 from time import monotonic_ns
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # loaded in every interpreter: nothing that is not needed
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 # Modules that have a hook in headway.probe.hooks.
 HOOKED = frozenset(
     {
         "torch",
+        "torch.autograd.grad_mode",
         "torch.cuda",
         "torch.optim.optimizer",
         "torch.nn.modules.module",
@@ -43,8 +47,12 @@ HOOKED = frozenset(
     }
 )
 # Timed from their first line, as they are slow and a kill may fall into them.
-LIVE = {"torch": "import", "torch._dynamo": "compile_import", "torch._inductor": "compile_import",
-        "torch._inductor.compile_fx": "compile_import"}
+LIVE = {
+    "torch": "import",
+    "torch._dynamo": "compile_import",
+    "torch._inductor": "compile_import",
+    "torch._inductor.compile_fx": "compile_import",
+}
 WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
 
 
@@ -55,11 +63,12 @@ class Watch:
         self.waiting = set(HOOKED)
         self.timing = True  # of top-level packages, until the first step
         self.depth = 0
+        self.away = False  # while our own modules are loaded
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec that the other finders give, with its loader's run of the body wrapped."""
         hooked = name in self.waiting
-        if not hooked and (not self.timing or "." in name):
+        if self.away or (not hooked and (not self.timing or "." in name)):
             return None
         spec = self._ask_others(name, path, target)
         loader = getattr(spec, "loader", None)
@@ -73,8 +82,8 @@ class Watch:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: leave it alone
-            pass
+        except AttributeError:  # a loader with slots: left alone
+            return spec
         return spec
 
     def _ask_others(self, name: str, path: Any, target: Any) -> Any:
@@ -88,7 +97,7 @@ class Watch:
 
     def _exec(self, run: Any, module: ModuleType, name: str, hooked: bool) -> None:
         live = LIVE.get(name)
-        span = _recorder().begin(live, module=name) if live else None
+        span = self._ours(_begin, live, name) if live else None
         self.depth += 1
         start = monotonic_ns()
         try:
@@ -97,44 +106,77 @@ class Watch:
             end = monotonic_ns()
             self.depth -= 1
             if span is not None:
-                _recorder().end(span)
+                self._ours(_end, span)
         if hooked:
-            from headway.probe import hooks
-
-            hooks.apply(name, module)
-        elif self.depth == 0 and end - start >= WORTH_NOTING and "torch" in sys.modules:
-            _recorder().span("import", start, end, module=name)
+            self._ours(_hook, name, module)
         elif self.depth == 0 and end - start >= WORTH_NOTING:
-            EARLY.append((name, start, end))
+            self._ours(_over, name, start, end)
+
+    def _ours(self, call: Any, *args: Any) -> Any:
+        """Run something of ours: it neither watches itself nor breaks the user's import."""
+        before, self.away = self.away, True
+        try:
+            return call(*args)
+        except Exception as error:
+            import os
+
+            if os.environ.get("HEADWAY_STRICT"):
+                raise
+            print(f"headway: {error!r} while {args} was imported", file=sys.stderr)
+            return None
+        finally:
+            self.away = before
+
+
+def _begin(span: str, name: str) -> Any:
+    from headway.probe.recorder import recorder
+
+    return recorder.begin(span, module=name)
+
+
+def _end(span: Any) -> None:
+    from headway.probe.recorder import recorder
+
+    recorder.end(span)
+
+
+def _hook(name: str, module: ModuleType) -> None:
+    from headway.probe import hooks
+
+    hooks.apply(name, module)
+
+
+def _over(name: str, start: int, end: int) -> None:
+    if "torch" not in sys.modules:
+        EARLY.append((name, start, end))
+        return
+    from headway.probe.recorder import recorder
+
+    recorder.span("import", start, end, module=name)
 
 
 # Imports that were over before torch came: the recorder takes them when it starts.
 EARLY: list[tuple[str, int, int]] = []
+ENTERED: int | None = None  # when Python came up, where that was seen
 _watch: Watch | None = None
 
 
 def watch() -> None:
     """Start watching, once per process; modules that are there already are hooked at once."""
-    global _watch
+    global _watch, ENTERED
     if _watch is not None:
         return
+    if "__main__" not in sys.modules or not hasattr(sys.modules["__main__"], "__file__"):
+        ENTERED = monotonic_ns()  # the script has not begun
     _watch = Watch()
-    sys.meta_path.insert(0, _watch)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _watch)
     if "torch" in sys.modules:
-        from headway.probe import hooks
-
         for name in sorted(_watch.waiting & sys.modules.keys()):
             _watch.waiting.discard(name)
-            hooks.apply(name, sys.modules[name])
+            _watch._ours(_hook, name, sys.modules[name])
 
 
 def stop_timing() -> None:
     """From the first step on an import is part of the loop, not of the start."""
     if _watch is not None:
         _watch.timing = False
-
-
-def _recorder() -> Any:
-    from headway.probe.recorder import recorder
-
-    return recorder

@@ -8,25 +8,34 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable, Iterator
+from struct import Struct
 from time import monotonic_ns
 from typing import Any
 
 from headway.journal import pulse
-from headway.journal.pulse import BATCHES, LAST_STEP, STEPS, WAIT, WAITING
+from headway.journal.pulse import LAST_STEP, STEPS, WAIT, WAITING
+
+_put = Struct("=qqqq").pack_into  # steps, when, batches, wait: cells that follow one another
+_AT = STEPS * 8
 
 SECOND = 1_000_000_000
-LONG_WAIT = 20_000_000  # a wait from here on has a span of its own
+LONG_WAIT = 100_000_000  # a wait from here on has a span of its own
 SHORT_WAIT = 200_000  # a wait below this is not worth a look at the device
 SDK = 0  # the leader when the loop itself tells its steps
 
 cells = pulse.anonymous()
+_page: Any = cells.obj  # the same memory, for stores of several cells at once
 steps = 0
+_batches = 0
+_wait = 0  # ns of short waits in the current window
+_waiting_in = 0  # the thread that waits for a batch now
 stepper = 0  # the thread that makes the steps; 0 before the first
 stepping_thread = 0  # the same as it is called in the journal
 _fast = 0  # the same, or 0 while something wants to see the next event
 _leader = -1  # id of the optimizer whose steps count
 _flush_at = 0
 _look_at = LONG_WAIT  # waits from here on take the slow path
+_counted = -1  # a mask: 0 where short waits hide behind a device's queue
 _others: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
@@ -46,17 +55,18 @@ def bind(emit: Callable[..., None], open_journal: Callable[[], None]) -> None:
 
 def adopt(page: memoryview) -> None:
     """The journal is open: go on in its pulse page."""
-    global cells
+    global cells, _page
     for index in range(STEPS, pulse.CELLS):
         page[index] = max(page[index], cells[index])
-    cells = page
+    cells, _page = page, page.obj
 
 
 def forget() -> None:
     """After a fork: the page is the parent's."""
-    global cells, steps, stepper, _fast, _leader, _flush_at
+    global cells, _page, steps, stepper, _fast, _leader, _flush_at, _batches, _wait, _waiting_in
     cells = pulse.anonymous()
-    steps = stepper = _fast = _flush_at = 0
+    _page = cells.obj
+    steps = stepper = _fast = _flush_at = _batches = _wait = _waiting_in = 0
     _leader = -1
     _others.clear()
 
@@ -68,8 +78,7 @@ def optimizer_stepped(optimizer: Any, *_: Any) -> None:
         return
     t = monotonic_ns()
     steps += 1
-    cells[LAST_STEP] = t
-    cells[STEPS] = steps
+    _put(_page, _AT, steps, t, _batches, _wait)
     if t >= _flush_at:
         _slow_step(t)
 
@@ -80,33 +89,38 @@ def told_step() -> None:
     _leader = SDK
     t = monotonic_ns()
     steps += 1
-    cells[LAST_STEP] = t
-    cells[STEPS] = steps
+    _put(_page, _AT, steps, t, _batches, _wait)
     if t >= _flush_at:
         _slow_step(t)
 
 
-def next_batch(fetch: Callable[[Any], Any], source: Any) -> Any:
-    """One `next()` of a loader, with the wait for it."""
-    if cells[WAITING]:  # a loader inside a loader
-        return fetch(source)
-    tail = mark_device() if mark_device is not None else None
-    start = monotonic_ns()
-    cells[WAITING] = start
-    try:
-        batch = fetch(source)
-    except BaseException as error:
-        cells[WAITING] = 0
-        _slow_wait(start, monotonic_ns(), tail, ended=isinstance(error, StopIteration))
-        raise
-    waited = monotonic_ns() - start
-    cells[WAITING] = 0
-    cells[BATCHES] += 1
-    if waited > _look_at or get_ident() != _fast or not grad_enabled():
-        _slow_wait(start, start + waited, tail)
-    else:
-        cells[WAIT] += waited
-    return batch
+def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`fetch`, the `__next__` of a loader, with its waits noted."""
+
+    def __next__(self: Any) -> Any:
+        global _batches, _wait, _waiting_in
+        thread = get_ident()
+        if thread == _waiting_in:  # a loader inside a loader
+            return fetch(self)
+        tail = mark_device() if mark_device is not None else None
+        _waiting_in = thread
+        cells[WAITING] = start = monotonic_ns()
+        try:
+            batch = fetch(self)
+        except BaseException as error:
+            _waiting_in = cells[WAITING] = 0
+            _slow_wait(start, monotonic_ns(), tail, ended=isinstance(error, StopIteration))
+            raise
+        waited = monotonic_ns() - start
+        _waiting_in = cells[WAITING] = 0
+        _batches += 1
+        if waited > _look_at or thread != _fast or not grad_enabled():
+            _slow_wait(start, start + waited, tail)
+        else:
+            _wait += waited & _counted
+        return batch
+
+    return __next__
 
 
 def track(source: Any) -> Iterator[Any]:
@@ -116,7 +130,7 @@ def track(source: Any) -> Iterator[Any]:
     made_iterator(start, monotonic_ns())
     while True:
         try:
-            batch = next_batch(next, iterator)
+            batch = _next(iterator)
         except StopIteration:
             return
         yield batch
@@ -124,10 +138,14 @@ def track(source: Any) -> Iterator[Any]:
 
 def made_iterator(start: int, end: int) -> None:
     """Making a loader's iterator starts its workers: a wait for data before the first batch."""
-    if cells[WAITING] or end - start < SHORT_WAIT or (steps and get_ident() != stepper):
+    thread = get_ident()
+    if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != stepper):
         return
     if not any(call(start, end, None) for call in on_wait):
         _emit("span", start, end=end, name="data_iter", th=_thread_name())
+
+
+_next = watched(next)
 
 
 def grad_enabled() -> bool:
@@ -136,9 +154,9 @@ def grad_enabled() -> bool:
 
 
 def look_at_short_waits() -> None:
-    """There is a device with a queue: a wait may be hidden behind it."""
-    global _look_at
-    _look_at = SHORT_WAIT
+    """There is a device with a queue: a wait may be hidden behind it, the shortest surely are."""
+    global _look_at, _counted
+    _look_at, _counted = SHORT_WAIT, 0
 
 
 def watch_closely() -> None:
@@ -156,29 +174,42 @@ def relax() -> None:
 
 def add_wait(ns: int) -> None:
     """A short wait that turned out to be a stall."""
-    cells[WAIT] += ns
+    global _wait
+    _wait += ns
+    cells[WAIT] = _wait
+
+
+def not_for_training() -> None:
+    """The batch that was read last is one of an evaluation."""
+    global _batches
+    _batches -= 1
+
+
+def waiting() -> bool:
+    """Whether this thread is inside a wait for data."""
+    return get_ident() == _waiting_in
 
 
 def flush() -> None:
     """Write what the current window holds."""
+    global _wait
     window = cells[pulse.WINDOW]
     if steps <= window:
         return
     end = cells[LAST_STEP]
-    batches = cells[BATCHES]
     _emit(
         "steps",
         cells[pulse.WINDOW_AT],
         end=end,
         first=window + 1,
         last=steps,
-        wait=cells[WAIT],
-        batches=max(batches - cells[pulse.WINDOW_BATCHES], 0),
+        wait=_wait,
+        batches=_batches - cells[pulse.WINDOW_BATCHES],
     )
     cells[pulse.WINDOW] = steps
     cells[pulse.WINDOW_AT] = end
-    cells[WAIT] = 0
-    cells[pulse.WINDOW_BATCHES] = batches
+    cells[WAIT] = _wait = 0
+    cells[pulse.WINDOW_BATCHES] = _batches
 
 
 def _elect(candidate: int) -> bool:
@@ -219,7 +250,7 @@ def _slow_wait(start: int, end: int, tail: Any, *, ended: bool = False) -> None:
     if not steps or end - start >= LONG_WAIT:
         _emit("span", start, end=end, name="data_wait", th=_thread_name(), last=ended)
     else:
-        cells[WAIT] += end - start
+        add_wait(end - start)
 
 
 def _thread_name() -> int:

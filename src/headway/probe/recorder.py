@@ -95,6 +95,7 @@ class Recorder:
 
         first = head(
             "process",
+            imports.ENTERED,
             launch=os.environ.get(ENV_LAUNCH, ""),
             rank=self.rank,
             world=self.world,
@@ -147,12 +148,15 @@ class Recorder:
     def error(self, error: BaseException) -> None:
         """An exception that ends this rank."""
         kind = type(error)
-        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        name = (
+            kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        )
         self.emit("error", type=name, message=str(error)[:2000], where=_innermost(error))
 
     def after_fork(self) -> None:
         """A forked child is another process: its own file, and no step yet."""
         pace.forget()
+        imports.ENTERED = monotonic_ns()
         self._reset()
         self.helper = True
 

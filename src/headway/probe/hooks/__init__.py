@@ -16,6 +16,7 @@ from headway.probe.recorder import guard, recorder
 # module of the user's process -> where its hook is, below this package
 TABLE = {
     "torch": "steps:torch_loaded",
+    "torch.autograd.grad_mode": "evaluation:install_grad_mode",
     "torch.cuda": "device:install",
     "torch.optim.optimizer": "steps:install",
     "torch.nn.modules.module": "modules:install",

@@ -23,6 +23,7 @@ LOAD = "checkpoint_load"
 WORTH_NOTING = 10_000_000  # ns; a shorter save to memory leaves no span
 
 _saves = 0  # how many saves are going on in this process, over all threads
+_uploading: set[str | None] = set()  # what asynchronous saves are writing now
 _lock = threading.Lock()
 
 
@@ -133,7 +134,7 @@ def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
     """A wrapper for a call that reads a checkpoint from `target_of(its arguments)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if inside(LOAD) or inside(SAVE) or pace.cells[pace.WAITING]:
+        if inside(LOAD) or inside(SAVE) or pace.waiting():
             return original(*args, **kwargs)  # or it is the data loader that reads a file
         path = guard(what, _path, target_of, args, kwargs)
         if path is None:
@@ -170,25 +171,35 @@ def _dcp_target(*args: Any, **kwargs: Any) -> Any:
 
 def install_dcp_save(saver: ModuleType) -> None:
     """torch.distributed.checkpoint.state_dict_saver"""
-    wrap(saver, "save", saving(_dcp_target, "dcp.save"))
-    blocking = saving(_dcp_target, "dcp.async_save")
+    plain, blocking = saving(_dcp_target, "dcp.save"), saving(_dcp_target, "dcp.async_save")
 
-    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = blocking(original, *args, **kwargs)
+    def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if guard("dcp.save", _path, _dcp_target, args, kwargs) in _uploading:
+            return original(*args, **kwargs)  # async_save's own thread
+        return plain(original, *args, **kwargs)
+
+    def async_save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path = guard("dcp.async_save", _path, _dcp_target, args, kwargs)
+        _uploading.add(path)
+        try:
+            result = blocking(original, *args, **kwargs)
+        except BaseException:
+            _uploading.discard(path)
+            raise
         guard("dcp.async_save", _follow, result, path, pace.steps, monotonic_ns())
         return result
 
-    wrap(saver, "async_save", around)
+    wrap(saver, "save", save)
+    wrap(saver, "async_save", async_save)
 
 
 def _follow(result: Any, path: str | None, step: int, start: int) -> None:
     """The upload goes on behind the loop; it is durable when its future is done."""
     future = getattr(result, "upload_completion", result)
     key = f"{step}:{start}"
-    recorder.emit("saving", save=key, path=path, step=step)
 
     def done(finished: Any) -> None:
+        _uploading.discard(path)
         failed = finished.exception() is not None
         extra = {"error": "upload"} if failed else {"file": identity(path)}
         recorder.span(

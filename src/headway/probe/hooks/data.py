@@ -15,13 +15,7 @@ from headway.probe.recorder import guard, recorder
 def install(dataloader: ModuleType) -> None:
     """torch.utils.data.dataloader"""
     base = dataloader._BaseDataLoaderIter
-    fetch = base.__next__
-    next_batch = pace.next_batch
-
-    def __next__(self: Any) -> Any:
-        return next_batch(fetch, self)
-
-    base.__next__ = __next__
+    base.__next__ = pace.watched(base.__next__)
     wrap(dataloader.DataLoader, "__iter__", _iter)
 
 

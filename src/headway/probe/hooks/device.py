@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headway.probe import pace
-from headway.probe.hooks import wrap
+from headway.probe.hooks import enter, inside, leave, wrap
 from headway.probe.recorder import guard, recorder
 
+SPAN = "device_init"
 WORTH_NOTING = 1_000_000  # ns; a shorter drain is noise
 
 
@@ -46,14 +47,14 @@ def install(cuda: ModuleType) -> None:
 def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     global _cuda
     cuda = sys.modules["torch.cuda"]
-    if _cuda is not None or cuda.is_initialized():
+    if _cuda is not None or cuda.is_initialized() or inside(SPAN):
         return original(*args, **kwargs)
     guard("device", recorder.start)
-    span = guard("device", recorder.begin, "device_init")
+    span = guard("device", enter, SPAN, "cuda")
     try:
         return original(*args, **kwargs)
     finally:
-        guard("device", recorder.end, span)
+        guard("device", leave, SPAN, span)
         if cuda.is_initialized():
             _cuda = cuda
             pace.look_at_short_waits()

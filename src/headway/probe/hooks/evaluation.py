@@ -7,11 +7,11 @@ end is the last exit from no_grad (or the last such batch) before training went 
 
 from __future__ import annotations
 
-import sys
+import functools
 import weakref
 from collections.abc import Callable
 from time import monotonic_ns
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from headway.probe import pace
@@ -28,8 +28,9 @@ class Evaluation:
         self.module: Callable[[], Any] = lambda: None
         self.span: int | None = None
         self.tail: Any = None
-        self.frozen: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that stay in eval mode while others train
-        self.exits: list[Callable[[], None]] = []
+        self.frozen: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # modules that stay in eval mode while others train
 
     def eval_called(self, module: Any) -> None:
         """`module.eval()` in the thread that makes the steps."""
@@ -50,12 +51,14 @@ class Evaluation:
             if self.span is None:
                 self.span = recorder.begin("evaluation", self.since)
             self.last = end
+            pace.not_for_training()
             return True
         if not self.since:
             return False
         module = self.module()
         if module is not None and not module.training:
             self.last = end  # gradients on, but the model is still in eval mode
+            pace.not_for_training()
             return True
         self.finish(self.last or start)
         return False
@@ -93,51 +96,47 @@ class Evaluation:
             return
         self.since, self.last = t, 0
         self.tail = device.mark()
-        self._watch_no_grad()
         pace.watch_closely()
 
     def _forget(self) -> None:
         self.since = self.last = 0
         self.module = lambda: None
         self.span = self.tail = None
-        for take_out in self.exits:
-            take_out()
-        self.exits.clear()
         pace.relax()
 
-    def _left_no_grad(self) -> None:
-        if self.since and recorder.thread() == pace.stepping_thread:
+    def left_no_grad(self) -> None:
+        """Gradients are back on, or will be."""
+        if recorder.thread() == pace.stepping_thread:
             self.last = monotonic_ns()
 
-    def _watch_no_grad(self) -> None:
-        """Only while an evaluation may be going on: training enters no_grad often."""
-        grad_mode = sys.modules.get("torch.autograd.grad_mode")
-        for name in ("no_grad", "inference_mode"):
-            kind = getattr(grad_mode, name, None)
-            if kind is not None:
-                self.exits.append(_noting_exit(kind, self._left_no_grad))
+
+evaluation = Evaluation()
 
 
-def _noting_exit(kind: Any, left: Callable[[], None]) -> Callable[[], None]:
-    original = kind.__exit__
+def install_grad_mode(grad_mode: ModuleType) -> None:
+    """torch.autograd.grad_mode"""
+    for name in ("no_grad", "inference_mode"):
+        _watch_exit(getattr(grad_mode, name))
 
-    def __exit__(self: Any, *args: Any) -> Any:
-        result = original(self, *args)
-        left()
+
+def _watch_exit(kind: Any) -> None:
+    original, current = kind.__exit__, evaluation
+
+    def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:
+        result = original(self, exc_type, exc_value, traceback)
+        if current.since:
+            current.left_no_grad()
         return result
 
-    kind.__exit__ = __exit__
-
-    def take_out() -> None:
-        if kind.__exit__ is __exit__:
-            kind.__exit__ = original
-
-    return take_out
+    # TorchScript compiles this method from its source, with the names of its module: both stay.
+    looks = FunctionType(
+        __exit__.__code__, original.__globals__, "__exit__", None, __exit__.__closure__
+    )
+    kind.__exit__ = functools.wraps(original)(looks)
 
 
 def install(module: ModuleType) -> None:
     """torch.nn.modules.module"""
-    evaluation = Evaluation()
     original = module.Module.eval
 
     def eval(self: Any) -> Any:

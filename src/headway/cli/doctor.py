@@ -1,0 +1,109 @@
+"""Start a child the same way as `headway run` does, and say what would be seen of a job.
+
+headway doctor                       with this interpreter
+headway doctor -- path/to/python     with the interpreter of your job
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Check(NamedTuple):
+    """One line of the answer."""
+
+    good: bool
+    text: str
+    mend: str = ""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """The flags of `headway doctor`."""
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("python", nargs=argparse.REMAINDER, help="after `--`: an interpreter")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the checks; 1 if steps would not be seen."""
+    words = args.python[1:] if args.python[:1] == ["--"] else args.python
+    found = list(checks(words or [sys.executable]))
+    if args.json:
+        import json
+
+        print(json.dumps([check._asdict() for check in found], indent=1))
+    else:
+        for check in found:
+            print(f"  {'ok ' if check.good else 'NO '} {check.text}")
+            if not check.good and check.mend:
+                print(f"       {check.mend}")
+    return 0 if all(check.good for check in found) else 1
+
+
+def checks(python: list[str]) -> Iterator[Check]:
+    """Everything that can be found out without the user's own job."""
+    yield _journal_folder()
+    yield Check(
+        hasattr(os, "pidfd_open"),
+        "deaths of ranks are seen at once (pidfd)",
+        "needs Linux 5.3 and Python 3.9; ends of processes are seen a little later without",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _child(python, Path(folder))
+
+
+def _journal_folder() -> Check:
+    here = Path("headway")
+    where = here if here.is_dir() else Path.cwd()
+    mend = f"give a folder you may write: headway run -o DIR ... ({where} is read-only)"
+    return Check(os.access(where, os.W_OK), "the run folder ./headway can be written", mend)
+
+
+def _child(python: list[str], folder: Path) -> Iterator[Check]:
+    from headway.journal.reader import read_journals
+    from headway.launch import checkup, supervise, target
+
+    where = target.prepare(python, output=str(folder / "run"), name="doctor", env={})
+    command = [*python, str(Path(checkup.__file__))]
+    try:
+        done = subprocess.run(
+            command, env=supervise.environment(where), capture_output=True, text=True, timeout=300
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Check(False, f"{' '.join(python)} starts", f"it does not: {error}")
+        return
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    yield Check(done.returncode == 0, f"{' '.join(python)} runs a small torch job", last)
+    journals, _ = read_journals(str(where.journal))
+    if not journals:
+        yield Check(
+            False,
+            "the probe gets into the process",
+            "PYTHONPATH or HEADWAY_DIR does not reach it (python -I, env -i, another container?): "
+            "put `import headway.auto` first into the script",
+        )
+        return
+    journal = journals[0]
+    yield Check(True, f"the probe gets into the process (torch {journal.facts.get('torch')})")
+    steps = journal.windows[-1].last if journal.windows else 0
+    yield Check(
+        steps == 5, f"{steps} of 5 optimizer steps seen", "call `headway.step()` in the loop"
+    )
+    names = {span.name for span in journal.spans}
+    for name, text in (
+        ("import", "import of torch"),
+        ("process_group_init", "process groups"),
+        ("train_module_creation", "model construction"),
+        ("data_wait", "waits for data"),
+        ("checkpoint_load", "checkpoint loads"),
+        ("checkpoint_save", "checkpoint saves"),
+    ):
+        yield Check(name in names, text, "this hook found nothing to hold on to in this torch")
+    for event in journal.named("note"):
+        yield Check(False, f"hook {event.get('hook')}", str(event.get("text")))

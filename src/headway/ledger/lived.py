@@ -1,0 +1,72 @@
+"""An attempt with the accounts of its ranks, merged into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.ledger import timeline
+from headway.ledger.attempts import Draft
+from headway.ledger.leaves import UNKNOWN
+from headway.ledger.life import Fate
+from headway.ledger.model import Segment
+from headway.ledger.rank import RankAccount
+from headway.ledger.rank import account as account_rank
+
+# A rank in one of these stands in a collective and waits for the others.
+WAITING = frozenset({"start.process_group_init", "recover.process_group_init"})
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What became of one attempt."""
+
+    lives: tuple[RankAccount, ...]
+    trainers: tuple[RankAccount, ...]
+    segments: tuple[Segment, ...]
+    progress_until: int  # the last sign of progress
+    ready: int | None
+
+
+def live(index: int, draft: Draft) -> Lived:
+    """Account for every rank of an attempt, and for the attempt as a whole."""
+    group = "recover" if index else "start"
+    fate = Fate(draft.begin, draft.end, group, draft.outcome, draft.told_to_stop)
+    trainers = draft.trainers()
+    accounts = {id(life): account_rank(life, fate, index) for life in draft.lives}
+    merged = [accounts[id(life)] for life in trainers]
+    if merged:
+        timelines = [m.segments for m in merged if m.segments]
+        segments = timeline.merge_ranks(timelines, WAITING) if timelines else []
+    else:
+        segments = _nobody(draft, group)
+    steps = [life.last_step_end for life in trainers if life.last_step_end is not None]
+    signs = [life.last_sign for life in draft.lives]
+    ready = [m.ready for m in merged if m.ready is not None]
+    return Lived(
+        lives=tuple(accounts.values()),
+        trainers=tuple(merged),
+        segments=tuple(segments),
+        progress_until=_within(draft, max(steps or signs or [draft.begin])),
+        ready=_within(draft, max(ready)) if ready and len(ready) == len(merged) else None,
+    )
+
+
+def _within(draft: Draft, t: int) -> int:
+    return min(max(t, draft.begin), draft.end)
+
+
+def _nobody(draft: Draft, group: str) -> list[Segment]:
+    """No rank left a journal: what the launcher did is known, and nothing else."""
+    launcher = draft.launch.journal
+    spawned = draft.begin
+    if launcher is not None:
+        first = next(launcher.named("spawn"), None)
+        if first is not None:
+            spawned = draft.launch.begin + first["t"] - launcher.begin
+    spawned = min(max(spawned, draft.begin), draft.end)
+    return timeline.join(
+        [
+            Segment(draft.begin, spawned, f"{group}.launcher_init"),
+            Segment(spawned, draft.end, UNKNOWN),
+        ]
+    )

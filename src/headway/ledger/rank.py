@@ -1,0 +1,329 @@
+"""One rank in one attempt: from its journal to a gap-free list of segments."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.journal.reader import Span
+from headway.ledger import timeline
+from headway.ledger.leaves import EFFECTIVE, HANG, PUBLISH, SHUTDOWN, START_STAGES, UNKNOWN
+from headway.ledger.life import Fate, Life
+from headway.ledger.model import NS, Gap, Segment
+
+# What a span means before the first step, and after it. Stages are named like their leaf.
+_BEFORE = {
+    "import": "launcher_init",
+    "compile_import": "pt2_compile",
+    "compile": "pt2_compile",
+    "data_wait": "get_first_batch_data",
+    "data_iter": "get_first_batch_data",
+    "checkpoint_load": "checkpoint_load",
+    **{stage: stage for stage in START_STAGES},
+}
+_AFTER = {
+    "compile_import": "waste.recompile",
+    "compile": "waste.recompile",
+    "data_wait": "waste.data_stall",
+    "data_iter": "waste.data_stall",
+    "checkpoint_save": "waste.checkpoint_block",
+    "evaluation": "waste.evaluation",
+    "publish": PUBLISH,
+}
+# These keep what happens inside them: a save that compiles is a save.
+_OPAQUE = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
+_NOT_A_STAGE = frozenset(
+    {"compile", "compile_import", "data_wait", "data_iter", "import", "background"}
+)
+
+STALL_CELLS = 2048  # into so many cells of an attempt short waits are gathered
+HANG_FLOOR = NS  # a rank that trained is not called hung below this
+HANG_FLOOR_BUSY = 60 * NS  # nor one that was inside a save, a load, a compile, ...
+MANY_STEPS = 10  # so many long steps without a sign of life are a hang
+GAP_FLOOR = NS // 5
+
+
+@dataclass(frozen=True, slots=True)
+class RankAccount:
+    """A rank's account of one attempt."""
+
+    rank: int
+    segments: list[Segment]
+    train_start: int | None
+    ready: int | None  # nothing but training from here on
+    hung: bool
+    hidden: dict[str, int]
+    gaps: list[Gap]
+
+
+def account(life: Life, fate: Fate, attempt: int) -> RankAccount:
+    """Every nanosecond of the attempt, as this rank spent it."""
+    pause, hung = _silence(life, fate)
+    spans = _placed_spans(life, fate, pause)
+    train_start = _train_start(life, spans)
+    base = _base(life, fate, train_start, pause, hung)
+    owned, hidden = _owners(life, fate, spans, train_start)
+    segments = timeline.paint(base, owned)
+    segments = timeline.paint(segments, _stalls(life, fate, segments))
+    segments = timeline.paint(segments, _drains(life, fate))
+    segments = timeline.clip(segments, fate.start, fate.end)
+    return RankAccount(
+        rank=life.rank,
+        segments=segments,
+        train_start=train_start,
+        ready=_ready(life, spans, train_start),
+        hung=hung,
+        hidden=hidden,
+        gaps=_gaps(life, segments, attempt),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A span on the run's axis, with its end settled."""
+
+    start: int
+    end: int
+    name: str
+    thread: int
+    background: bool
+
+
+def _placed_spans(life: Life, fate: Fate, pause: int) -> list[_Placed]:
+    """An open span ends at the last sign of life; in a running job it goes on."""
+    last = fate.end if fate.running else pause
+    placed = []
+    for span in life.journal.spans:
+        start = span.start + life.shift
+        end = max(last, start) if span.end is None else span.end + life.shift
+        background = span.fields.get("background") is True
+        placed.append(_Placed(start, end, span.name, span.thread, background))
+    page = life.journal.pulse
+    if fate.running and page and page.waiting:
+        waiting = page.waiting + life.shift
+        placed.append(_Placed(waiting, max(fate.end, waiting), "data_wait", 0, False))
+    return placed
+
+
+def _silence(life: Life, fate: Fate) -> tuple[int, bool]:
+    """Until when the rank's state is known, and whether it hung after that."""
+    sign = min(life.last_sign, fate.end)
+    if not (fate.interrupted or fate.running) or life.ended_by_itself:
+        return sign, False
+    told = fate.told_to_stop
+    known_alive = told if told is not None and sign < told < fate.end else fate.end
+    hung = known_alive - sign > _patience(life)
+    if not hung and known_alive == told:
+        return known_alive, False
+    return sign, hung
+
+
+def _patience(life: Life) -> int:
+    """How long this rank may be silent before that is a hang, learned from itself."""
+    page = life.journal.pulse
+    busy = [span for span in life.journal.spans if span.end is None]
+    if not busy and not (page and page.waiting) and life.step_time is not None:
+        return max(HANG_FLOOR, MANY_STEPS * life.step_time)
+    names = {span.name for span in busy}
+    longest = max((_length(s) for s in life.journal.spans if s.name in names), default=0)
+    return max(HANG_FLOOR_BUSY, MANY_STEPS * max(longest, life.step_time or 0))
+
+
+def _length(span: Span) -> int:
+    return 0 if span.end is None else span.end - span.start
+
+
+def _stepping_thread(life: Life) -> int:
+    found = life.journal.facts.get("stepping_thread")
+    for event in life.journal.named("stepping"):
+        found = event.get("th")
+    return found if type(found) is int else 0
+
+
+def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
+    """The end of the first trained batch's wait."""
+    first = life.first_step_end
+    if first is None:
+        return None
+    thread = _stepping_thread(life)
+    before = [s for s in spans if s.start < first and s.thread == thread and not s.background]
+    stages = [s.end for s in before if s.name not in _NOT_A_STAGE]
+    imports = [s.end for s in before if s.name == "import"]
+    prepared = min(max([*stages, *imports, life.begin]), first)
+    waits = sorted(s.end for s in before if s.name == "data_wait" and s.end >= prepared)
+    if waits:
+        return min(waits[0], first)
+    return _unseen_batch(life, before, prepared, first)
+
+
+def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: int) -> int:
+    """No wait for the first batch was seen: allow the first step what a step takes here."""
+    compiles = sorted(
+        (max(s.start, prepared), min(s.end, first))
+        for s in before
+        if s.name in ("compile", "compile_import") and s.end > prepared
+    )
+    busy = first - prepared - sum(end - start for start, end in compiles)
+    if life.step_time is None or busy <= 3 * life.first_steps * life.step_time + GAP_FLOOR:
+        return prepared
+    at, left = first, life.first_steps * life.step_time
+    for start, end in reversed(compiles):
+        if at - end >= left:
+            break
+        left -= at - end
+        at = start
+    return max(at - left, prepared)
+
+
+def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int | None:
+    first = life.first_step_end
+    if first is None or train_start is None:
+        return None
+    compiles = [min(s.end, first) for s in spans if s.name == "compile" and s.start < first]
+    return max([train_start, *compiles])
+
+
+def _base(life: Life, fate: Fate, train_start: int | None, pause: int, hung: bool) -> list[Segment]:
+    """What the rank does where no span says so."""
+    launched = min(max(_torch_loaded(life), fate.start), train_start or fate.end, fate.end)
+    launched = max(launched, fate.start)
+    out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
+    if train_start is None or life.last_step_end is None:
+        out += _tail(fate, launched, pause, hung, UNKNOWN)
+        return timeline.join(out)
+    begin = min(max(train_start, launched), fate.end)
+    last = min(max(life.last_step_end, begin), fate.end)
+    out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
+    return timeline.join([*out, *_tail(fate, last, pause, hung, fate.rest)])
+
+
+def _torch_loaded(life: Life) -> int:
+    """The interpreter's own start and the import of torch belong to the launch."""
+    ends = [
+        span.end + life.shift
+        for span in life.journal.spans
+        if span.name == "import" and span.fields.get("module") == "torch" and span.end
+    ]
+    return max([life.begin, *ends])
+
+
+def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
+    """From the last known step (or stage) to the attempt's end."""
+    pause = min(max(pause, at), fate.end)
+    if hung:
+        told = fate.told_to_stop if fate.told_to_stop is not None else fate.end
+        let_go = min(max(told, pause), fate.end)
+        return [
+            Segment(at, pause, leaf),
+            Segment(pause, let_go, HANG),
+            Segment(let_go, fate.end, fate.rest),
+        ]
+    after = fate.rest if fate.interrupted else leaf
+    return [Segment(at, pause, leaf), Segment(pause, fate.end, after)]
+
+
+def _stalls(life: Life, fate: Fate, segments: Sequence[Segment]) -> list[Segment]:
+    """Short waits for data, taken from the training time before the end of their cell.
+
+    A cell is a second or more, and the same for all ranks: they wait side by side, so the run
+    loses in each cell what its slowest rank waited, and not the sum.
+    """
+    cell = max(NS, -(-(fate.end - fate.start) // STALL_CELLS))
+    windows = life.journal.windows
+    free = [(s.start, s.end) for s in segments if s.leaf == EFFECTIVE]
+    out: list[Segment] = []
+    above = len(windows)
+    while above:
+        number = (windows.end[above - 1] + life.shift - fate.start - 1) // cell
+        begin = fate.start + number * cell
+        below = bisect_right(windows.end, begin - life.shift, 0, above - 1)
+        left, until = sum(windows.wait[below:above]), begin + cell
+        above = below
+        while left and free:
+            start, end = free.pop()
+            until = min(until, end)
+            piece = min(left, until - start)
+            if piece <= 0:
+                continue
+            out.append(Segment(until - piece, until, "waste.data_stall"))
+            left -= piece
+            free.append((start, until - piece))
+    return out[::-1]
+
+
+def _owners(
+    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
+) -> tuple[list[Segment], dict[str, int]]:
+    """Who owns each instant that spans cover, and what stayed hidden behind it.
+
+    While the rank starts, every thread counts: first the one that the first step waits for
+    longest. Once it trains, only the thread that makes the steps can hold it up.
+    """
+    stepping = _stepping_thread(life)
+    threads: dict[int, list[_Placed]] = {}
+    for span in spans:
+        if not span.background:
+            threads.setdefault(span.thread, []).append(span)
+    layers: list[tuple[int, int, list[Segment]]] = []
+    for thread, members in threads.items():
+        flat = _flatten(life, fate, members, train_start)
+        if train_start is not None and thread != stepping:
+            flat = timeline.clip(flat, fate.start, train_start)
+        last = max((s.end for s in flat if train_start is None or s.start < train_start), default=0)
+        layers.append((-last, thread, flat))
+    owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
+    spent: dict[str, int] = {}
+    for _, _, flat in layers:
+        for leaf, ns in timeline.total(flat).items():
+            spent[leaf] = spent.get(leaf, 0) + ns
+    for span in spans:
+        if span.background:
+            leaf = _leaf(life, fate, span, train_start)
+            spent[leaf] = spent.get(leaf, 0) + span.end - span.start
+    shown = timeline.total(owned)
+    hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
+    return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
+
+
+def _flatten(
+    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
+) -> list[Segment]:
+    named = [Segment(s.start, s.end, _leaf(life, fate, s, train_start)) for s in spans]
+    opaque = frozenset(i for i, s in enumerate(spans) if s.name in _OPAQUE)
+    return timeline.clip(timeline.innermost(named, opaque), fate.start, fate.end)
+
+
+def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str:
+    first, last = life.first_step_end, life.last_step_end
+    starting = first is None or span.start < first
+    if starting and span.name == "data_wait" and train_start is not None:
+        starting = span.start < train_start
+    if starting:
+        return f"{fate.group}.{_BEFORE.get(span.name, 'pre_train')}"
+    if span.name == "data_wait" and fate.outcome == "completed" and span.start >= (last or 0):
+        return SHUTDOWN  # the loader had no more
+    return _AFTER.get(span.name, "waste.blocked")
+
+
+def _drains(life: Life, fate: Fate) -> list[Segment]:
+    """While the device still worked off queued steps the job trained, whatever the host did."""
+    first = life.first_step_end
+    if first is None:
+        return []
+    out: list[Segment] = []
+    for start, end in life.drains:
+        start = max(start, first, out[-1].end if out else 0)
+        if start < end:
+            out.append(Segment(start, end, EFFECTIVE))
+    return timeline.clip(out, fate.start, fate.end)
+
+
+def _gaps(life: Life, segments: Sequence[Segment], attempt: int) -> list[Gap]:
+    out = []
+    for index, segment in enumerate(segments):
+        if segment.leaf == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:
+            after = segments[index - 1].leaf if index else "start"
+            before = segments[index + 1].leaf if index + 1 < len(segments) else "end"
+            out.append(Gap(attempt, life.rank, segment.start, segment.end, after, before))
+    return out

@@ -1,0 +1,191 @@
+"""Two ledgers side by side, and gates that say when the second is too much worse."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from headway.errors import UsageError
+from headway.ledger.leaves import LEAVES, group
+from headway.ledger.model import NS, Ledger
+
+Unit = Literal["percent", "seconds", "count"]
+
+EXAMPLES: Final = "'ett<-1', 'tts>+10%', 'ttr>+5s' or 'waste.data_stall>+2%'"
+_GATE: Final = re.compile(r"([a-z][a-z0-9_.]*)\s*(<|>)\s*([+-]?\d+(?:\.\d+)?)\s*(%|s)?")
+_SHARES: Final = ("ett", "idleness", "failure")
+_COUNTS: Final = ("failures", "attempts", "steps", "saves", "recompiles")
+_GROUPS: Final = ("start", "waste", "recover", "stop")
+_NAMES: Final = (*_SHARES, "wall", "tts", "ttr", *_COUNTS, *_GROUPS, *LEAVES)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One measure of both runs; None where a run has no such time."""
+
+    name: str
+    unit: Unit
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float:
+        """After minus before; a run that never got there took forever."""
+        if self.before == self.after:
+            return 0.0
+        return _or_forever(self.after) - _or_forever(self.before)
+
+    @property
+    def growth(self) -> float:
+        """The difference in percent of before; from nothing to something is without bound."""
+        if not self.difference:
+            return 0.0
+        if not self.before or math.isinf(self.difference):
+            return math.copysign(math.inf, self.difference)
+        return 100.0 * self.difference / abs(self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A change that is not accepted, such as `tts>+10%`."""
+
+    text: str
+    name: str
+    above: bool
+    threshold: float
+    suffix: str  # "%" relative, "s" seconds, "" in the measure's own unit
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A gate, the change it looked at, and whether it was broken."""
+
+    gate: Gate
+    change: float
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Every measure of two runs, and what the gates say of it."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether any gate was broken."""
+        return any(verdict.failed for verdict in self.verdicts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `headway compare --json`."""
+        return {
+            "schema": 1,
+            "before": self.before,
+            "after": self.after,
+            "failed": self.failed,
+            "changes": [
+                {
+                    "name": change.name,
+                    "unit": change.unit,
+                    "before": change.before,
+                    "after": change.after,
+                    "difference": _finite(change.difference),
+                    "growth_percent": _finite(change.growth),
+                }
+                for change in self.changes
+            ],
+            "gates": [
+                {"gate": v.gate.text, "change": _finite(v.change), "failed": v.failed}
+                for v in self.verdicts
+            ],
+        }
+
+
+def compare(before: Ledger, after: Ledger, gates: Sequence[Gate] = ()) -> Comparison:
+    """Every measure of both runs; the gates are judged on what `after` changed."""
+    first, second = measures(before), measures(after)
+    changes = tuple(Change(n, unit, first[n][1], second[n][1]) for n, (unit, _) in first.items())
+    by_name = {change.name: change for change in changes}
+    verdicts = tuple(_judge(gate, by_name[gate.name], before, after) for gate in gates)
+    return Comparison(before.run, after.run, changes, verdicts)
+
+
+def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
+    """Everything that can be compared, by the name a gate uses for it.
+
+    Buckets are in seconds here; a gate without a unit takes them in percent of the wall time.
+    A run without interruption has a time to recover of 0.
+    """
+    recoveries = ledger.time_to_recover
+    started = ledger.time_to_start
+    found: dict[str, tuple[Unit, float | None]] = {
+        "ett": ("percent", ledger.ett_percent),
+        "idleness": ("percent", ledger.idleness_percent),
+        "failure": ("percent", ledger.failure_percent),
+        "wall": ("seconds", ledger.wall / NS),
+        "tts": ("seconds", None if started is None else started / NS),
+        "ttr": ("seconds", sum(recoveries) / len(recoveries) / NS if recoveries else 0.0),
+        "failures": ("count", len(ledger.failures)),
+        "attempts": ("count", len(ledger.attempts)),
+        "steps": ("count", ledger.steps),
+        "saves": ("count", ledger.saves),
+        "recompiles": ("count", sum(c.recompile for c in ledger.compiles)),
+    }
+    for name in _GROUPS:
+        total = sum(ns for leaf, ns in ledger.buckets.items() if group(leaf) == name)
+        found[name] = ("seconds", total / NS)
+    for leaf in LEAVES:
+        found[leaf] = ("seconds", ledger.buckets.get(leaf, 0) / NS)
+    return found
+
+
+def parse_gate(text: str) -> Gate:
+    """`NAME<CHANGE` or `NAME>CHANGE`; a wrong one is one sentence."""
+    match = _GATE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"the gate {text!r} is not understood; write a measure, < or >, and a change, "
+            f"such as {EXAMPLES}"
+        )
+    name, sign, number, suffix = match.groups()
+    if name not in _NAMES:
+        near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else "use ett, tts, ttr, failures or a bucket"
+        raise UsageError(f"the gate {text!r} names {name!r}, which is no measure; {hint}")
+    if suffix == "s" and name in (*_SHARES, *_COUNTS):
+        kind = "share" if name in _SHARES else "count"
+        raise UsageError(
+            f"the gate {text!r} gives {name} in seconds, but it is a {kind}; drop the s"
+        )
+    return Gate(text.strip(), name, sign == ">", float(number), suffix or "")
+
+
+def _judge(gate: Gate, change: Change, before: Ledger, after: Ledger) -> Verdict:
+    if gate.suffix == "%":
+        value = change.growth
+    elif gate.suffix == "" and (gate.name in LEAVES or gate.name in _GROUPS):
+        value = _points(change.after, after) - _points(change.before, before)
+    else:
+        value = change.difference
+    failed = value > gate.threshold if gate.above else value < gate.threshold
+    return Verdict(gate, value, failed)
+
+
+def _points(seconds: float | None, ledger: Ledger) -> float:
+    return 100.0 * (seconds or 0.0) * NS / ledger.wall if ledger.wall else 0.0
+
+
+def _or_forever(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,167 @@
+"""What is worth saying about a ledger, before any output decides how to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headway.ledger.leaves import EFFECTIVE, LEAVES, group
+from headway.ledger.model import Attempt, Compile, Failure, Ledger, RankLedger, Segment
+from headway.report.words import GROUPS, short
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A cause of lost time: one stage, over the first start and every recovery."""
+
+    leaf: str
+    ns: int
+    leaves: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One checkpoint, over all ranks that wrote a part of it."""
+
+    attempt: int
+    step: int
+    at: int
+    blocked: int
+    written: int | None  # until it was durable, where a background write was seen
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recompiles:
+    """The recompiles of one place for one reason, over all ranks and attempts."""
+
+    where: str
+    reason: str
+    times: int
+    ns: int
+
+
+def groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """Every group that has time in it, with its leaves, in the order of the vocabulary."""
+    found = []
+    for name in GROUPS:
+        leaves = [(x, ledger.buckets.get(x, 0)) for x in LEAVES if group(x) == name]
+        leaves = [(leaf, ns) for leaf, ns in leaves if ns]
+        if leaves:
+            found.append((name, sum(ns for _, ns in leaves), leaves))
+    return found
+
+
+def largest_loss(ledger: Ledger) -> Loss | None:
+    """The stage that costs most, its first start and its recoveries taken together."""
+    by_stage: dict[str, list[str]] = {}
+    for leaf in LEAVES:
+        if leaf != EFFECTIVE and ledger.buckets.get(leaf):
+            by_stage.setdefault(short(leaf), []).append(leaf)
+    losses = [
+        Loss(stage, sum(ledger.buckets[leaf] for leaf in leaves), tuple(leaves))
+        for stage, leaves in by_stage.items()
+    ]
+    return max(losses, key=lambda loss: loss.ns, default=None)
+
+
+def ett_without(ledger: Ledger, ns: int) -> float:
+    """What ETT% would be if `ns` of lost time had not been spent, all else equal."""
+    rest = ledger.wall - ns
+    return 100.0 * ledger.buckets.get(EFFECTIVE, 0) / rest if rest > 0 else 0.0
+
+
+def rolled_back(ledger: Ledger) -> list[tuple[int, int]]:
+    """First and last step of each stretch that was trained and then rolled back."""
+    trained = [a for a in ledger.attempts if a.last_step is not None]
+    found = []
+    for before, after in pairwise(trained):
+        resumed, last = after.resumed_from or 0, before.last_step
+        if last is not None and last > resumed:
+            found.append((resumed + 1, last))
+    return found
+
+
+def attempt_of(ledger: Ledger, index: int) -> Attempt | None:
+    """The attempt with that index."""
+    return next((a for a in ledger.attempts if a.index == index), None)
+
+
+def last_step_before(ledger: Ledger, failure: Failure) -> int | None:
+    """The last step of the attempt that a failure ended."""
+    attempt = attempt_of(ledger, failure.attempt)
+    return attempt.last_step if attempt else None
+
+
+def saves(ledger: Ledger) -> list[Save]:
+    """Saves in time order; ranks that saved the same step in one attempt are one save."""
+    found: dict[tuple[int, int], Save] = {}
+    for c in sorted(ledger.checkpoints, key=lambda c: (c.start, c.rank)):
+        key = (c.attempt, c.step)
+        written = None if c.durable is None else c.durable - c.start
+        old = found.get(key)
+        if old is None:
+            found[key] = Save(c.attempt, c.step, c.start, c.end - c.start, written, c.path)
+            continue
+        known = [w for w in (old.written, written) if w is not None]
+        blocked = max(old.blocked, c.end - c.start)
+        found[key] = Save(
+            c.attempt, c.step, old.at, blocked, max(known, default=None), old.path or c.path
+        )
+    return list(found.values())
+
+
+def recompiles(ledger: Ledger) -> list[Recompiles]:
+    """Recompiles by place and reason, the costliest first."""
+    found: dict[tuple[str, str], list[Compile]] = {}
+    for c in ledger.compiles:
+        if c.recompile:
+            found.setdefault((c.where, c.reason), []).append(c)
+    rows = [
+        Recompiles(where, reason, len(group), sum(c.end - c.start for c in group))
+        for (where, reason), group in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.ns)
+
+
+def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
+    """The ranks with the most and the least effective time, where there are several."""
+    if len(ledger.ranks) < 2:
+        return None
+    by_time = sorted(ledger.ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))
+    return by_time[-1], by_time[0]
+
+
+def by_attempt(ledger: Ledger, segments: Iterable[Segment]) -> Iterator[tuple[int, Segment]]:
+    """Segments with the index of their attempt, cut where an attempt begins.
+
+    The time between two attempts belongs to the one that had just ended.
+    """
+    attempts = sorted(ledger.attempts, key=lambda a: a.start)
+    place = 0
+    for segment in segments:
+        start = segment.start
+        while place + 1 < len(attempts) and attempts[place + 1].start < segment.end:
+            cut = attempts[place + 1].start
+            if cut > start:
+                yield attempts[place].index, Segment(start, cut, segment.leaf)
+                start = cut
+            place += 1
+        yield attempts[place].index if attempts else 0, Segment(start, segment.end, segment.leaf)
+
+
+def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
+    """Where a rank differs from the median rank by 0.5 % of the wall time or more: its leaf."""
+    floor = ledger.wall // 200
+    found = []
+    for leaf in LEAVES:
+        times = sorted(r.buckets.get(leaf, 0) for r in ledger.ranks)
+        if leaf == EFFECTIVE or not times or not times[-1]:
+            continue
+        median = times[(len(times) - 1) // 2]
+        for rank in ledger.ranks:
+            more = rank.buckets.get(leaf, 0) - median
+            if more > floor:
+                found.append((rank, leaf, more))
+    return sorted(found, key=lambda row: (-row[2], row[0].rank))

@@ -1,0 +1,279 @@
+"""A ledger as one HTML file: no network, no library, below 1 MB, opens from disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from headway import __version__
+from headway.ledger.leaves import EFFECTIVE, LEAVES
+from headway.ledger.model import NS, Ledger
+from headway.report import findings
+from headway.report.tracks import embeddable, tracks
+from headway.report.words import (
+    GROUP_MEANING,
+    HINTS,
+    MEANING,
+    colour,
+    count,
+    duration,
+    one_line,
+    percent,
+    short,
+)
+
+LIMIT: Final = 1_000_000  # bytes of the whole page
+GENERATOR: Final = "headway"
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_MAX_ROWS: Final = 100  # of each table
+_MAX_DOTS: Final = 1000  # of the plot of saves
+_MAX_TEXT: Final = 2000  # characters of evidence, reason or note
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One piece of the stacked bar or the waterfall, in percent of the wall time."""
+
+    leaf: str
+    place: int
+    colour: str  # for where there is no style sheet
+    left: float
+    width: float
+    time: str
+    share: str
+    meaning: str
+
+
+def page(ledger: Ledger) -> str:
+    """The whole page. Journals are not trusted: every word of them is escaped."""
+    body = _context(ledger)
+    room = LIMIT - len(_render(body, "").encode()) - 1000
+    data, coarse = tracks(ledger, room)
+    return _render({**body, "coarse": coarse}, embeddable(data))
+
+
+def fragment(ledger: Ledger) -> str:
+    """The headline, the bar and the largest buckets, for a notebook."""
+    stack = _stack(ledger)
+    return (
+        _environment()
+        .get_template("fragment.html")
+        .render(
+            ledger=ledger,
+            run=one_line(ledger.run, 200),
+            effective=ledger.buckets.get(EFFECTIVE, 0),
+            stack=stack,
+            largest=sorted(stack, key=lambda piece: -piece.width)[:8],
+            share=lambda ns: percent(ledger.percent(ns)),
+            duration=duration,
+            count=count,
+        )
+    )
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
+def _render(context: Mapping[str, Any], data: str) -> str:
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **context,
+            css=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            palette=Markup(_palette()),
+            script=Markup(script),
+            script_hash=f"'sha256-{digest}'",
+            data=Markup(data),
+        )
+    )
+    return text.encode("utf-8", "replace").decode()
+
+
+def _palette() -> str:
+    def variables(dark: bool) -> str:
+        return "".join(f"--l{i}:{colour(leaf, dark=dark)};" for i, leaf in enumerate(LEAVES))
+
+    light, dark = variables(dark=False), variables(dark=True)
+    return (
+        f":root{{{light}}}"
+        f"@media(prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
+        f":root[data-theme=dark]{{{dark}}}"
+    )
+
+
+# What the page says in words.
+
+
+def _context(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "ledger": ledger,
+        "run": one_line(ledger.run, 200),
+        "command": one_line(shlex.join(ledger.command), _MAX_TEXT),
+        "began": f"{datetime.fromtimestamp(ledger.started_at // NS, timezone.utc):%Y-%m-%d %H:%M}",
+        "version": __version__,
+        "generator": GENERATOR,
+        "coarse": None,
+        "ett": f"{ledger.ett_percent:.1f}",
+        "cards": list(_cards(ledger)),
+        "stack": _stack(ledger),
+        "falls": _waterfall(ledger),
+        "columns": _columns(ledger),
+        "group_meaning": GROUP_MEANING,
+        "loss": _loss(ledger),
+        "attempts": ledger.attempts[:_MAX_ROWS],
+        "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
+        "saves": findings.saves(ledger)[:_MAX_ROWS],
+        "save_plot": _save_plot(ledger),
+        "first_compiles": _first_compiles(ledger),
+        "recompiles": findings.recompiles(ledger)[:_MAX_ROWS],
+        "own_losses": findings.own_losses(ledger)[:_MAX_ROWS],
+        "gaps": sorted(ledger.gaps, key=lambda g: g.start - g.end)[:_MAX_ROWS],
+        "notes": [one_line(note, _MAX_TEXT) for note in ledger.notes[:_MAX_ROWS]],
+        "places": {leaf: i for i, leaf in enumerate(LEAVES)},
+        "clip": lambda text: one_line(str(text), _MAX_TEXT),
+        "share": lambda ns: percent(ledger.percent(ns)),
+        "duration": duration,
+        "count": count,
+        "percent": percent,
+        "short": short,
+        "meaning": MEANING,
+        "max_rows": _MAX_ROWS,
+    }
+
+
+def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
+    """Name, value and remark of each number beside the ETT."""
+    start = ledger.time_to_start
+    yield "Time to Start", "never" if start is None else duration(start), "to the first step"
+    recoveries = ledger.time_to_recover
+    if recoveries:
+        mean = duration(sum(recoveries) // len(recoveries))
+        remark = "1 interruption" if len(recoveries) == 1 else f"mean of {len(recoveries):,}"
+        yield "Time to Recover", mean, remark
+    else:
+        yield "Time to Recover", "-", "no interruption"
+    owners = one_line(", ".join(sorted({f.owner for f in ledger.failures})), 40)
+    remark = f"owner: {owners}" if owners else "none seen"
+    yield "Failures", f"{len(ledger.failures):,}", remark
+    lost = sum(last - first + 1 for first, last in findings.rolled_back(ledger))
+    yield "Steps", f"{ledger.steps:,}", f"{lost:,} rolled back" if lost else "none rolled back"
+    hosts = {host for rank in ledger.ranks for host in rank.hosts}
+    yield "Ranks", f"{len(ledger.ranks):,}", count(len(hosts), "host") if hosts else "one run"
+    outcome = ledger.attempts[-1].outcome if ledger.attempts else "none"
+    yield "Attempts", f"{len(ledger.attempts):,}", f"last: {outcome}"
+
+
+def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]]]:
+    """The legend, its groups laid out so that the columns are about equally long."""
+    found = {name: (name, total, leaves) for name, total, leaves in findings.groups(ledger)}
+    plan = (("train", "start"), ("waste", "failure", "stop", "unknown"), ("recover",))
+    columns = [[found[name] for name in names if name in found] for names in plan]
+    return [column for column in columns if column]
+
+
+def _stack(ledger: Ledger) -> list[Slice]:
+    """All leaves side by side: effective first, the others in the order of the vocabulary."""
+    order = (EFFECTIVE, *(leaf for leaf in LEAVES if leaf != EFFECTIVE))
+    slices, left = [], 0.0
+    for leaf in order:
+        ns = ledger.buckets.get(leaf, 0)
+        if ns:
+            slices.append(_slice(ledger, leaf, ns, left))
+            left += slices[-1].width
+    return slices
+
+
+def _waterfall(ledger: Ledger) -> list[Slice]:
+    """From 100 % down to the ETT: each loss begins where the one before it ended."""
+    losses = [(ns, leaf) for leaf, ns in ledger.buckets.items() if leaf != EFFECTIVE and ns]
+    losses.sort(key=lambda pair: (-pair[0], pair[1]))
+    slices, left = [], 100.0
+    for ns, leaf in losses:
+        left -= ledger.percent(ns)
+        slices.append(_slice(ledger, leaf, ns, max(left, 0.0)))
+    return slices
+
+
+def _slice(ledger: Ledger, leaf: str, ns: int, left: float) -> Slice:
+    share = ledger.percent(ns)
+    return Slice(
+        leaf, LEAVES.index(leaf), colour(leaf, dark=False), left, share, duration(ns),
+        percent(share), MEANING[leaf],
+    )  # fmt: skip
+
+
+def _loss(ledger: Ledger) -> dict[str, str] | None:
+    loss = findings.largest_loss(ledger)
+    if loss is None or not ledger.steps or ledger.percent(loss.ns) < 0.5:
+        return None
+    return {
+        "leaf": loss.leaf,
+        "time": duration(loss.ns),
+        "share": percent(ledger.percent(loss.ns)),
+        "without": percent(findings.ett_without(ledger, loss.ns)),
+        "hint": HINTS[loss.leaf],
+    }
+
+
+def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
+    failure = ledger.failures[place]
+    recoveries = ledger.time_to_recover
+    return {
+        "attempt": failure.attempt,
+        "at": duration(failure.at),
+        "category": one_line(failure.category, 200),
+        "owner": one_line(failure.owner, 200),
+        "retry": one_line(failure.retry, 200),
+        "rank": failure.root_rank,
+        "step": findings.last_step_before(ledger, failure),
+        "recovered": duration(recoveries[place])
+        if len(recoveries) == len(ledger.failures)
+        else None,
+        "evidence": _lines(failure.evidence),
+    }
+
+
+def _lines(text: str) -> str:
+    """Evidence keeps its line breaks: it may be a traceback."""
+    return "\n".join(one_line(line, 400) for line in text[:_MAX_TEXT].splitlines())
+
+
+def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
+    """Each save as a stem: when, and how long training stood still for it."""
+    saves = findings.saves(ledger)
+    if not saves or not ledger.wall:
+        return None
+    saves = saves[:: -(-len(saves) // _MAX_DOTS)]
+    top = max(max(s.blocked for s in saves), 1)
+    stems = [
+        {
+            "x": round(100 * s.at / ledger.wall, 3),
+            "y": round(100 * s.blocked / top, 2),
+            "text": f"step {s.step:,}: {duration(s.blocked)} blocked, at {duration(s.at)}",
+        }
+        for s in saves
+    ]
+    return {"stems": stems, "top": duration(top), "end": duration(ledger.wall)}
+
+
+def _first_compiles(ledger: Ledger) -> dict[str, Any]:
+    first = [c for c in ledger.compiles if not c.recompile]
+    cached = sum(c.cached for c in first)
+    longest = max((c.end - c.start for c in first), default=0)
+    return {"cold": len(first) - cached, "cached": cached, "longest": duration(longest)}

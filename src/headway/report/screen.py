@@ -1,0 +1,41 @@
+"""The terminal itself: what it can show, and printing a line to it."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 100  # where there is no terminal to ask
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Standard output or error; plain text where that is no terminal, or NO_COLOR is set."""
+    no_colour = bool(os.environ.get("NO_COLOR"))
+    made = Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if no_colour else "auto",
+    )
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = WIDTH
+    return made
+
+
+def plain(console: Console) -> bool:
+    """Whether bars must be drawn with ASCII characters and without colour."""
+    return console.color_system is None or not _unicode(console)
+
+
+def say(console: Console, line: Text) -> None:
+    """Print one line as one line, however narrow: a cut command cannot be pasted."""
+    if not _unicode(console):
+        line = Text(line.plain.encode("ascii", "replace").decode())
+    console.print(line, soft_wrap=True)
+
+
+def _unicode(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")

@@ -1,0 +1,193 @@
+"""The sections of the full report in a terminal, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from rich.console import Console
+from rich.text import Text
+
+from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.model import Attempt, Failure, Gap, Ledger
+from headway.report import findings
+from headway.report.screen import plain
+from headway.report.words import (
+    GROUP_MEANING,
+    MEANING,
+    TERMINAL_COLOURS,
+    duration,
+    one_line,
+    percent,
+    short,
+)
+
+SHOWN = 5  # items of a list; the HTML report has more
+
+
+def who(failure: Failure) -> str:
+    """Which rank failed, and how."""
+    rank = "" if failure.root_rank is None else f"rank {failure.root_rank} "
+    return f"{rank}{failure.category}"
+
+
+def between(gap: Gap) -> str:
+    """A stretch of unknown, by its neighbours."""
+    return f"{duration(gap.end - gap.start)} between {gap.after} and {gap.before}"
+
+
+def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[Text]]]:
+    """Title and lines of each section that has something to say."""
+    yield "Where the time went", _buckets(ledger, console)
+    yield f"Attempts ({len(ledger.attempts)})", chain(_attempts(ledger), _starts(ledger))
+    if ledger.failures:
+        yield f"Failures ({len(ledger.failures)})", _failures(ledger)
+    if ledger.saves or ledger.checkpoints:
+        yield f"Saves ({ledger.saves})", _saves(ledger)
+    if ledger.compiles:
+        yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
+    if len(ledger.ranks) > 1:
+        yield f"Ranks ({len(ledger.ranks)})", _ranks(ledger)
+    if ledger.gaps:
+        yield f"Largest unknown gaps ({len(ledger.gaps)})", _gaps(ledger)
+    if ledger.notes:
+        yield f"Notes ({len(ledger.notes)})", [Text(f"  {one_line(n)}") for n in ledger.notes]
+
+
+def _buckets(ledger: Ledger, console: Console) -> Iterator[Text]:
+    for name, total, leaves in findings.groups(ledger):
+        if len(leaves) == 1:
+            leaf, ns = leaves[0]
+            yield _bucket(ledger, console, f"  {leaf}", ns, MEANING[leaf], name, bold=True)
+            continue
+        yield _bucket(ledger, console, f"  {name}", total, GROUP_MEANING[name], name, bold=True)
+        for leaf, ns in leaves:
+            yield _bucket(ledger, console, f"    {short(leaf)}", ns, MEANING[leaf], name)
+    yield Text(f"  {'wall time':<24}{duration(ledger.wall):>9}", style="bold")
+
+
+def _bucket(
+    ledger: Ledger, console: Console, label: str, ns: int, meaning: str, name: str,
+    bold: bool = False,
+) -> Text:  # fmt: skip
+    width, colour = 20, TERMINAL_COLOURS[name]
+    filled = round(width * ns / ledger.wall) if ledger.wall else 0
+    bar = ("#" if plain(console) else "\u2588") * filled or ("." if plain(console) else "\u258f")
+    line = Text().append(f"{label:<26}", f"bold {colour}" if bold else "")
+    line.append(f"{duration(ns):>9}  {percent(ledger.percent(ns)):>7}  ")
+    return line.append(f"{bar:<{width}}", colour).append(f"  {meaning}", "dim")
+
+
+_ATTEMPT_COLUMNS = "  {:>7}  {:>9}  {:>9}  {:>5}  {:>15}  {:>12}   {}"
+
+
+def _attempts(ledger: Ledger) -> Iterator[Text]:
+    titles = ("attempt", "began at", "lasted", "ranks", "steps", "resumed from", "outcome")
+    yield Text(_ATTEMPT_COLUMNS.format(*titles), style="dim")
+    for a in _ends(ledger.attempts):
+        if a is None:
+            yield Text("      ...")
+            continue
+        resumed = "-" if a.resumed_from is None else f"step {a.resumed_from:,}"
+        lasted = duration(a.end - a.start)
+        row = (a.index, duration(a.start), lasted, len(a.ranks), _steps(a), resumed, a.outcome)
+        yield Text(_ATTEMPT_COLUMNS.format(*row))
+
+
+def _ends(attempts: tuple[Attempt, ...]) -> tuple[Attempt | None, ...]:
+    """All of a few; of many, the first and the last ones, with None between."""
+    return attempts if len(attempts) <= 20 else (*attempts[:5], None, *attempts[-10:])
+
+
+def _steps(attempt: Attempt) -> str:
+    if attempt.first_step is None or attempt.last_step is None:
+        return "none"
+    return f"{attempt.first_step:,}-{attempt.last_step:,}"
+
+
+def _starts(ledger: Ledger) -> Iterator[Text]:
+    started = ledger.time_to_start
+    yield _fact("time to start", "never" if started is None else duration(started))
+    if ledger.time_to_recover:
+        yield _fact("time to recover", ", ".join(map(duration, ledger.time_to_recover)))
+    if ledger.queue_capacity is not None:
+        yield _fact("queued for capacity", f"{duration(ledger.queue_capacity)} (not counted)")
+    hidden = sum(ledger.hidden.values())
+    if hidden:
+        longest = max(ledger.hidden, key=lambda leaf: ledger.hidden[leaf])
+        yield _fact("hidden by overlap", f"{duration(hidden)} (not counted), most in {longest}")
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text().append(f"  {name:<20}", "dim").append(value)
+
+
+def _failures(ledger: Ledger) -> Iterator[Text]:
+    for failure in ledger.failures[:SHOWN]:
+        step = findings.last_step_before(ledger, failure)
+        after = "" if step is None else f", after step {step:,}"
+        yield Text(f"  attempt {failure.attempt}, at {duration(failure.at)}{after}: ").append(
+            Text(one_line(who(failure)), style="bold red")
+        )
+        yield _fact("  owner", f"{failure.owner}; retry: {failure.retry}")
+        yield _fact("  evidence", one_line(failure.evidence, 400))
+    yield from _more(len(ledger.failures))
+
+
+def _saves(ledger: Ledger) -> Iterator[Text]:
+    blocked = ledger.buckets.get("waste.checkpoint_block", 0)
+    if ledger.saves:
+        yield _fact("blocked", f"{duration(blocked)}, {duration(blocked // ledger.saves)} each")
+    if ledger.save_interval is not None:
+        every = f"every {duration(ledger.save_interval)}"
+        if ledger.recommended_interval is not None:
+            every += f"; recommended: {duration(ledger.recommended_interval)}"
+        yield _fact("interval", every)
+    saves = findings.saves(ledger)
+    if saves:
+        longest = max(saves, key=lambda save: save.blocked)
+        where = f" ({one_line(longest.path, 60)})" if longest.path else ""
+        yield _fact("longest", f"{duration(longest.blocked)}, step {longest.step:,}{where}")
+    written = [save.written for save in saves if save.written is not None]
+    if written:
+        yield _fact("until durable", f"{duration(max(written))} at most")
+
+
+def _compiles(ledger: Ledger) -> Iterator[Text]:
+    first = [c for c in ledger.compiles if not c.recompile]
+    cached = sum(c.cached for c in first)
+    again = findings.recompiles(ledger)
+    yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
+    yield _fact("recompiles", str(sum(row.times for row in again)))
+    for row in again[:SHOWN]:
+        yield Text(f"  {row.times} x {one_line(row.where, 60)}, {duration(row.ns)} over all ranks")
+        if row.reason:
+            yield Text(f"      {one_line(row.reason, 200)}", style="dim")
+    yield from _more(len(again))
+
+
+def _ranks(ledger: Ledger) -> Iterator[Text]:
+    """The ranks that trained least, with what they do more of than the others."""
+    spread = findings.rank_spread(ledger)
+    assert spread is not None
+    most, least = (r.buckets.get(EFFECTIVE, 0) for r in spread)
+    own = findings.own_losses(ledger)
+    if not own:
+        yield Text(f"  alike: effective time differs by {duration(most - least)} at most")
+    for rank, leaf, ns in own[:SHOWN]:
+        host = f" on {one_line(rank.hosts[0], 40)}" if rank.hosts else ""
+        yield Text(f"  rank {rank.rank}{host}: {duration(ns)} more of {leaf} than the median rank")
+    yield from _more(len(own))
+
+
+def _gaps(ledger: Ledger) -> Iterator[Text]:
+    for gap in sorted(ledger.gaps, key=lambda g: g.start - g.end)[:SHOWN]:
+        where = f"rank {gap.rank}, attempt {gap.attempt}, at {duration(gap.start)}"
+        yield Text(f"  {one_line(between(gap), 120)} ({where})")
+    yield from _more(len(ledger.gaps))
+    yield Text('  Name such code:  with headway.stage("pre_train"): ...', style="dim")
+
+
+def _more(total: int) -> Iterator[Text]:
+    if total > SHOWN:
+        yield Text(f"  and {total - SHOWN:,} more in the HTML report", style="dim")

@@ -1,0 +1,31 @@
+"""Files that a verb writes where the user says: whole or not at all, never over another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from headway.errors import TargetUnwritable, UsageError
+
+
+def check(target: Path, *, force: bool) -> None:
+    """Refuse early what would be refused later."""
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder; name a file in it")
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists already; add --force to overwrite it")
+
+
+def write(target: Path, content: bytes, *, force: bool) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part."""
+    check(target, force=force)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        os.replace(draft, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        reason = error.strerror or error
+        raise TargetUnwritable(f"cannot write {target}: {reason}; name another file") from error

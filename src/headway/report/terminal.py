@@ -1,0 +1,233 @@
+"""A ledger in a terminal: the answer first, then the causes, then what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST, UNKNOWN, group
+from headway.ledger.model import NS, Ledger
+from headway.report import findings
+from headway.report.screen import plain, say
+from headway.report.sections import between, sections, who
+from headway.report.words import (
+    GROUPS,
+    HINTS,
+    MEANING,
+    TERMINAL_COLOURS,
+    count,
+    duration,
+    one_line,
+    percent,
+    short,
+)
+
+SHOWN = 5  # causes in the summary; the rest is one row
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the summary: a cause, its time and what is known about it."""
+
+    name: str
+    group: str
+    ns: int
+    detail: tuple[str, ...]  # the most telling first; what does not fit is left out
+
+
+def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
+    """What `headway run` prints at the end: five to ten lines."""
+    for line in overview(ledger, console):
+        say(console, line)
+    for text in _advice(ledger):
+        say(console, Text(f"  {text}"))
+    say(console, _next(run_path))
+
+
+def full(ledger: Ledger, run_path: Path | str, console: Console) -> None:
+    """What `headway report RUN` prints."""
+    say(console, headline(ledger))
+    say(console, Text(f"  {_identity(ledger)}", style="dim"))
+    say(console, Text("  ").append(_stacked(ledger, console, console.width - 4)))
+    for text in _advice(ledger):
+        say(console, Text(f"  {text}"))
+    for title, lines in sections(ledger, console):
+        say(console, Text(""))
+        say(console, Text(title, style="bold"))
+        for line in lines:
+            say(console, line)
+    say(console, Text(""))
+    say(console, _next(run_path))
+
+
+def headline(ledger: Ledger) -> Text:
+    """ETT first; then of how much, over how many."""
+    about = [count(len(ledger.ranks), "rank"), count(len(ledger.attempts), "attempt")]
+    about.append(count(ledger.steps, "step"))
+    if ledger.running:
+        about.append("still running")
+    elif ledger.exit_code is not None:
+        about.append(f"exit {ledger.exit_code}")
+    line = Text().append("headway: ", "dim")
+    if ledger.steps:
+        style = "bold green" if ledger.ett_percent >= 90 else "bold"
+        line.append(Text(f"ETT {percent(ledger.ett_percent)}", style=style))
+        line.append(Text(f"  of {duration(ledger.wall)}", style="bold"))
+    else:
+        line.append(Text(f"no training step seen in {duration(ledger.wall)}", style="bold yellow"))
+    return line.append(Text(f"   ({', '.join(about)})", style="dim"))
+
+
+def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
+    """The headline and its causes, the largest first; the rows sum to the wall time."""
+    yield headline(ledger)
+    rows = _rows(ledger)
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        line = Text("  ").append(Text(f"{row.name:<{width}}", style=TERMINAL_COLOURS[row.group]))
+        line.append(f"  {duration(row.ns):>9}  {percent(ledger.percent(row.ns)):>7}  ")
+        if row.name == "effective":
+            line.append(_stacked(ledger, console, 40))
+        else:
+            line.append(_fitting(row.detail, max(console.width - len(line), 12)))
+        yield line
+
+
+def _identity(ledger: Ledger) -> str:
+    began = datetime.fromtimestamp(ledger.started_at // NS, timezone.utc)
+    command = f": {shlex.join(ledger.command)}" if ledger.command else ""
+    return f"{one_line(ledger.run, 60)}, {began:%Y-%m-%d %H:%M} UTC{one_line(command, 400)}"
+
+
+def _fitting(items: tuple[str, ...], room: int) -> str:
+    """As many items as there is room for, but the first one in any case."""
+    text = one_line(items[0], room) if items else ""
+    for item in items[1:]:
+        longer = f"{text}, {one_line(item)}"
+        if len(longer) > room:
+            break
+        text = longer
+    return text
+
+
+def _next(run_path: Path | str) -> Text:
+    path = os.fspath(run_path)
+    path = path if path.isprintable() else one_line(path)
+    return Text("  Next:  ").append(f"headway report {shlex.quote(path)} --html", "bold")
+
+
+def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
+    """All groups in one bar, effective first; `#` and `.` where there is no colour."""
+    if plain(console):
+        filled = round(width * ledger.ett_percent / 100)
+        return Text("#" * filled + "." * (width - filled))
+    totals = {name: ns for name, ns, _ in findings.groups(ledger)}
+    order = ("train", *(name for name in GROUPS if name != "train"))
+    bar, drawn, so_far = Text(), 0, 0
+    for name in order:
+        so_far += totals.get(name, 0)
+        end = round(width * so_far / ledger.wall) if ledger.wall else 0
+        bar.append(Text("\u2588" * (end - drawn), style=TERMINAL_COLOURS[name]))
+        drawn = end
+    return bar
+
+
+# The summary: one row per cause.
+
+
+def _rows(ledger: Ledger) -> list[Row]:
+    totals = {name: ns for name, ns, _ in findings.groups(ledger)}
+    causes = [
+        Row("start", "start", totals.get("start", 0), _stages(ledger, "start")),
+        Row("recovery", "recover", totals.get("recover", 0), _recovery(ledger)),
+        Row("lost training", "failure", ledger.buckets.get(LOST, 0), (_rolled_back(ledger),)),
+        Row("stop", "stop", totals.get("stop", 0), _stages(ledger, "stop")),
+        Row("unknown", "unknown", ledger.buckets.get(UNKNOWN, 0), (_largest_gap(ledger),)),
+    ]
+    single = [x for x in LEAVES if group(x) == "waste" or x == "failure.hang"]
+    for leaf in single:
+        detail = (_detail(ledger, leaf),)
+        causes.append(Row(_NAMES[leaf], group(leaf), ledger.buckets.get(leaf, 0), detail))
+    causes = sorted((row for row in causes if row.ns), key=lambda row: -row.ns)
+    rows = [Row("effective", "train", ledger.buckets.get(EFFECTIVE, 0), ()), *causes[:SHOWN]]
+    rest = causes[SHOWN:]
+    if len(rest) == 1:
+        rows += rest
+    elif rest:
+        names = tuple(row.name for row in rest)
+        rows.append(Row("other", "unknown", sum(row.ns for row in rest), names))
+    return rows
+
+
+_NAMES = {
+    "waste.checkpoint_block": "checkpoints",
+    "waste.data_stall": "data stalls",
+    "waste.recompile": "recompiles",
+    "waste.evaluation": "evaluation",
+    "waste.blocked": "blocked",
+    "failure.hang": "hang",
+}
+
+
+def _detail(ledger: Ledger, leaf: str) -> str:
+    if leaf == "waste.checkpoint_block" and ledger.saves:
+        each = duration(ledger.buckets[leaf] // ledger.saves) if leaf in ledger.buckets else "0 ms"
+        return f"{count(ledger.saves, 'save')}, {each} blocked each"
+    if leaf == "waste.recompile" and (again := findings.recompiles(ledger)):
+        return f"{sum(r.times for r in again)} over all ranks; most in {again[0].where}"
+    return MEANING[leaf]
+
+
+def _stages(ledger: Ledger, name: str) -> tuple[str, ...]:
+    leaves = [(ns, leaf) for leaf, ns in ledger.buckets.items() if group(leaf) == name and ns]
+    top = sorted(leaves, key=lambda pair: -pair[0])[:3]
+    return tuple(f"{short(leaf)} {duration(ns)}" for ns, leaf in top)
+
+
+def _recovery(ledger: Ledger) -> tuple[str, ...]:
+    if not ledger.failures:
+        return _stages(ledger, "recover")
+    first = ledger.failures[0]
+    text = f"{count(len(ledger.failures), 'failure')}: {who(first)}"
+    step = findings.last_step_before(ledger, first)
+    return (text,) if step is None else (text, f"after step {step:,}")
+
+
+def _rolled_back(ledger: Ledger) -> str:
+    ranges = [f"{first:,}-{last:,}" for first, last in findings.rolled_back(ledger)]
+    return f"steps {', '.join(ranges)} rolled back" if ranges else MEANING[LOST]
+
+
+def _largest_gap(ledger: Ledger) -> str:
+    gap = max(ledger.gaps, key=lambda g: g.end - g.start, default=None)
+    return MEANING[UNKNOWN] if gap is None else f"largest: {between(gap)}"
+
+
+def _advice(ledger: Ledger) -> list[str]:
+    if not ledger.steps:
+        return _mend(ledger)
+    loss = findings.largest_loss(ledger)
+    if loss is None or ledger.percent(loss.ns) < 0.5:
+        return []
+    share = f"{duration(loss.ns)}, {percent(ledger.percent(loss.ns))}"
+    without = f"without it ETT would be {percent(findings.ett_without(ledger, loss.ns))}"
+    return [f"Largest loss: {loss.leaf} ({share}); {without}.", f"  Try: {HINTS[loss.leaf]}."]
+
+
+def _mend(ledger: Ledger) -> list[str]:
+    first = "If training is under way" if ledger.running else "If the job did train"
+    return [
+        f"{first}, Headway cannot see its loop. One line mends it, any of these:",
+        "  headway.step()                       in the loop, once per training step",
+        "  for batch in headway.track(loader):  around the data loader",
+        "  import headway.auto                  first line of the script, where the environment is",
+        "                                       cut off (python -I, env -i, PYTHONPATH replaced)",
+        "See what Headway would see in a child process:  headway doctor",
+    ]

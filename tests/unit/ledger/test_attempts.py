@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from headway.ledger.attempts import Draft, find_attempts, find_launches
+from headway.ledger.clocks import align
+from headway.ledger.model import NS
+from headway.testing import FakeRun
+
+
+def drafts_of(job: FakeRun) -> list[Draft]:
+    journals = [made.journal() for made in job.journals]
+    launchers = [j for j in journals if j.role == "launcher"]
+    processes = [j for j in journals if j.role != "launcher"]
+    axis = align(launchers, processes)
+    return find_attempts(find_launches(launchers, processes, axis), processes, axis)
+
+
+def seconds(t: int) -> float:
+    return t / NS - 1000  # the fake host's clock
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "outcome"),
+    [
+        (0, None, "completed"),
+        (0, 15, "completed"),  # told to stop, and in time
+        (1, None, "failed"),
+        (-9, None, "failed"),
+        (143, 15, "preempted"),
+        (130, 2, "stopped"),
+        (129, 1, "preempted"),
+    ],
+)
+def test_how_an_attempt_ended(code: int, signal: int | None, outcome: str) -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    job.process(1).train(1, 3, 5, 1)
+    if signal is not None:
+        launcher.event("signal", 8, signal=signal)
+    launcher.exit(9, code=code)
+    (draft,) = drafts_of(job)
+    assert draft.outcome == outcome
+
+
+def test_without_an_end_it_is_running() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(1).train(1, 3, 5, 1)
+    (draft,) = drafts_of(job)
+    assert (draft.outcome, seconds(draft.end)) == ("running", 8)
+
+
+def test_a_later_launch_ends_the_one_before_it() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(1).train(1, 3, 5, 1)
+    job.launcher(20, launch="L1", index=1)
+    job.process(21, launch="L1")
+    assert [draft.outcome for draft in drafts_of(job)] == ["failed", "running"]
+
+
+def test_helpers_are_no_ranks_unless_they_train() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(1, rank=0, pid=10)
+    job.process(2, rank=0, pid=11, helper=True)
+    job.process(2, rank=None, pid=12)
+    trains = job.process(2, rank=None, pid=13, helper=True)
+    trains.event("rank", 3, rank=1, world=2)
+    (draft,) = drafts_of(job)
+    assert [(life.rank, life.journal.pid) for life in draft.lives] == [(0, 10), (1, 13)]
+
+
+def test_a_plain_script_is_a_rank() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(1, rank=None, world=None, pid=10)
+    (draft,) = drafts_of(job)
+    assert [(life.rank, life.journal.pid) for life in draft.lives] == [(0, 10)]
+
+
+def test_a_rank_that_appears_again_is_another_life() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    for start in (1, 30):  # restarted by a shell loop, without a restart count
+        for number in range(2):
+            job.process(start, rank=number, world=2).train(1, 3, start + 5, 1)
+    drafts = drafts_of(job)
+    assert [[life.rank for life in draft.lives] for draft in drafts] == [[0, 1], [0, 1]]
+    assert [seconds(draft.begin) for draft in drafts] == [0, 30]
+
+
+def test_two_that_claim_one_rank_at_one_time_are_two() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    for _ in range(2):
+        job.process(1, rank=0, world=1).train(1, 3, 5, 1)
+    (draft,) = drafts_of(job)
+    assert [life.rank for life in draft.lives] == [0, 1]
+
+
+def test_a_rank_that_never_steps_is_not_waited_for_once_the_others_trained() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(1, rank=0, world=2).train(1, 9, 5, 1)
+    idle = job.process(1, rank=1, world=2)
+    (draft,) = drafts_of(job)
+    assert [life.rank for life in draft.trainers()] == [0, 1]
+    job.journals.remove(idle)
+    job.journals[1].train(10, 1, 14, 1)
+    job.journals.append(idle)
+    (draft,) = drafts_of(job)
+    assert [life.rank for life in draft.trainers()] == [0]
+
+
+def test_the_first_death_ends_the_attempt() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    ranks = [job.process(1, rank=number, world=3) for number in range(3)]
+    for rank in ranks:
+        rank.train(1, 3, 5, 1)
+    ranks[2].exit(9)  # left in order: its death says nothing
+    for rank, at in zip(ranks, (12, 11, 9), strict=True):
+        launcher.event("death", at, pid=rank.lines[0]["pid"])
+    launcher.exit(14, code=1)
+    (draft,) = drafts_of(job)
+    assert seconds(draft.end) == 11
+
+
+def test_a_death_before_the_process_began_was_of_another_with_its_pid() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    launcher.event("death", 2, pid=77)
+    job.process(5, pid=77).train(1, 3, 6, 1)
+    launcher.exit(14, code=1)
+    (draft,) = drafts_of(job)
+    assert seconds(draft.end) == 14

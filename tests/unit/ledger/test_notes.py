@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from headway.ledger.account import account
+from headway.ledger.notes import LIMIT
+from headway.testing import FakeRun
+
+
+def test_notes_of_a_rank_name_it() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    rank = job.process(0, rank=3, world=None)
+    rank.event("note", 1, hook="device", text="switched off")
+    rank.event("lost", 2, lines=7, why="No space left on device")
+    nameless = job.process(0, rank=None, pid=55)
+    nameless.event("note", 1, hook="data", text="odd")
+    assert job.ledger().notes == (
+        "rank 3: device: switched off",
+        "rank 3 could not write 7 line(s) of its journal: No space left on device",
+        "process 55: data: odd",
+    )
+
+
+def test_missing_ranks_are_named_as_far_as_that_helps() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    job.process(0, rank=1, world=64)
+    (note,) = job.ledger().notes
+    assert note == "attempt 0: 63 of 64 ranks left no journal (0, 2, 3, 4, 5, 6, 7, 8, ...)"
+
+
+def test_there_are_never_too_many() -> None:
+    job = FakeRun()
+    job.launcher(0)
+    rank = job.process(0)
+    for number in range(100):
+        rank.event("note", 1, hook="x", text=f"{number}" + "y" * 1000)
+        rank.event("note", 1, hook="x", text="the same")
+    notes = account([made.journal() for made in job.journals], problems=["first"]).notes
+    assert len(notes) == LIMIT + 1
+    assert notes[0] == "first"
+    assert notes[-1] == f"and {102 - LIMIT} more notes"
+    assert max(len(note) for note in notes) == 300

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.ledger.model import Segment
+from headway.ledger.progress import move_lost
+from headway.testing import FakeJournal, FakeRun
+
+
+def resumed(load: dict[str, Any], *saves: dict[str, Any], before: Any = None) -> int | None:
+    """The step that the second life of a job resumed from."""
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.train(1, 30, 5, 1)
+    for save in saves:
+        rank.span("checkpoint_save", 20, 21, **save)
+    if before is not None:
+        before(rank)
+    launcher.exit(40, code=1)
+    job.launcher(50, launch="L1", index=1)
+    rank = job.process(50, launch="L1")
+    if load:
+        rank.span("checkpoint_load", 51, 52, **load)
+    rank.train(1, 5, 55, 1)
+    return job.ledger().attempts[1].resumed_from
+
+
+A = {"path": "a", "step": 10}
+B = {"path": "b", "step": 20}
+
+
+@pytest.mark.parametrize(
+    ("load", "saves", "step"),
+    [
+        ({"path": "a"}, [A, B], 10),
+        ({"path": "b"}, [A, B], 20),
+        ({"path": "elsewhere"}, [A, B], 0),
+        ({}, [A, B], 0),
+        ({"path": "a"}, [A, {"path": "a", "step": 25}], 25),  # written over
+        ({"path": "latest", "file": "7:1:1"}, [{**A, "file": "7:1:1"}, B], 10),  # renamed
+        ({"path": "b", "file": "7:1:1"}, [{**A, "file": "7:1:1"}, B], 10),  # the file counts
+        ({"path": "a"}, [A, {"path": "a", "step": 25, "error": "OSError"}], 10),
+        ({"path": "a"}, [{"path": "a"}], 0),  # of no known step
+    ],
+)
+def test_a_load_is_matched_with_its_save(
+    load: dict[str, Any], saves: list[dict[str, Any]], step: int
+) -> None:
+    assert resumed(load, *saves) == step
+
+
+def test_a_save_in_the_background_counts_once_it_is_written() -> None:
+    def started(rank: FakeJournal) -> None:
+        rank.event("saving", 21, save="25:1", path="a", step=25)
+
+    def written(rank: FakeJournal) -> None:
+        started(rank)
+        rank.span("checkpoint_save", 21, 25, path="a", step=25, background=True, save="25:1")
+
+    def failed(rank: FakeJournal) -> None:
+        started(rank)
+        rank.span("checkpoint_save", 21, 25, path="a", step=25, background=True, error="upload")
+
+    later = {"path": "a", "step": 25}
+    assert resumed({"path": "a"}, A, later, before=started) == 10
+    assert resumed({"path": "a"}, A, later, before=failed) == 10
+    assert resumed({"path": "a"}, A, later, before=written) == 25
+
+
+def test_the_last_load_before_the_first_step_counts() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.train(1, 30, 5, 1)
+    rank.span("checkpoint_save", 15, 15, **A)
+    rank.span("checkpoint_save", 25, 25, **B)
+    launcher.exit(40, code=1)
+    job.launcher(50, launch="L1", index=1)
+    rank = job.process(50, launch="L1")
+    rank.span("checkpoint_load", 51, 52, path="b")
+    rank.span("checkpoint_load", 52, 53, path="a")
+    rank.train(1, 5, 55, 1)
+    rank.span("checkpoint_load", 60, 61, path="b")  # for an evaluation, say
+    ledger = job.ledger()
+    assert ledger.attempts[1].resumed_from == 10
+    assert ledger.steps == 15
+
+
+def test_the_loop_may_tell_where_it_starts() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    job.process(0).train(1, 30, 5, 1)
+    launcher.exit(40, code=1)
+    job.launcher(50, launch="L1", index=1)
+    rank = job.process(50, launch="L1")
+    rank.event("progress", 54, step=12)
+    rank.train(1, 5, 55, 1)
+    rank.event("progress", 60, step=17)
+    ledger = job.ledger()
+    assert (ledger.attempts[1].resumed_from, ledger.attempts[1].first_step) == (12, 13)
+    assert ledger.steps == 17
+
+
+def test_a_window_is_divided_at_the_step_that_was_kept() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.span("train_module_creation", 0, 5)
+    rank.train(1, 40, 5, 0.25)  # four steps to a line
+    rank.span("checkpoint_save", 10.5, 10.5, path="a", step=22)
+    launcher.exit(15, code=1)
+    job.launcher(20, launch="L1", index=1)
+    rank = job.process(20, launch="L1")
+    rank.span("checkpoint_load", 20, 20, path="a")
+    rank.train(1, 4, 20, 0.25)
+    assert job.ledger().buckets[LOST] == 18 * 250_000_000
+
+
+def test_move_lost() -> None:
+    line = [Segment(0, 4, EFFECTIVE), Segment(4, 6, "waste.evaluation"), Segment(6, 9, EFFECTIVE)]
+    assert move_lost(line, None) == line
+    assert move_lost(line, 9) == line
+    assert move_lost(line, 3) == [
+        Segment(0, 3, EFFECTIVE),
+        Segment(3, 4, LOST),
+        Segment(4, 6, "waste.evaluation"),
+        Segment(6, 9, LOST),
+    ]
+    assert move_lost(line, 0)[0] == Segment(0, 4, LOST)
+
+
+def test_saves_are_listed_with_their_steps_of_the_run() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.train(1, 10, 5, 1)
+    rank.span("checkpoint_save", 15, 16, path="a", step=10)
+    launcher.exit(16, code=1)
+    launcher = job.launcher(20, launch="L1", index=1)
+    rank = job.process(20, launch="L1")
+    rank.span("checkpoint_load", 20, 21, path="a")
+    rank.train(1, 10, 25, 1)
+    rank.span("checkpoint_save", 35, 36, path="b", step=10)
+    rank.span("checkpoint_save", 36, 36, path="b/part", step=10, part=True)
+    rank.span("checkpoint_save", 36, 40, path="b", step=10, background=True)
+    rank.open("checkpoint_save", 40, path="c", step=10)
+    ledger = job.ledger()
+    found = [(s.attempt, s.step, s.path) for s in ledger.checkpoints]
+    assert found == [(0, 10, "a"), (1, 20, "b"), (1, 20, "b/part")]
+    assert ledger.saves == 2
+    assert [s.durable for s in ledger.checkpoints] == [None, 40_000_000_000, None]

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from headway.ledger.leaves import LEAVES
+from headway.ledger.model import NS, Attempt, Failure, Gap, Ledger, Segment
+from headway.report.html import LIMIT, fragment, page
+from headway.report.tracks import embeddable, encode
+from tests.unit.report.ledgers import Line, killed, large, ledger_of, no_steps, still_running
+
+EVIL = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>\"'&\x1b[31m{{ 7*7 }}"
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text that a browser would find."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def data_of(text: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    parsed: dict[str, Any] = json.loads(found)
+    return parsed
+
+
+def data_letters() -> str:
+    return str(data_of(page(still_running()))["letters"])
+
+
+def decoded(track: str, tick: int) -> dict[str, int]:
+    """Time by leaf, read back as the page's script does."""
+    letters = dict(
+        zip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", LEAVES, strict=False)
+    )
+    sums: dict[str, int] = {}
+    for letter, length in re.findall(r"([A-Za-z_])(\d+)", track):
+        leaf = letters.get(letter, "hole")
+        sums[leaf] = sums.get(leaf, 0) + int(length) * tick
+    return sums
+
+
+def evil() -> Ledger:
+    line = Line().add("train.effective", 60).add("waste.checkpoint_block", 1).add("unknown", 9)
+    rich = killed()
+    return ledger_of(
+        line,
+        run=EVIL,
+        steps=1,
+        command=(EVIL,),
+        notes=(EVIL,),
+        failures=(
+            Failure(attempt=0, at=NS, category=EVIL, owner=EVIL, retry=EVIL, root_rank=0,
+                    evidence=f"{EVIL}\n{EVIL}"),
+        ),
+        checkpoints=tuple(dataclasses.replace(c, path=EVIL) for c in rich.checkpoints[:1]),
+        saves=1,
+        compiles=tuple(
+            dataclasses.replace(c, where=EVIL, reason=EVIL, recompile=True)
+            for c in rich.compiles[:1]
+        ),
+        gaps=(Gap(0, 0, 61 * NS, 70 * NS, EVIL, EVIL),),
+        ranks=tuple(dataclasses.replace(r, hosts=(EVIL,)) for r in rich.ranks[:1]),
+    )  # fmt: skip
+
+
+def test_nothing_from_a_journal_becomes_markup() -> None:
+    text = page(evil())
+    found = Page(text)
+    assert [tag for tag, _ in found.tags].count("script") == 2  # the data and the code
+    assert "img" not in [tag for tag, _ in found.tags]
+    assert not [a for _, attrs in found.tags for a in attrs if a.startswith("on")]
+    assert "\u2028" not in data_text(text)
+    assert "{{ 7*7 }}" in "".join(found.text)  # shown as it is, not evaluated
+    assert data_of(text)["failures"][0][3].startswith("</script><script>")
+
+
+def data_text(text: str) -> str:
+    return text.partition('id="data">')[2].partition("</script>")[0]
+
+
+def test_a_notebook_fragment_is_harmless_too() -> None:
+    tags = [tag for tag, _ in Page(fragment(evil())).tags]
+    assert "script" not in tags
+    assert "img" not in tags
+    assert "ETT 85.7 %" in fragment(evil())
+
+
+def test_json_in_a_script_element_cannot_end_it() -> None:
+    text = embeddable({"x": "</script>\u2028\u2029<!--&\ud800"})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"x": "</script>\u2028\u2029<!--&?"}
+
+
+def test_only_the_page_s_own_script_may_run() -> None:
+    (policy,) = (
+        attrs["content"]
+        for tag, attrs in Page(page(killed())).tags
+        if tag == "meta" and attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert re.search(r"script-src 'sha256-[A-Za-z0-9+/]{43}='(;|$)", policy)
+
+
+def test_the_page_loads_nothing() -> None:
+    found = Page(page(killed()))
+    links = [v for _, attrs in found.tags for k, v in attrs.items() if k in ("src", "href")]
+    assert [link for link in links if link and not link.startswith("data:")] == []
+    assert "@import" not in page(killed())
+
+
+def test_headline_and_sections() -> None:
+    text = " ".join(" ".join(Page(page(killed())).text).split())
+    for words in (
+        "Effective Training Time 68.9 %",
+        "Time to Start 4 m 15 s",
+        "Time to Recover 4 m 48 s",
+        "Failures 1 owner: ambiguous",
+        "Steps 1,760 96 rolled back",
+        "Ranks 2 2 hosts",
+        "rank 1 (pid 4711) ended by SIGKILL; no traceback",
+        "tensor 'x' size mismatch at index 0: expected 512, got 384",
+        "training again after 4 m 48 s",
+    ):
+        assert words in text, words
+    assert "gathered" not in text.partition("use strict")[0]
+
+
+def test_the_stacked_bar_is_full() -> None:
+    stack = page(killed()).partition('class="stack"')[2].partition("</div>")[0]
+    widths = [float(w) for w in re.findall(r"width:([\d.]+)%", stack)]
+    assert sum(widths) == pytest.approx(100, abs=0.01)
+
+
+def test_the_waterfall_ends_at_the_ett() -> None:
+    rows = page(killed()).partition('class="fall"')[2].partition("</ol>")[0]
+    lefts = [float(left) for left in re.findall(r"left:([\d.]+)%", rows)]
+    assert lefts == sorted(lefts, reverse=True)
+    assert lefts[-1] == pytest.approx(killed().ett_percent, abs=0.01)
+
+
+def test_a_run_without_steps_says_how_to_mend_it() -> None:
+    text = page(no_steps())
+    for words in ("headway.step()", "headway.track(loader)", "import headway.auto", "doctor"):
+        assert words in text
+    assert "headway.step()" not in page(killed())
+
+
+def test_a_run_that_goes_on_says_so() -> None:
+    assert "still running" in page(still_running())
+    assert "still running" not in page(killed())
+
+
+def test_an_empty_ledger_has_a_page() -> None:
+    empty = ledger_of(Line(), ranks=(), attempts=(), command=())
+    assert "No training step was seen" in page(empty)
+
+
+def test_tracks_keep_every_second() -> None:
+    data = data_of(page(killed()))
+    assert data["floor"] == 0
+    assert data["labels"] == ["run", "rank 0", "rank 1"]
+    for track, buckets in zip(data["tracks"], (killed().buckets, killed().ranks[0].buckets),
+                              strict=False):  # fmt: skip
+        sums = decoded(track, data["tick"])
+        assert sums.keys() == buckets.keys()
+        for leaf, ns in buckets.items():
+            assert sums[leaf] == pytest.approx(ns, abs=20 * data["tick"])
+
+
+def test_a_large_run_fits_and_says_what_it_cost() -> None:
+    ledger = large(ranks=64, spans=6_000)
+    text = page(ledger)
+    assert 500_000 < len(text.encode()) < LIMIT
+    assert "their order inside it is not" in text
+    data = data_of(text)
+    assert len(data["tracks"]) == 65
+    sums = decoded(data["tracks"][1], data["tick"])
+    for leaf, ns in ledger.ranks[0].buckets.items():  # coarser, but no bucket gains or loses
+        assert sums[leaf] == pytest.approx(ns, rel=0.01, abs=NS // 10)
+
+
+def test_a_run_of_ten_thousand_spans_is_drawn_exactly() -> None:
+    assert "gathered" not in page(large(ranks=64, spans=10_000 // 64)).partition("use strict")[0]
+
+
+def test_a_page_of_endless_evidence_stays_small() -> None:
+    failure = Failure(
+        attempt=0, at=0, category="user_error", owner="user", retry="no", root_rank=0,
+        evidence="Traceback " * 10_000,
+    )  # fmt: skip
+    life = Attempt(index=0, start=0, end=NS, outcome="failed", ranks=(0,))
+    ledger = ledger_of(
+        Line().add("unknown", 1),
+        failures=(failure,) * 3_000,
+        attempts=(life,) * 3_000,
+        notes=("note " * 10_000,) * 3_000,
+        gaps=(Gap(0, 0, 0, NS, "x" * 10_000, "y" * 10_000),) * 3_000,
+    )
+    text = page(ledger)
+    assert len(text.encode()) < LIMIT
+    assert "The first 100 of 3,000." in text
+
+
+def test_more_ranks_than_fit_leave_out_those_that_trained_most() -> None:
+    good, bad = Line().add("train.effective", 10), Line().add("waste.blocked", 10)
+    rank = killed().ranks[0]
+    ranks = tuple(
+        dataclasses.replace(
+            rank, rank=i, segments=tuple(line.segments), buckets={line.segments[0].leaf: line.now}
+        )
+        for i, line in enumerate([good] * 1500 + [bad] * 500)
+    )
+    text = page(ledger_of(good, ranks=ranks))
+    labels = data_of(text)["labels"]
+    assert len(labels) == 1025
+    assert {f"rank {i}" for i in range(1500, 2000)} <= set(labels)
+    assert "976 ranks that trained most are left out" in text
+
+
+def test_neighbours_merge_and_holes_stay() -> None:
+    line = [Segment(0, 10, LEAVES[0]), Segment(10, 30, LEAVES[0]), Segment(50, 60, LEAVES[1])]
+    assert encode(line, 10) == "A3_2B1"
+
+
+def test_short_pieces_are_gathered_by_leaf() -> None:
+    first, second, third = LEAVES[:3]
+    line = [Segment(i, i + 1, (first, second)[i % 2]) for i in range(8)]
+    line.append(Segment(8, 20, third))
+    assert encode(line, 1) == "A1B1A1B1A1B1A1B1C12"
+    assert encode(line, 1, floor=8) == "A4B4C12"
+    assert encode(line, 1, floor=4) == "A2B2A2B2C12"

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headway.ledger.model import NS, Failure, Ledger
+from headway.report.terminal import full, summary
+from tests.unit.report.ledgers import (
+    Line,
+    killed,
+    large,
+    ledger_of,
+    no_steps,
+    rank_of,
+    still_running,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+Show = Callable[[Ledger, str, Console], None]
+
+
+def shown(show: Show, ledger: Ledger, width: int = 100) -> str:
+    out = io.StringIO()
+    show(ledger, f"headway/{ledger.run}", Console(file=out, width=width, _environ={}))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("show", [summary, full])
+@pytest.mark.parametrize("make", [killed, no_steps, still_running])
+def test_golden(show: Show, make: Callable[[], Ledger]) -> None:
+    golden = GOLDEN / f"{make.__name__}-{show.__name__}.txt"
+    assert shown(show, make()) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("show", [summary, full])
+def test_plain_text_is_ascii_and_as_wide_as_asked(show: Show) -> None:
+    for ledger in (killed(), no_steps(), large(9, 60)):
+        text = shown(show, ledger)
+        assert text.isascii()
+        assert "\x1b" not in text
+        assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_answer_stands_first_and_the_next_command_last() -> None:
+    lines = shown(summary, killed()).splitlines()
+    assert lines[0].startswith("headway: ETT 68.9 %  of 40 m 42 s")
+    assert lines[-1] == "  Next:  headway report headway/train-0815 --html"
+    assert 5 <= len(lines) <= 11
+
+
+def test_the_rows_of_the_summary_sum_to_the_wall_time() -> None:
+    shares = re.findall(r" {2,}([\d.]+) %  ", shown(summary, killed()))
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.3)
+
+
+def test_a_terminal_gets_blocks_in_the_colours_of_the_groups() -> None:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=100, force_terminal=True, color_system="standard", _environ={}
+    )
+    summary(killed(), "x", console)
+    (bar,) = (line for line in out.getvalue().splitlines() if "\u2588" in line)
+    assert bar.count("\u2588") == 40
+    for code in (32, 34, 35):  # train, start, recover
+        assert f"\x1b[{code}m\u2588" in bar
+
+
+def test_no_colour_means_no_escape_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.report.screen import console, plain
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    made = console()
+    assert plain(made)
+    assert made.color_system is None
+
+
+def test_text_of_a_job_cannot_steer_the_terminal_or_rich() -> None:
+    nasty = "\x1b]0;owned\x07[red]x[/red]\nsecond line"
+    failure = Failure(
+        attempt=0, at=NS, category=nasty, owner="user", retry="no", root_rank=None, evidence=nasty
+    )
+    line = Line().add("train.effective", 9).add("recover.downtime", 3)
+    ledger = ledger_of(line, run=nasty, steps=5, failures=(failure,), notes=(nasty,))
+    for show in (summary, full):
+        text = shown(show, ledger, width=200)
+        assert "\x1b" not in text
+        assert "[red]x[/red] second line" in text
+
+
+def test_a_narrow_terminal_cuts_no_command() -> None:
+    text = shown(summary, dataclasses.replace(killed(), run="a" * 80), width=40)
+    assert f"Next:  headway report headway/{'a' * 80} --html\n" in text
+
+
+def test_a_path_with_a_space_can_be_pasted() -> None:
+    out = io.StringIO()
+    summary(killed(), "my runs/x", Console(file=out, width=100, _environ={}))
+    assert "headway report 'my runs/x' --html" in out.getvalue()
+
+
+def test_an_encoding_without_unicode_still_prints() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    ledger = dataclasses.replace(killed(), run="\u00e9t\u00e9", notes=("na\u00efve",))
+    full(ledger, "x", Console(file=out, width=100, _environ={}))
+    out.flush()
+    assert b"na?ve" in out.buffer.getvalue()
+
+
+def test_the_rank_that_differs_is_named() -> None:
+    usual = Line().add("train.effective", 90).add("waste.blocked", 10)
+    slow = Line().add("train.effective", 90).add("waste.data_stall", 10)
+    ranks = (rank_of(0, usual, 1), rank_of(1, slow, 1, "node-7"), rank_of(2, usual, 1))
+    text = shown(full, ledger_of(usual, ranks=ranks, steps=1))
+    assert "rank 1 on node-7: 10.0 s more of waste.data_stall than the median rank" in text
+
+
+def test_a_good_run_gets_no_advice() -> None:
+    line = Line().add("start.pt2_compile", 1).add("train.effective", 999)
+    assert "Largest loss" not in shown(summary, ledger_of(line, steps=10))
+    assert "Largest loss" in shown(summary, killed())
