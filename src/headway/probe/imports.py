@@ -80,10 +80,7 @@ class Watch:
         def exec_module(module: ModuleType) -> None:
             self._exec(run, module, name, hooked)
 
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: left alone
-            return spec
+        loader.exec_module = exec_module
         return spec
 
     def _ask_others(self, name: str, path: Any, target: Any) -> Any:

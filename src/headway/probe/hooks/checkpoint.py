@@ -196,15 +196,13 @@ def install_dcp_save(saver: ModuleType) -> None:
 def _follow(result: Any, path: str | None, step: int, start: int) -> None:
     """The upload goes on behind the loop; it is durable when its future is done."""
     future = getattr(result, "upload_completion", result)
-    key = f"{step}:{start}"
+    recorder.emit("saving", path=path, step=step)
 
     def done(finished: Any) -> None:
         _uploading.discard(path)
         failed = finished.exception() is not None
         extra = {"error": "upload"} if failed else {"file": identity(path)}
-        recorder.span(
-            SAVE, start, monotonic_ns(), path=path, step=step, background=True, save=key, **extra
-        )
+        recorder.span(SAVE, start, monotonic_ns(), path=path, step=step, background=True, **extra)
 
     future.add_done_callback(lambda finished: guard("dcp.async_save", done, finished))
 
