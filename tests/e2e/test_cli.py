@@ -197,6 +197,23 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 5
 
 
+def test_ctrl_c_ends_torchrun_as_stopped(tmp_path: Path) -> None:
+    """The terminal signals the job alone, so the launcher learns of it from the agent's end."""
+    (tmp_path / "job.py").write_text(LOOP)
+    words = [HEADWAY, "run", "-o", "r", "--", str(BIN / "torchrun"), "--standalone", "job.py"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(HEADWAY, words, {**os.environ, **quiet_env(tmp_path)})
+    _read_until(terminal, b"training")
+    os.write(terminal, b"\x03")
+    _read_until(terminal, b"Next:")
+    os.waitpid(pid, 0)
+    ledger = load(tmp_path / "r").ledger
+    assert [a.outcome for a in ledger.attempts] == ["stopped"]
+    assert ledger.failures == ()
+
+
 def _read_until(terminal: int, word: bytes) -> bytes:
     seen = b""
     end = time.monotonic() + 60

@@ -195,9 +195,24 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
         return "running"
     if launch.exit_code == 0:
         return "completed"
-    if launch.stop_signal == signal.SIGINT:
-        return "stopped"
-    return "preempted" if launch.stop_signal is not None else "failed"
+    if launch.stop_signal is None:
+        return "stopped" if _interrupted(draft) else "failed"
+    return "stopped" if launch.stop_signal == signal.SIGINT else "preempted"
+
+
+def _interrupted(draft: Draft) -> bool:
+    """Ctrl-C in a terminal: it signals the job alone, so only the job can tell."""
+    if draft.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
+        return True
+    journals = [*draft.agents, *(life.journal for life in draft.lives)]
+    errors = [
+        (str(e.get("type")), str(e.get("message"))) for j in journals for e in j.named("error")
+    ]
+    return any(
+        kind == "KeyboardInterrupt"
+        or (kind.endswith("SignalException") and text.endswith(f"signal: {signal.SIGINT.value}"))
+        for kind, text in errors
+    )
 
 
 def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
