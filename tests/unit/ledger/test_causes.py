@@ -53,7 +53,6 @@ def test_of_an_exception(kind: str, message: str, category: str) -> None:
         (139, "native_crash", "SIGSEGV"),
         (134, "native_crash", "SIGABRT"),
         (137, "unknown", "SIGKILL"),
-        (130, "user_cancel", "SIGINT"),
         (-63, "unknown", "signal 63"),
     ],
 )
@@ -123,3 +122,25 @@ def test_a_stopped_run_did_not_fail() -> None:
     launcher.event("signal", 8, signal=2)
     launcher.exit(9, code=130)
     assert job.ledger().failures == ()
+
+
+@pytest.mark.parametrize("code", [130, -2])
+def test_ctrl_c_is_no_failure(code: int) -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    job.process(0).train(1, 3, 5, 1)
+    launcher.exit(9, code=code)
+    ledger = job.ledger()
+    assert (ledger.attempts[0].outcome, ledger.failures) == ("stopped", ())
+
+
+def test_ctrl_c_of_torchrun_is_told_by_its_agent() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    agent = job.process(0, rank=None)
+    agent.event("agent", 1, name="START")
+    kind = "torch.distributed.elastic.multiprocessing.api.SignalException"
+    agent.event("error", 9, type=kind, message="Process 7 got signal: 2")
+    job.process(1).train(1, 3, 5, 1)
+    launcher.exit(9, code=1)
+    assert job.ledger().attempts[0].outcome == "stopped"
