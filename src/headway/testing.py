@@ -51,9 +51,9 @@ class FakeJournal:
         """True seconds on this host's journal clock."""
         return round((seconds + self.host.monotonic) * NS)
 
-    def event(self, name: str, t: float, **fields: Any) -> None:
+    def event(self, ev: str, t: float, **fields: Any) -> None:
         """Any event that needs no more than a time."""
-        self.lines.append({"ev": name, "t": self.at(t), **fields})
+        self.lines.append({"ev": ev, "t": self.at(t), **fields})
 
     def open(self, name: str, t: float, *, th: int = 0, **fields: Any) -> int:
         """A span begins; returns its id."""

@@ -209,6 +209,8 @@ def _fill(journal: Journal, records: Iterable[dict[str, Any]]) -> None:
                 span = opened[_count(record["id"])]
                 span.end = max(record["t"], span.start)
                 span.fields.update(_extra(record))
+            elif kind == "detail":
+                opened[_count(record["id"])].fields.update(_extra(record))
             elif kind == "span":
                 span = _span(record, max(_count(record["end"]), record["t"]))
                 journal.spans.append(span)

@@ -148,9 +148,11 @@ def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
         return None
     thread = _stepping_thread(life)
     before = [s for s in spans if s.start < first and s.thread == thread and not s.background]
-    stages = [s.end for s in before if s.name not in _NOT_A_STAGE]
-    imports = [s.end for s in before if s.name == "import"]
-    prepared = min(max([*stages, *imports, life.begin]), first)
+    compiles = [s for s in before if s.name in ("compile", "compile_import")]
+    stages = [s for s in before if s.name == "import" or s.name not in _NOT_A_STAGE]
+    # A compile imports and builds modules too: that is no preparation for the first batch.
+    ends = [s.end for s in stages if not any(c.start <= s.start < c.end for c in compiles)]
+    prepared = min(max([*ends, life.begin]), first)
     waits = sorted(s.end for s in before if s.name == "data_wait" and s.end >= prepared)
     if waits:
         return min(waits[0], first)

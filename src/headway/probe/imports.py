@@ -35,6 +35,7 @@ HOOKED = frozenset(
         "torch.multiprocessing.spawn",
         "torch._dynamo",
         "torch._dynamo.callback",
+        "torch._dynamo.utils",
         "torch._inductor.compile_fx",
         "torch.export",
         "torch.jit._serialization",

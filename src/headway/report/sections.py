@@ -28,6 +28,8 @@ SHOWN = 5  # items of a list; the HTML report has more
 def who(failure: Failure) -> str:
     """Which rank failed, and how."""
     rank = "" if failure.root_rank is None else f"rank {failure.root_rank} "
+    if failure.category == "unknown":  # then what was seen says more than the word
+        return one_line(failure.evidence, 80)
     return f"{rank}{failure.category}"
 
 

@@ -36,6 +36,7 @@ TABLE = {
     "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
     "torch.multiprocessing.spawn": "distributed:install_spawn",
     "torch._dynamo.callback": "dynamo:install",
+    "torch._dynamo.utils": "dynamo:install_utils",
     "torch.export": "publish:install_export",
     "torch.jit._serialization": "publish:install_jit",
     "torch._inductor": "publish:install_inductor",

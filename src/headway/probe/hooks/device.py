@@ -38,6 +38,8 @@ _cuda: Any = None
 
 def install(cuda: ModuleType) -> None:
     """torch.cuda"""
+    if not hasattr(sys.modules["torch"]._C, "_cuda_init"):
+        return  # a build without CUDA
     wrap(cuda, "_lazy_init", _lazy_init)
     pace.on_step.append(lambda t: guard("device", settle))
     pace.on_wait.append(lambda *wait: bool(guard("device", _waited, *wait)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from headway.probe.hooks import enter, leave, wrap
 from headway.probe.recorder import guard, recorder
+
+SPAN = "compile"
 
 PARTS = {
     "dynamo": "dynamo_cumulative_compile_time_us",
@@ -18,34 +21,33 @@ PARTS = {
 
 
 class Compiles:
-    """The outermost compile that is going on, if any."""
+    """The outermost compile that is going on, and the last one of each frame."""
 
     def __init__(self) -> None:
         self.span: int | None = None
-        self.seen: Any = None  # the last metrics entry that was told already
+        self.last: dict[str, int] = {}  # compile id -> its newest span
 
     def begun(self, args: Any) -> None:
         """torch calls this at the start of an outermost compile."""
         recorder.start()
         trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
-        self.span = recorder.begin(
-            "compile", trigger=trigger, compile_id=str(getattr(args, "compile_id", ""))
-        )
+        compile_id = str(getattr(args, "compile_id", ""))
+        self.span = enter(SPAN, "dynamo", trigger=trigger, compile_id=compile_id)
+        self.last[compile_id] = self.span
 
     def ended(self, args: Any) -> None:
-        """And this at its end; what it was stands in dynamo's metrics by then."""
-        if self.span is None:
-            return
+        """And this at its end."""
         span, self.span = self.span, None
-        recorder.end(span, **(guard("dynamo", self._metrics) or {}))
+        leave(SPAN, span)
 
-    def _metrics(self) -> dict[str, Any]:
-        utils = sys.modules.get("torch._dynamo.utils")
-        recorded = getattr(utils, "_compilation_metrics", None)
-        if not recorded or recorded[-1] is self.seen:
-            return {}
-        self.seen = recorded[-1]
-        return describe(self.seen)
+    def measured(self, metrics: Any) -> None:
+        """Soon after that dynamo knows what it was; nested compiles are left out."""
+        span = self.last.get(str(getattr(metrics, "compile_id", "")))
+        if span is not None:
+            recorder.emit("detail", id=span, **describe(metrics))
+
+
+compiles = Compiles()
 
 
 def describe(metrics: Any) -> dict[str, Any]:
@@ -69,7 +71,19 @@ def describe(metrics: Any) -> dict[str, Any]:
 
 def install(callback: ModuleType) -> None:
     """torch._dynamo.callback"""
-    compiles = Compiles()
     handler = callback.callback_handler
     handler.register_start_callback(lambda args: guard("dynamo", compiles.begun, args))
     handler.register_end_callback(lambda args: guard("dynamo", compiles.ended, args))
+
+
+def install_utils(utils: ModuleType) -> None:
+    """torch._dynamo.utils"""
+
+    def record(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        recorded = utils._compilation_metrics
+        if recorded:
+            guard("dynamo", compiles.measured, recorded[-1])
+        return result
+
+    wrap(utils, "record_compilation_metrics", record)

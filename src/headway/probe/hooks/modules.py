@@ -27,7 +27,9 @@ class Construction:
 
     def module_begun(self) -> None:
         """A module's `__init__` has been entered."""
-        if self.span is None and not inside(SPAN) and recorder.thread() == 0:
+        if self.span is not None or inside(SPAN) or inside("compile"):
+            return
+        if recorder.thread() == 0:
             recorder.start()
             self.span = recorder.begin(SPAN, what="nn.Module")
             self.last = monotonic_ns()

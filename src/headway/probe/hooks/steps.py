@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 
 from headway.probe import imports, pace
+from headway.probe.hooks import spanned
 from headway.probe.recorder import recorder
 
 
 def torch_loaded(torch: ModuleType) -> None:
     """`import torch` is done."""
     pace.grad_enabled = torch.is_grad_enabled
+    spanned(torch, "compile", "compile_import")  # the call compiles nothing yet, but imports much
     if recorder.rank is not None:
         recorder.start()
 

@@ -1,0 +1,228 @@
+"""The documentation against the code: what is renamed or added there must be written there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import VERBS
+from headway.journal import pulse, writer
+from headway.ledger import causes, rank
+from headway.ledger.leaves import LEAVES, TRAINER_STAGES
+from headway.ledger.model import NS
+from headway.ledger.run import load
+from headway.probe.imports import HOOKED
+from headway.settings import INTERNAL, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def source() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+
+
+def code(name: str, heading: str) -> str:
+    """The first Python block below a heading."""
+    found = re.search(rf"^## {heading}$.*?```python\n(.*?)```", page(name), re.S | re.M)
+    assert found is not None, f"{name} has no Python block below {heading!r}"
+    return found[1]
+
+
+def table(name: str) -> list[list[str]]:
+    """The cells of every table row of a page, without back-ticks."""
+    rows = [line for line in page(name).splitlines() if line.startswith("| ")]
+    return [[cell.strip().replace("`", "") for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def code_names(text: str) -> set[str]:
+    """Everything that stands in back-ticks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_every_leaf_is_explained(leaf: str) -> None:
+    assert f"| `{leaf}` |" in page("metric.md")
+
+
+def test_the_thresholds_are_those_of_the_ledger() -> None:
+    text = page("metric.md")
+    assert f"| `HANG_FLOOR` | {rank.HANG_FLOOR // NS} s |" in text
+    assert f"| `HANG_FLOOR_BUSY` | {rank.HANG_FLOOR_BUSY // NS} s |" in text
+    assert f"| `MANY_STEPS` | {rank.MANY_STEPS} |" in text
+
+
+def test_every_category_of_failure_that_can_come_is_explained() -> None:
+    told = {row[0]: tuple(row[1:3]) for row in table("metric.md")}
+    given = set(re.findall(r'"(\w+)"', (ROOT / "src/headway/ledger/causes.py").read_text()))
+    possible = {c for c in causes.OWNERS if source().count(f'"{c}"') > 1 and c in given}
+    assert possible <= told.keys()
+    assert {c: told[c] for c in possible} == {c: causes.OWNERS[c] for c in possible}
+
+
+def test_the_worked_example_is_right() -> None:
+    names: dict[str, Any] = {}
+    exec(code("metric.md", "Worked example"), names)
+    ledger = names["ledger"]
+    told: dict[str, float] = {}
+    for row in table("metric.md"):
+        between = re.fullmatch(r"([\d.]+) to ([\d.]+)", row[0])
+        if between:
+            told[row[1]] = told.get(row[1], 0.0) + float(between[2]) - float(between[1])
+    assert told == ledger.to_dict()["buckets"]
+    text = page("metric.md").replace("\n", " ")
+    assert f"{ledger.ett_percent:.1f} %; failure 28 s, {ledger.failure_percent:.1f} %" in text
+    assert f"idleness 12 s, {ledger.idleness_percent:.1f} %" in text
+    assert (ledger.time_to_start, ledger.time_to_recover) == (8 * NS, (17 * NS,))
+    assert (ledger.steps, ledger.ranks[0].steps) == (100, 111)
+
+
+def written_events() -> set[str]:
+    """Every `ev` that the code writes, or looks for."""
+    text = source()
+    written = re.findall(r'"ev":\s*"(\w+)"', text) + re.findall(r'emit\(\s*"(\w+)"', text)
+    calls = re.findall(r"\.named\(([^)]*)\)", text)
+    return {*written, *(name for call in calls for name in re.findall(r'"(\w+)"', call))}
+
+
+def test_the_events_were_found() -> None:
+    assert {"head", "open", "close", "span", "steps", "exit", "spawn", "death"} <= written_events()
+
+
+@pytest.mark.parametrize("event", sorted(written_events()))
+def test_every_event_is_in_the_table_of_events(event: str) -> None:
+    below = page("journal.md").partition("## Events")[2].partition("### head")[0]
+    assert f"`{event}`" in below
+
+
+def test_every_field_of_a_head_is_explained() -> None:
+    told = code_names(page("journal.md").partition("### head")[2].partition("### Spans")[0])
+    launcher = {"launch", "index", "allocated", "queued", "scheduler_job", "requeues", "fs"}
+    process = {"rank", "world", "local_rank", "restart", "helper", "torch"}
+    assert (writer.head("process").keys() | launcher | process) - {"ev"} <= told
+
+
+def test_every_span_has_its_leaves() -> None:
+    below = page("journal.md").partition("### Spans")[2].partition("### steps")[0]
+    not_written = {"pt2_compile", "get_first_batch_data"}  # their spans have names of their own
+    assert {*rank._BEFORE, *rank._AFTER} - not_written <= code_names(below)
+
+
+def test_every_cell_of_the_pulse_page_is_explained() -> None:
+    told = {row[1]: row[0] for row in table("journal.md") if row[0].isdecimal()}
+    sizes = ("CELLS", "MAGIC", "SIZE")
+    cells = {k: v for k, v in vars(pulse).items() if k.isupper() and k not in sizes}
+    assert len(cells) == pulse.CELLS
+    assert told == {name: str(number) for name, number in cells.items()}
+
+
+def test_a_journal_can_be_written_by_the_book(tmp_path: Path) -> None:
+    script = tmp_path / "write.py"
+    script.write_text(code("journal.md", "Writing one"))
+    subprocess.run([sys.executable, "-I", script, tmp_path / "run"], check=True, timeout=60)
+    ledger = load(tmp_path / "run").to_dict()
+    assert ledger["notes"] == ["run.json is missing or damaged"]
+    assert ledger["buckets"] == {
+        "start.train_module_creation": 2.0,
+        "start.get_first_batch_data": 1.0,
+        "train.effective": 6.0,
+        "waste.checkpoint_block": 1.0,
+    }
+
+
+@pytest.mark.parametrize("module", sorted(HOOKED))
+def test_every_module_that_is_touched_is_listed(module: str) -> None:
+    watched = page("probe.md").partition("## What is watched")[2].partition("\n## ")[0]
+    assert module in code_names("\n".join(row.split(" | ")[0] for row in watched.splitlines()))
+
+
+def patched_names() -> set[str]:
+    """Every name that a hook puts a wrapper on, and every method that it replaces."""
+    text = "\n".join(p.read_text() for p in (ROOT / "src/headway/probe/hooks").glob("*.py"))
+    found = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)
+    looped = re.findall(r"for name in \(([^)]*)\):\s+\w[^\n]*(?:getattr|spanned)\(", text)
+    return {*found, *(name for names in looped for name in re.findall(r'"(\w+)"', names))}
+
+
+def test_every_patch_is_listed() -> None:
+    watched = page("probe.md").partition("## What is watched")[2].partition("\n## ")[0]
+    names = patched_names()
+    assert {"save", "init_process_group", "to", "no_grad", "export"} <= names
+    told = {part for text in code_names(watched) for part in text.split(".")}
+    assert names <= told
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_shown(verb: str) -> None:
+    assert f"| `headway {verb}` |" in page("reports.md")
+
+
+def test_every_setting_and_variable_is_explained() -> None:
+    rows = {row[0]: row for row in table("settings.md")}
+    for field in fields(Settings):
+        assert rows[field.name][2] == f"HEADWAY_{field.name.upper()}"
+    known = {*INTERNAL, *re.findall(r'"(HEADWAY_[A-Z_]+)"', source())}
+    assert known - {"HEADWAY_"} <= code_names(page("settings.md"))
+
+
+def test_the_sdk_page_names_all_that_is_public() -> None:
+    import headway
+
+    text = page("sdk.md")
+    for name in headway.__all__:
+        assert name == "__version__" or f"headway.{name}" in text
+    assert set(TRAINER_STAGES) <= code_names(text)
+
+
+def test_the_readme_shows_the_two_commands_and_its_picture() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text and "make test" in text
+    for target in re.findall(r"\]\(((?!http)[^)#]+)", text):
+        assert (ROOT / target).exists(), target
+    assert (DOCS / "images" / "report.png").stat().st_size < 400_000
+
+
+def benchmark_rows() -> Iterator[str]:
+    """The rows of docs/benchmarks.md, from the results."""
+    cost = json.loads((RESULTS / "recorder.json").read_text())
+    for name, ns in cost["ns_per_step"].items():
+        yield f"| {name} | {ns:,.0f} ns |"
+    for name, ns in cost["loop_ns"].items():
+        yield f"| {name} | {ns / 1000:.1f} µs |"
+    for name, ms in cost["start_ms"].items():
+        yield f"| {name} | {ms:.1f} ms |"
+    for row in json.loads((RESULTS / "ledger.json").read_text())["rows"]:
+        yield (
+            f"| {row['steps']:,} | {row['step_ms']} ms | {row['lines']:,} | {row['seconds']:.2f} s "
+            f"| {row['peak_mb']:.0f} MB | {row['json_loads_seconds']:.2f} s |"
+        )
+    for row in json.loads((RESULTS / "truth_against_peers.json").read_text())["rows"]:
+        peer = row["ml_goodput_measurement"]
+        yield (
+            f"| {row['scenario']} | {row['truth']:.1f} | {row['headway']['ett']:.1f} "
+            f"| {peer['ett']:.1f} | {peer['sum']:.1f} |"
+        )
+
+
+def test_the_benchmark_figures_are_those_that_were_measured() -> None:
+    told = page("benchmarks.md").splitlines()
+    missing = [row for row in benchmark_rows() if row not in told]
+    assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
+    cost = json.loads((RESULTS / "recorder.json").read_text())
+    step = cost["ns_per_step"]["headway, step and batch"] / 1000
+    start = cost["start_ms"]["interpreter, with the probe"] - cost["start_ms"]["interpreter, bare"]
+    readme = (ROOT / "README.md").read_text()
+    assert f"{step:.2f} µs" in readme and f"{start:.1f} ms" in readme
