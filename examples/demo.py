@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parent
-BIN = Path(sys.executable).parent
+EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
+BIN = Path(os.path.relpath(Path(sys.executable).parent))
 LOST_S = 3.0  # seconds of training between the checkpoint and the kill
 TRAIN = (
     "--steps 400 --save-every 100 --log-every 50 --data-warmup 3 --data-rate 20 --eval-every 200"
@@ -74,7 +74,7 @@ def main() -> int:
         kill_rank_after_checkpoint(job, rank=1, checkpoints=checkpoints)
         code = job.wait()
     print(f"\nThe report: {run / 'report.html'}")
-    print(f"Next, type: {os.path.relpath(BIN / 'headway')} report {run}")
+    print(f"Next, type: {BIN / 'headway'} report {run}")
     return code
 
 

@@ -12,7 +12,14 @@ from typing import Any
 from headway.errors import MissingExtra, UsageError
 
 # Read by the probe, in processes that load none of this: see headway/probe/__init__.py.
-INTERNAL = ("HEADWAY_DIR", "HEADWAY_LAUNCH", "HEADWAY_OWNER", "HEADWAY_RUN", "HEADWAY_STRICT")
+INTERNAL = (
+    "HEADWAY_DIR",
+    "HEADWAY_LAUNCH",
+    "HEADWAY_OFF",
+    "HEADWAY_OWNER",
+    "HEADWAY_RUN",
+    "HEADWAY_STRICT",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

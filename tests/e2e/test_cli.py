@@ -108,8 +108,9 @@ def test_a_name_in_use_is_kept_unless_forced(tmp_path: Path) -> None:
     "identity", [{"HEADWAY_RUN": "nightly"}, {"SLURM_JOB_ID": "42"}, {"TORCHELASTIC_RUN_ID": "e1"}]
 )
 def test_requeued_jobs_are_one_run(tmp_path: Path, identity: dict[str, str]) -> None:
-    assert call(tmp_path, "run", "--", "sh", "-c", "exit 1", env=identity).returncode == 1
-    assert call(tmp_path, "run", "--", "true", env=identity).returncode == 0
+    once = ("run", "--", "sh", "-c", "test -e ran && exit 0; touch ran; exit 1")
+    assert call(tmp_path, *once, env=identity).returncode == 1
+    assert call(tmp_path, *once, env=identity).returncode == 0
     (folder,) = (tmp_path / "headway").iterdir()
     ledger = load(folder).ledger
     assert [a.outcome for a in ledger.attempts] == ["failed", "completed"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import BIN, Done, Runner, close, job, python
+from headway.ledger.run import load
+
+from .conftest import BIN, Done, Runner, close, job, python, quiet_env
 
 
 def agree(done: Done, expected: dict[str, float]) -> None:
@@ -138,3 +143,38 @@ def test_transformers_killed_and_resumed(run_job: Runner) -> None:
     assert ledger.steps == 20
     assert ledger.batches_per_step is not None
     assert round(ledger.batches_per_step) == 2  # it reads one batch ahead
+
+
+def test_one_launcher_on_each_node_is_one_run(tmp_path: Path) -> None:
+    """`srun headway run -- torchrun --nnodes 2 ...`: two launchers, one launch, one attempt."""
+    env = {**os.environ, **quiet_env(tmp_path), "HEADWAY_RUN": "both"}
+    (tmp_path / "job.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "o = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(20):\n"
+        "    net(torch.ones(2, 4)).sum().backward(); time.sleep(0.03); o.step()\n"
+        "dist.destroy_process_group()\n"
+    )
+    headway = [str(BIN / "headway"), "run", "--name", "both", "--"]
+    torchrun = [str(BIN / "torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
+    where = ["--master-addr", "127.0.0.1", "--master-port", env["PORT"]]
+    nodes = [
+        subprocess.Popen(
+            [*headway, *torchrun, *where, "--node-rank", str(node), "job.py"],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in (0, 1)
+    ]
+    outputs = [node.communicate(timeout=100)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    ledger = load(tmp_path / "headway" / "both").ledger
+    assert len(list((tmp_path / "headway" / "both" / "journal").glob("launcher-*.jsonl"))) == 2
+    assert [(a.outcome, a.ranks) for a in ledger.attempts] == [("completed", (0, 1))]
+    assert ledger.steps == 20
+    assert sum(ledger.buckets.values()) == ledger.wall

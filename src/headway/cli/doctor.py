@@ -103,6 +103,8 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         ("data_wait", "waits for data"),
         ("checkpoint_load", "checkpoint loads"),
         ("checkpoint_save", "checkpoint saves"),
+        ("compile", "compiles"),
+        ("evaluation", "evaluation between steps"),
     ):
         yield Check(name in names, text, "this hook found nothing to hold on to in this torch")
     for event in journal.named("note"):

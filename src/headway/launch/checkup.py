@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def main() -> None:
-    """Five steps with a save, a load, an evaluation and a process group of one."""
+    """Five steps: a process group of one, a compile, a save, a load and an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         train(folder)
     print(sys.version.split()[0], torch.__version__, torch.cuda.is_available())
@@ -27,9 +27,14 @@ def train(folder: str) -> None:
     path = os.path.join(folder, "checkpoint.pt")
     torch.save(model.state_dict(), path)
     torch.load(path)
+    forward = torch.compile(model, backend="eager")
     for (batch,) in rows:
-        model(batch).sum().backward()
+        forward(batch).sum().backward()
         optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            model(batch)
+        model.train()
     torch.save(model.state_dict(), path)
     torch.distributed.destroy_process_group()
 

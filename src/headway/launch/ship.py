@@ -5,26 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
-from headway.errors import MissingExtra, UsageError
+from headway.journal.remote import filesystem
 
 EVERY = 30.0  # seconds between two rounds
-
-
-def filesystem(url: str) -> tuple[Any, str]:
-    """The file system behind a URL and the path on it."""
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtra(
-            f"a target such as {url} needs fsspec; type: pip install fsspec"
-        ) from None
-    try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-        return found
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"cannot use the target {url}: {error}") from None
 
 
 class Shipper:

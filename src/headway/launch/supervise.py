@@ -16,6 +16,7 @@ import headway
 from headway import probe
 from headway.errors import UsageError
 from headway.journal.writer import Writer, head, now
+from headway.launch import together
 from headway.launch.target import Target
 from headway.launch.watch import Watch
 
@@ -42,7 +43,8 @@ def check(command: Sequence[str]) -> None:
 
 def supervise(command: Sequence[str], target: Target) -> int:
     """Run the command to its end; returns its exit code as a shell would give it."""
-    writer = Writer(str(target.journal / f"launcher-{target.launch}.jsonl"), os.getpid())
+    name = f"launcher-{target.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
+    writer = Writer(str(target.journal / name), os.getpid())
     first = head("launcher", launch=target.launch, index=target.index)
     first |= {**_scheduler(os.environ), "fs": writer.file_clock()}
     writer.write(first)
@@ -56,6 +58,7 @@ def supervise(command: Sequence[str], target: Target) -> int:
     code = 128 - status if status < 0 else status
     writer.write({"ev": "exit", "t": ended, "code": status})
     writer.close()
+    together.leave(target.journal, target.launch)
     return code
 
 

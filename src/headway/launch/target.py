@@ -7,14 +7,16 @@ import os
 import shutil
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headway import __version__
 from headway.errors import RunExists, TargetUnwritable, UsageError
+from headway.journal import remote
 from headway.journal.folder import JOURNAL, RUN_JSON, read_identity, write_atomically
+from headway.launch import together
 
 # Jobs that a scheduler or torchrun starts again keep these, so their launches are one run.
 IDENTITIES = (
@@ -54,18 +56,19 @@ def prepare(
     identity = _identity(env)
     url = output if output and "://" in output else None
     if url is not None:
-        _check_url(url)
+        remote.filesystem(url)  # before the job starts, not when it has ended
     run = name or (Path(output.rstrip("/")).name if output else identity) or _fresh(command)
     if "/" in run or run in (".", "..") or not run.isprintable():
         raise UsageError(f"the run name {run!r} cannot be a folder's name; give another --name")
     folder = Path(output) if output and url is None else Path("headway") / run
-    if folder.exists() and not (name or output or identity):
-        folder = _unused(folder)
+    if not (name or output):
+        folder = _own(folder, identity, command)
         run = folder.name
     known = _join(folder, run, identity, force)
     _write(folder, run, identity, command, url, known)
-    index = len(list((folder / JOURNAL).glob("launcher-*.jsonl")))
-    return Target(run=run, folder=folder, url=url, launch=uuid.uuid4().hex[:12], index=index)
+    launch = together.take(folder / JOURNAL, env)
+    before = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
+    return Target(run=run, folder=folder, url=url, launch=launch, index=len(before - {launch}))
 
 
 def _identity(env: Mapping[str, str]) -> str | None:
@@ -84,18 +87,35 @@ def _fresh(command: Sequence[str]) -> str:
     return f"{clean}-{time.strftime('%m%d-%H%M%S')}"
 
 
-def _unused(folder: Path) -> Path:
-    number = 2
-    while folder.with_name(f"{folder.name}-{number}").exists():
+def _own(folder: Path, identity: str | None, command: Sequence[str]) -> Path:
+    """The first of run, run-2, ... that is free, or is this very job's: one Slurm job may have
+    several trainings, and each of them may be started again."""
+    number, found = 1, folder
+    while found.exists():
+        known = _identity_of(found)
+        same = identity is not None and known.get("identity") == identity
+        if same and known.get("command") == list(command):
+            break
         number += 1
-    return folder.with_name(f"{folder.name}-{number}")
+        found = folder.with_name(f"{folder.name}-{number}")
+    return found
+
+
+def _identity_of(folder: Path) -> dict[str, Any]:
+    """What run.json says; another node may be just about to write it."""
+    for _ in range(40):
+        known = read_identity(folder)
+        if known or not (folder / JOURNAL).is_dir() or any((folder / JOURNAL).iterdir()):
+            return known
+        time.sleep(0.05)
+    return {}
 
 
 def _join(folder: Path, run: str, identity: str | None, force: bool) -> bool:
     """Whether the folder is there already and is this very run."""
     if not folder.exists():
         return False
-    known = read_identity(folder)
+    known = _identity_of(folder)
     if identity is not None and known.get("identity") == identity:
         return True
     is_run = (folder / JOURNAL).is_dir()
@@ -143,12 +163,6 @@ def _write(
         raise TargetUnwritable(
             f"cannot write to {folder}: {error.strerror}; give a folder you may write with -o"
         ) from None
-
-
-def _check_url(url: str) -> None:
-    from headway.launch.ship import filesystem
-
-    filesystem(url)
 
 
 def adopt() -> tuple[Path, str]:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from headway.journal import pulse
 from headway.journal.writer import Writer, now
+from headway.launch import together
 
+REFRESH_NS = 5_000_000_000
 ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
 
 
@@ -22,6 +24,7 @@ class Watch:
         self._stop, self._wake = os.pipe()
         self._known: set[str] = set(os.listdir(journal))
         self._fds: dict[int, int] = {}
+        self._refresh_at = 0
         self._poll = select.poll()
         self._poll.register(self._stop, select.POLLIN)
         self._host = os.uname().nodename
@@ -45,6 +48,9 @@ class Watch:
     def _round(self) -> bool:
         """Wait for deaths; False when the command has ended and all of them are written."""
         self.writer.cells[pulse.ALIVE] = now()
+        if now() >= self._refresh_at:
+            together.refresh(self.journal)
+            self._refresh_at = now() + REFRESH_NS
         self._find_new()
         ended = False
         for fd, _ in self._poll.poll(ROUND_MS):
@@ -60,7 +66,12 @@ class Watch:
         for name in set(os.listdir(self.journal)) - self._known:
             self._known.add(name)
             host, _, rest = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
-            if not name.endswith(".jsonl") or host != self._host or not rest.isdecimal():
+            if (
+                name.startswith("launcher-")
+                or not name.endswith(".jsonl")
+                or host != self._host
+                or not rest.isdecimal()
+            ):
                 continue
             try:
                 fd = os.pidfd_open(int(rest))

@@ -71,7 +71,7 @@ def account(
         started_at=_started_at(ordered, axis, zero),
         running=bool(drafts) and drafts[-1].outcome == "running",
         command=_command(launchers),
-        exit_code=launches[-1].exit_code if launches else None,
+        exit_code=_shell_code(launches[-1].exit_code) if launches else None,
         batches_per_step=figures.batches_per_step(drafts),
         facts=dict(facts or {}),
     )
@@ -230,3 +230,8 @@ def _command(launchers: Sequence[Journal]) -> tuple[str, ...]:
             if isinstance(event.get("command"), list):
                 return tuple(str(word) for word in event["command"])
     return ()
+
+
+def _shell_code(status: int | None) -> int | None:
+    """As a shell gives it, and `headway run` returns it: 143 for a death by signal 15."""
+    return 128 - status if status is not None and status < 0 else status

@@ -24,7 +24,7 @@ class Launch:
     end: int
     exit_code: int | None
     ended: bool
-    journal: Journal | None = None
+    journals: tuple[Journal, ...] = ()
     allocated: int | None = None
     queued: int | None = None
     stop_signal: int | None = None
@@ -56,7 +56,10 @@ def find_launches(
 ) -> list[Launch]:
     """Every launch, in order; one is made up for processes whose launcher left no journal."""
     known = {x.launch for x in launchers}
-    launches = [_launch(x, processes, axis) for x in launchers]
+    groups: dict[str, list[Journal]] = {}
+    for launcher in launchers:
+        groups.setdefault(launcher.launch, []).append(launcher)
+    launches = [_launch(group, processes, axis) for group in groups.values()]
     for name in sorted({p.launch for p in processes} - known):
         members = [p for p in processes if p.launch == name]
         begin = min(axis.at(p, p.begin) for p in members)
@@ -71,30 +74,34 @@ def find_launches(
     return launches
 
 
-def _launch(launcher: Journal, processes: Sequence[Journal], axis: Axis) -> Launch:
-    members = [p for p in processes if p.launch == launcher.launch]
-    exit_ = next(launcher.named("exit"), None)
-    begin = axis.at(launcher, launcher.begin)
-    end = axis.at(launcher, exit_["t"] if exit_ else launcher.last_sign())
-    if exit_ is None:
-        end = max([end, *(axis.at(p, p.last_sign()) for p in members)])
+def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) -> Launch:
+    """From the launchers of one launch: one, or one on each node."""
+    members = [p for p in processes if p.launch == group[0].launch]
+    exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
+    begin = min(axis.at(x, x.begin) for x in group)
+    ends = [axis.at(x, event["t"]) for x, event in exits]
+    if len(exits) < len(group):
+        ends += [axis.at(x, x.last_sign()) for x in (*group, *members)]
+    codes = [event.get("code") for _, event in exits]
     launch = Launch(
-        name=launcher.launch,
+        name=group[0].launch,
         begin=begin,
-        end=max(end, begin),
-        exit_code=exit_.get("code") if exit_ else None,
-        ended=exit_ is not None,
-        journal=launcher,
+        end=max(*ends, begin),
+        exit_code=next((code for code in codes if code), codes[0] if codes else None),
+        ended=len(exits) == len(group),
+        journals=tuple(group),
     )
     for key in ("allocated", "queued"):
-        value = launcher.facts.get(key)
-        if type(value) is int and 0 < value <= launcher.wall:
-            since = axis.at(launcher, launcher.opened) - (launcher.wall - value)
-            setattr(launch, key, min(since, launch.begin))
-    told = next(launcher.named("signal"), None)
-    if told is not None:
-        launch.stop_signal = told.get("signal")
-        launch.stopped_at = axis.at(launcher, told["t"])
+        for launcher in group:
+            value = launcher.facts.get(key)
+            if type(value) is int and 0 < value <= launcher.wall:
+                since = axis.at(launcher, launcher.opened) - (launcher.wall - value)
+                setattr(launch, key, min(since, launch.begin, getattr(launch, key) or since))
+    told = [
+        (axis.at(x, e["t"]), str(x.name), e.get("signal")) for x in group for e in x.named("signal")
+    ]
+    if told:
+        launch.stopped_at, _, launch.stop_signal = min(told)
     return launch
 
 
@@ -218,11 +225,12 @@ def _interrupted(draft: Draft) -> bool:
 def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
     """When the first rank was seen to have died: by the launcher, by an agent, or by itself."""
     seen: list[int] = []
-    told = [_deaths(draft.launch.journal, axis)]
-    told += [_deaths(agent, axis, "worker_failed") for agent in draft.agents]
+    told = [(x.boot, _deaths(x, axis, "death")) for x in draft.launch.journals]
+    told += [(x.boot, _deaths(x, axis, "worker_failed")) for x in draft.agents]
     unclean = [life for life in draft.lives if not life.left_in_order]
     for life in unclean or draft.lives:
-        times = [deaths[life.journal.pid] for deaths in told if life.journal.pid in deaths]
+        who = life.journal
+        times = [deaths[who.pid] for boot, deaths in told if boot == who.boot and who.pid in deaths]
         seen += [t for t in times if t >= life.begin]
     if seen:
         return min(seen)
@@ -231,10 +239,8 @@ def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
     return max((life.last_sign for life in draft.lives), default=draft.launch.end)
 
 
-def _deaths(witness: Journal | None, axis: Axis, event: str = "death") -> dict[int, int]:
+def _deaths(witness: Journal, axis: Axis, event: str) -> dict[int, int]:
     """When each process was seen to die; a pid used twice keeps its last death."""
-    if witness is None:
-        return {}
     return {
         found["pid"]: axis.at(witness, found["t"])
         for found in witness.named(event)

@@ -43,6 +43,7 @@ _EXCEPTIONS = {
 }
 # What a rank says when another one has died: never the first cause.
 _PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "peer")
+_STORAGE = ("Input/output error", "Stale file handle", "Read-only file system")
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
@@ -73,13 +74,13 @@ def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Fail
 
 def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
     launch = draft.launch
+    if hung_ranks:  # whoever ended it then, and how
+        text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
+        return _Clue(False, 0, hung_ranks[0], "hang", text)
     if draft.outcome == "preempted" and launch.stop_signal is not None:
         name = _signal_name(launch.stop_signal)
         return _Clue(False, draft.end, -1, "preemption", f"the launcher was sent {name}")
     clues = [clue for life in draft.lives for clue in _clues(life, draft, axis)]
-    if hung_ranks:
-        text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
-        clues.append(_Clue(False, 0, hung_ranks[0], "hang", text))
     if clues:
         return min(clues)
     code = launch.exit_code
@@ -118,6 +119,8 @@ def _of_exception(kind: str, message: str) -> str:
     name = kind.rpartition(".")[2]
     if name == "OSError" and "No space left" in message:
         return "disk_full"
+    if name == "OSError" and any(text in message for text in _STORAGE):
+        return "storage"
     if name == "RuntimeError" and ("Timed out" in message or "timed out" in message):
         return "comm_timeout"
     return _EXCEPTIONS.get(name, "user_code")

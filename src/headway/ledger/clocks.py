@@ -34,8 +34,13 @@ def align(launchers: Sequence[Journal], processes: Sequence[Journal]) -> Axis:
     boots: dict[str, int] = {}  # one shift for each boot, whichever launch it is seen in
     end: int | None = None
     for launcher in launchers:
+        if launcher.name in axis.shifts:
+            continue
         end = _place_launcher(launcher, launchers[0], end, axis, boots)
-        _place_members(launcher, launcher, _members(launcher.launch, processes), axis, boots)
+        # Launchers of the same launch on other nodes are placed with the ranks beside them.
+        beside = [x for x in launchers if x.launch == launcher.launch and x is not launcher]
+        members = [*beside, *_members(launcher.launch, processes)]
+        _place_members(launcher, launcher, members, axis, boots)
     for launch in sorted({p.launch for p in processes} - {x.launch for x in launchers}):
         members = _members(launch, processes)
         reference = _first(members)
@@ -100,7 +105,7 @@ def _foreign(
     guess = home + _offset(_first(group), reference)
     tied = _by_process_group(local, group)
     shift = guess if tied is None else home + tied
-    if launcher is not None:
+    if launcher is not None and not any(member.role == "launcher" for member in group):
         shift = _within_launch(launcher, group, home, shift)
     if abs(shift - guess) > SLACK:
         axis.notes.append(

@@ -57,12 +57,10 @@ def _within(draft: Draft, t: int) -> int:
 
 def _nobody(draft: Draft, group: str) -> list[Segment]:
     """No rank left a journal: what the launcher did is known, and nothing else."""
-    launcher = draft.launch.journal
     spawned = draft.begin
-    if launcher is not None:
-        first = next(launcher.named("spawn"), None)
-        if first is not None:
-            spawned = draft.launch.begin + first["t"] - launcher.begin
+    for launcher in draft.launch.journals[:1]:
+        for event in launcher.named("spawn"):
+            spawned = draft.launch.begin + event["t"] - launcher.begin
     spawned = min(max(spawned, draft.begin), draft.end)
     return timeline.join(
         [

@@ -20,7 +20,7 @@ def collect(
 ) -> tuple[str, ...]:
     """One sentence each, without repeats, at most `LIMIT`."""
     notes = [*problems, *axis.notes]
-    if not any(launch.journal for launch in launches) and launches:
+    if not any(launch.journals for launch in launches) and launches:
         notes.append("no launcher's journal was found: starts and ends are the processes' own")
     for index, draft in enumerate(drafts):
         notes += _missing_ranks(index, draft)

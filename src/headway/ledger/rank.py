@@ -182,7 +182,8 @@ def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int
     first = life.first_step_end
     if first is None or train_start is None:
         return None
-    compiles = [min(s.end, first) for s in spans if s.name == "compile" and s.start < first]
+    names = ("compile", "compile_import")
+    compiles = [min(s.end, first) for s in spans if s.name in names and s.start < first]
     return max([train_start, *compiles])
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.journal import folder, reader
+from headway.journal import folder, reader, remote
 from headway.ledger.account import account
 from headway.ledger.model import Ledger
 
@@ -61,11 +62,19 @@ class Run:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read a run folder and compute its ledger, also while it is still running."""
+    """Read a run (a folder or a URL) and compute its ledger, also while it is still running."""
+    if "://" in str(path):
+        with tempfile.TemporaryDirectory() as copy:
+            remote.fetch(str(path), Path(copy))
+            return _load(Path(copy), str(path).rstrip("/").rpartition("/")[2])
     found = folder.find(path)
+    return _load(found, found.resolve().name)
+
+
+def _load(found: Path, default: str) -> Run:
     identity = folder.read_identity(found)
     journals, problems = reader.read_journals(str(found / folder.JOURNAL))
-    name = str(identity.get("run") or found.resolve().name)
+    name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{folder.RUN_JSON} is missing or damaged")
     ledger = account(journals, run=name, problems=problems, facts=identity)

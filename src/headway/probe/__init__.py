@@ -12,6 +12,7 @@ import os
 ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
 ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
 ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
+ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
 
 

@@ -91,8 +91,6 @@ class Recorder:
             return
         if threading.current_thread() is threading.main_thread():
             os.environ[ENV_OWNER] = _owner(self.pid)
-        import torch  # the user's, loaded already or loading now
-
         first = head(
             "process",
             imports.ENTERED,
@@ -102,7 +100,7 @@ class Recorder:
             local_rank=_number("LOCAL_RANK"),
             restart=_number("TORCHELASTIC_RESTART_COUNT") or 0,
             helper=self.helper and not trains,
-            torch=getattr(torch, "__version__", None),
+            torch=getattr(sys.modules.get("torch"), "__version__", None),
         )
         name = f"{first['host']}-{self.pid}-{first['begin'] // 1_000_000}"
         writer = Writer(os.path.join(folder, f"{name}.jsonl"), self.pid)

@@ -17,6 +17,7 @@ from headway.report.words import (
     MEANING,
     TERMINAL_COLOURS,
     duration,
+    ending,
     one_line,
     percent,
     short,
@@ -148,7 +149,7 @@ def _saves(ledger: Ledger) -> Iterator[Text]:
     saves = findings.saves(ledger)
     if saves:
         longest = max(saves, key=lambda save: save.blocked)
-        where = f" ({one_line(longest.path, 60)})" if longest.path else ""
+        where = f" ({ending(longest.path, 60)})" if longest.path else ""
         yield _fact("longest", f"{duration(longest.blocked)}, step {longest.step:,}{where}")
     written = [save.written for save in saves if save.written is not None]
     if written:
@@ -162,7 +163,7 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
     yield _fact("recompiles", str(sum(row.times for row in again)))
     for row in again[:SHOWN]:
-        yield Text(f"  {row.times} x {one_line(row.where, 60)}, {duration(row.ns)} over all ranks")
+        yield Text(f"  {row.times} x {ending(row.where, 60)}, {duration(row.ns)} over all ranks")
         if row.reason:
             yield Text(f"      {one_line(row.reason, 200)}", style="dim")
     yield from _more(len(again))

@@ -24,6 +24,7 @@ from headway.report.words import (
     TERMINAL_COLOURS,
     count,
     duration,
+    ending,
     one_line,
     percent,
     short,
@@ -181,7 +182,7 @@ def _detail(ledger: Ledger, leaf: str) -> str:
         each = duration(ledger.buckets[leaf] // ledger.saves) if leaf in ledger.buckets else "0 ms"
         return f"{count(ledger.saves, 'save')}, {each} blocked each"
     if leaf == "waste.recompile" and (again := findings.recompiles(ledger)):
-        return f"{sum(r.times for r in again)} over all ranks; most in {again[0].where}"
+        return f"{sum(r.times for r in again)} over all ranks; most in {ending(again[0].where, 50)}"
     return MEANING[leaf]
 
 

@@ -23,7 +23,7 @@ _STAGES: Final = {
     "pre_train": "last work before the loop",
     "get_first_batch_data": "waiting for the first batch",
     "checkpoint_load": "loading the checkpoint",
-    "pt2_compile": "compiling before the first step",
+    "pt2_compile": "the compiler: import, compiles",
 }
 # One line each, at most 32 characters: they stand beside the bars in a terminal.
 MEANING: Final = {
@@ -93,6 +93,12 @@ TERMINAL_COLOURS: Final = {
 def short(leaf: str) -> str:
     """A leaf without its group: `start.pt2_compile` is `pt2_compile`."""
     return leaf.rpartition(".")[2]
+
+
+def ending(text: str, width: int) -> str:
+    """The last `width` characters: of a path the end says most."""
+    clean = one_line(text, 10_000)
+    return clean if len(clean) <= width else f"...{clean[3 - width :]}"
 
 
 def duration(ns: int) -> str:

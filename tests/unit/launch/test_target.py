@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from headway.errors import RunExists, UsageError
-from headway.launch import target
+from headway.launch import target, together
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +47,29 @@ def test_two_runs_of_one_second_do_not_meet() -> None:
 
 def test_launches_of_one_identity_join() -> None:
     env = {"SLURM_JOB_ID": "7"}
-    first, second = prepare("a.py", env=env), prepare("a.py", env=env)
-    (first.journal / f"launcher-{first.launch}.jsonl").touch()
-    third = prepare("a.py", env=env)
-    assert first.folder == second.folder == third.folder
-    assert (first.index, third.index) == (0, 1)
-    assert first.launch != third.launch
+    first, beside = prepare("a.py", env=env), prepare("a.py", env=env)
+    assert first.launch == beside.launch  # another node of the same launch
+    (first.journal / f"launcher-{first.launch}-node-1.jsonl").touch()
+    together.leave(first.journal, first.launch)
+    later = prepare("a.py", env=env)
+    assert first.folder == beside.folder == later.folder
+    assert (first.index, later.index) == (0, 1)
+    assert first.launch != later.launch
+
+
+def test_a_marker_of_dead_launchers_is_not_joined() -> None:
+    env = {"SLURM_JOB_ID": "7"}
+    first = prepare("a.py", env=env)
+    os.utime(first.journal / together.MARKER, (1, 1))
+    stale = prepare("a.py", env=env)
+    requeued = prepare("a.py", env={**env, "SLURM_RESTART_COUNT": "1"})
+    assert len({first.launch, stale.launch, requeued.launch}) == 3
+
+
+def test_two_trainings_of_one_slurm_job_are_two_runs() -> None:
+    env = {"SLURM_JOB_ID": "7"}
+    runs = [prepare(script, env=env).run for script in ("a.py", "b.py", "a.py", "b.py")]
+    assert runs == ["slurm-7", "slurm-7-2", "slurm-7", "slurm-7-2"]
 
 
 def test_identity_none_is_no_identity() -> None:

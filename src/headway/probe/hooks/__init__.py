@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from headway.probe import ENV_OFF
 from headway.probe.recorder import guard, recorder
 
 # module of the user's process -> where its hook is, below this package
@@ -47,7 +49,8 @@ TABLE = {
 def apply(name: str, module: ModuleType) -> None:
     """Run the hook of module `name`, if it has one."""
     where = TABLE.get(name)
-    if where is not None:
+    unwanted = os.environ.get(ENV_OFF, "").split(",")
+    if where is not None and where.partition(":")[0] not in unwanted:
         guard(name, _apply, where, module)
 
 
