@@ -43,6 +43,7 @@ _open: Callable[[], None] = lambda: None  # noqa: E731
 # Called in the slow path; set by hooks that care. Each gets times in ns.
 on_first_step: list[Callable[[int], None]] = []
 on_step: list[Callable[[int], None]] = []
+before_flush: list[Callable[[], None]] = []
 on_wait: list[Callable[[int, int, Any], bool]] = []  # True: this wait is accounted for
 mark_device: Callable[[], Any] | None = None  # while waits are long on a device with a queue
 
@@ -193,6 +194,8 @@ def waiting() -> bool:
 def flush() -> None:
     """Write what the current window holds."""
     global _wait
+    for call in before_flush:
+        call()
     window = cells[pulse.WINDOW]
     if steps <= window:
         return

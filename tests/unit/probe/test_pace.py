@@ -28,7 +28,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(pace, "monotonic_ns", made)
-    for name in ("on_first_step", "on_step", "on_wait"):
+    for name in ("on_first_step", "on_step", "on_wait", "before_flush"):
         monkeypatch.setattr(pace, name, [])
     pace.forget()
     yield made

@@ -41,9 +41,8 @@ def install(cuda: ModuleType) -> None:
     if not hasattr(sys.modules["torch"]._C, "_cuda_init"):
         return  # a build without CUDA
     wrap(cuda, "_lazy_init", _lazy_init)
-    pace.on_step.append(lambda t: guard("device", settle))
+    pace.before_flush.append(lambda: guard("device", settle))
     pace.on_wait.append(lambda *wait: bool(guard("device", _waited, *wait)))
-    recorder.at_end.append(settle)
 
 
 def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
