@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,43 @@ def test_every_hook_is_watched_for() -> None:
     from headway.probe.imports import HOOKED
 
     assert set(TABLE) <= HOOKED
+
+
+def test_a_kill_at_any_instant_loses_no_event(probed: Probed, tmp_path: Path) -> None:
+    """Children that train as fast as they can, each killed at another instant."""
+    script = """
+import json, os, random, signal, time, torch, headway
+w = torch.nn.Parameter(torch.zeros(1)); w.grad = torch.zeros(1)
+o = torch.optim.SGD([w], lr=0.1)
+random.seed(1)
+told = {}
+for _ in range(25):
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        done = 0
+        while True:
+            o.step(); done += 1
+            if done % 7 == 0:
+                with headway.span("blocked"): pass
+            os.write(into, done.to_bytes(8, "little"))
+    os.close(into)
+    os.read(out, 8)
+    end = time.monotonic() + random.uniform(0, 0.15)
+    last = b""
+    while time.monotonic() < end: last = os.read(out, 80000)
+    os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+    while chunk := os.read(out, 1 << 20): last = chunk
+    told[pid] = int.from_bytes(last[-8:], "little")
+json.dump(told, open("told.json", "w"))
+"""
+    journals = probed(script)
+    told = {int(k): v for k, v in json.loads((tmp_path / "told.json").read_text()).items()}
+    assert {journal.pid for journal in journals} == set(told)
+    for journal in journals:
+        done = told[journal.pid]
+        assert steps(journal) - done in (0, 1)  # the step in flight
+        spans = [span for span in journal.spans if span.name == "blocked"]
+        assert len(spans) - done // 7 in (0, 1)
+        assert all(span.end is not None for span in spans[:-1])
+        assert journal.damaged == 0

@@ -21,15 +21,7 @@ START_STAGES: Final = (
     "checkpoint_load",
     "pt2_compile",
 )
-TRAINER_STAGES: Final = (
-    "device_init",
-    "process_group_init",
-    "preproc_creation",
-    "train_module_creation",
-    "init_plugins",
-    "pre_train",
-    "get_first_batch_data",
-)
+TRAINER_STAGES: Final = START_STAGES[3:10]  # device_init to get_first_batch_data
 WASTE: Final = ("checkpoint_block", "data_stall", "recompile", "evaluation", "blocked")
 
 EFFECTIVE: Final = "train.effective"
