@@ -18,7 +18,7 @@ ROOMS = {
     "probe": {"journal"},
     "ledger": {"journal", "errors", "report"},  # report only for Run._repr_html_, when shown
     "launch": {"journal", "probe", "errors"},
-    "report": {"ledger", "errors"},
+    "report": {"ledger", "journal", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")
 # fsspec and pandas are fetched by users who ask for a URL or a frame; torch is the user's own.

@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(found.ledger)
     elif html is not None:
-        target = Path(html) if html else found.path / "report.html"
+        default = Path(f"{found.name}.html") if "://" in path else found.path / "report.html"
+        target = Path(html) if html else default
         _write_html(found.ledger, target, force=args.force or not html or _is_report(target))
     else:
         from headway.report.screen import console

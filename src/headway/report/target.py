@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from headway.errors import TargetUnwritable, UsageError
+from headway.journal.folder import write_atomically
 
 
 def check(target: Path, *, force: bool) -> None:
@@ -20,12 +19,8 @@ def check(target: Path, *, force: bool) -> None:
 def write(target: Path, content: bytes, *, force: bool) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
     check(target, force=force)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
-        os.replace(draft, target)
+        write_atomically(target, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         reason = error.strerror or error
         raise TargetUnwritable(f"cannot write {target}: {reason}; name another file") from error
