@@ -42,6 +42,7 @@ class Draft:
     outcome: Outcome = "running"
     told_to_stop: int | None = None
     agents: list[Journal] = field(default_factory=list)
+    others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
     def trainers(self) -> list[Life]:
         """The ranks that a second of training needs."""
@@ -113,9 +114,11 @@ def find_attempts(
     for launch in launches:
         members = [p for p in processes if p.launch == launch.name]
         agents = [p for p in members if any(True for _ in p.named("agent", "worker_failed"))]
-        generations = _generations(_ranks(members, agents), axis)
-        found = [Draft(launch, lives, 0, agents=agents) for lives in generations]
-        for index, draft in enumerate(found or [Draft(launch, [], 0, agents=agents)]):
+        ranks = _ranks(members, agents)
+        others = [p for p in members if p not in agents and p not in ranks]
+        generations = _generations(ranks, axis) or [[]]
+        for index, lives in enumerate(generations):
+            draft = Draft(launch, lives, 0, agents=agents, others=others)
             draft.begin = launch.begin
             if index:
                 born = min(life.begin for life in draft.lives)

@@ -81,6 +81,7 @@ def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
         name = _signal_name(launch.stop_signal)
         return _Clue(False, draft.end, -1, "preemption", f"the launcher was sent {name}")
     clues = [clue for life in draft.lives for clue in _clues(life, draft, axis)]
+    clues = clues or _parents_clues(draft, axis)
     if clues:
         return min(clues)
     code = launch.exit_code
@@ -89,14 +90,29 @@ def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
     return _Clue(True, draft.end, -1, "unknown", "it ended without leaving a reason")
 
 
+def _parents_clues(draft: Draft, axis: Axis) -> list[_Clue]:
+    """What a process that trains nothing, such as the parent of mp.spawn, died of."""
+    found = []
+    for journal in draft.others:
+        for error in journal.named("error"):
+            kind, message = str(error.get("type", "")), str(error.get("message", ""))
+            category = "unknown" if "ProcessExited" in kind else _of_exception(kind, message)
+            text = f"process {journal.pid} raised {kind}: {_first_line(message)}"[:300]
+            found.append(_Clue(True, axis.at(journal, error["t"]), -1, category, text))
+    return found
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0] if message.strip() else ""
+
+
 def _clues(life: Life, draft: Draft, axis: Axis) -> list[_Clue]:
     found = []
     for error in life.journal.named("error"):
         kind, message = str(error.get("type", "")), str(error.get("message", ""))
         category = _of_exception(kind, message)
         symptom = category == "network" or any(text in message for text in _PEER_LOST)
-        first_line = message.strip().splitlines()[0] if message.strip() else ""
-        text = f"rank {life.rank} raised {kind}: {first_line}"[:300]
+        text = f"rank {life.rank} raised {kind}: {_first_line(message)}"[:300]
         found.append(_Clue(symptom, error["t"] + life.shift, life.rank, category, text))
     for agent in draft.agents:
         for event in agent.named("worker_failed"):

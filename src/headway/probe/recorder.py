@@ -8,6 +8,7 @@ makes a step or joins a process group.
 from __future__ import annotations
 
 import _thread
+import atexit
 import os
 import sys
 import threading
@@ -143,6 +144,12 @@ class Recorder:
             self.error(error)
         self.emit("exit")
 
+    def finish_unseen(self) -> None:
+        """A process that never trained, and leaves a journal only if an exception ended it."""
+        if self.writer is None and getattr(sys, "last_value", None) is not None:
+            self.start()
+            self.finish()
+
     def error(self, error: BaseException) -> None:
         """An exception that ends this rank."""
         kind = type(error)
@@ -194,7 +201,6 @@ def _is_helper() -> bool:
 
 
 def _at_process_end(call: Callable[[], None]) -> None:
-    import atexit
     import multiprocessing.util
 
     atexit.register(call)
@@ -207,3 +213,4 @@ _MAIN = threading.main_thread().ident or 0
 recorder = Recorder()
 pace.bind(recorder.emit, lambda: recorder.start(trains=True))
 os.register_at_fork(after_in_child=recorder.after_fork)
+atexit.register(recorder.finish_unseen)

@@ -37,7 +37,7 @@ class Heavy:
     """Takes its time when it is pickled."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        time.sleep(0.9)
+        time.sleep(2.5)
         return (int, ())
 
 

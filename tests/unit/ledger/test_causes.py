@@ -144,3 +144,18 @@ def test_ctrl_c_of_torchrun_is_told_by_its_agent() -> None:
     job.process(1).train(1, 3, 5, 1)
     launcher.exit(9, code=1)
     assert job.ledger().attempts[0].outcome == "stopped"
+
+
+def test_the_parent_of_mp_spawn_tells_of_a_killed_rank() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    parent = job.process(0, rank=None)
+    kind = "torch.multiprocessing.spawn.ProcessExitedException"
+    parent.event("error", 9, type=kind, message="process 1 terminated with signal SIGKILL")
+    parent.exit(9)
+    for rank in (0, 1):
+        job.process(1, rank=rank, world=2).train(1, 3, 5, 1)
+    launcher.exit(9, code=1)
+    found = failure(job)
+    assert found.category == "unknown"
+    assert "signal SIGKILL" in found.evidence
