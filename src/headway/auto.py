@@ -7,6 +7,7 @@ folder is made as `headway run` would make it, and the journal goes there.
 from __future__ import annotations
 
 import os
+import sys
 
 from headway import probe
 
@@ -14,9 +15,14 @@ from headway import probe
 def _adopt() -> None:
     if os.environ.get(probe.ENV_FOLDER):
         return
+    from headway.errors import HeadwayError
     from headway.launch.target import adopt
 
-    folder, launch = adopt()
+    try:
+        folder, launch = adopt()
+    except (HeadwayError, OSError) as error:  # the job goes on, unrecorded
+        print(f"headway: not recording: {error}", file=sys.stderr)
+        return
     os.environ[probe.ENV_FOLDER] = str(folder)
     os.environ[probe.ENV_LAUNCH] = launch
 

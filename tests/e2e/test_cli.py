@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -142,21 +143,87 @@ def await_word(process: subprocess.Popen[str], word: str) -> None:
     ("number", "outcome"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "stopped")]
 )
 def test_signals_reach_the_whole_group(tmp_path: Path, number: int, outcome: str) -> None:
-    script = "(sleep 300; echo never) & echo inner $!; exec " + f"{PYTHON} -c '{LOOP}'"
+    script = f"(sleep 300; echo never) & echo inner $!; {PYTHON} -c '{LOOP}'; exit $?"
     process = start(tmp_path, "bash", "-c", script)
     assert process.stdout is not None
     inner = next(int(line.split()[1]) for line in process.stdout if line.startswith("inner"))
     await_word(process, "training")
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    # Death by Ctrl-C is passed on as such, so that a script around it stops too.
+    assert process.returncode == (-number if number == signal.SIGINT else 128 + number)
     ledger = load(tmp_path / "r").ledger
     assert [a.outcome for a in ledger.attempts] == [outcome]
     assert ledger.steps > 5
-    if number == signal.SIGTERM:  # bash gives background jobs SIGINT ignored
+    if number == signal.SIGTERM:  # bash may start background jobs with SIGINT ignored
         assert not _alive(inner)
-    else:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(inner, signal.SIGKILL)
+
+
+def test_a_preempted_rank_can_save_with_its_workers_alive(tmp_path: Path) -> None:
+    """SIGTERM to the launcher alone, as Kubernetes sends it, must not end the loader's workers."""
+    (tmp_path / "job.py").write_text(
+        "import signal, sys, torch\n"
+        "from torch.utils.data import DataLoader, IterableDataset\n"
+        "class Endless(IterableDataset):\n"
+        "    def __iter__(self):\n        while True: yield torch.ones(2)\n"
+        "stop = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: stop.append(1))\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "o = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step, batch in enumerate(DataLoader(Endless(), num_workers=2)):\n"
+        "    model(batch).sum().backward(); o.step()\n"
+        "    if step == 50: print('training', flush=True)\n"
+        "    if stop: break\n"
+        "torch.save(model.state_dict(), 'last.pt')\n"
+        "print('saved', flush=True)\n"
+    )
+    process = start(tmp_path, PYTHON, "job.py")
+    await_word(process, "training")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "saved" in output
+    assert (tmp_path / "last.pt").exists()
+
+
+def test_the_job_dies_with_a_killed_launcher(tmp_path: Path) -> None:
+    process = start(tmp_path, "bash", "-c", "echo inner $$; exec sleep 300")
+    assert process.stdout is not None
+    inner = next(int(line.split()[1]) for line in process.stdout if line.startswith("inner"))
+    process.kill()
+    process.communicate(timeout=60)
+    end = time.monotonic() + 10
+    while _alive(inner) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not _alive(inner)
+
+
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-", "2>&1 | head -1"])
+def test_a_broken_stderr_does_not_cost_the_exit_code(tmp_path: Path, where: str) -> None:
+    line = f"{HEADWAY} run -o r -- sh -c 'sleep 0.5; touch ran; exit 3' {where}"
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_signal_at_the_jobs_end_loses_nothing(tmp_path: Path) -> None:
+    done = call(tmp_path, "run", "-o", "r", "--", "sh", "-c", "kill -TERM $PPID & exit 0")
+    assert done.returncode == 0
+    assert (tmp_path / "r" / "ledger.json").exists()
+
+
+def test_a_script_without_a_shell_line(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("exit 3\n")
+    (tmp_path / "job").chmod(0o755)
+    assert call(tmp_path, "run", "-o", "r", "--", "./job").returncode == 3
 
 
 def _alive(pid: int) -> bool:

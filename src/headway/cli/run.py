@@ -13,8 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.launch.target import Target
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +37,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it."""
     from headway.errors import UsageError
-    from headway.launch import supervise, target
-    from headway.launch.ship import Shipper
+    from headway.launch import signals, supervise, target
     from headway.settings import Settings
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -42,25 +48,46 @@ def run(args: argparse.Namespace) -> int:
         output=args.output, name=args.name, report=False if args.no_report else None
     )
     where = target.prepare(command, output=settings.output, name=settings.name, force=args.force)
-    print(f"headway: recording to {where.url or where.folder}", file=sys.stderr)
-    print(f"headway: watch it with `headway top {where.folder}`", file=sys.stderr, flush=True)
+    say(f"headway: recording to {where.url or where.folder}")
+    say(f"headway: watch it with `headway top {where.folder}`")
+    with signals.held():
+        status = _run(command, where, quiet=not settings.report)
+    if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return 128 - status if status < 0 else status
+
+
+def _run(command: Sequence[str], where: Target, *, quiet: bool) -> int:
+    """The job, and what is told of it; nothing after its end can cost it its exit code."""
+    from headway.launch import supervise
+    from headway.launch.ship import Shipper
+
     shipper = Shipper(where.folder, where.url) if where.url else None
     if shipper:
         shipper.start()
-    code = supervise.supervise(command, where)
+    status = supervise.supervise(command, where)
     try:
-        _conclude(where.folder, quiet=not settings.report)
-    except Exception as error:  # whatever it is, it must not cost the job its exit code
-        print(
+        _conclude(where.folder, quiet=quiet)
+    except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
+        say(
             f"headway: the ledger could not be written ({type(error).__name__}: {error}); "
-            f"the journals are in {where.folder}",
-            file=sys.stderr,
+            f"the journals are in {where.folder}"
         )
     if shipper:
         shipper.finish()
         if shipper.fault:
-            print(f"headway: could not ship to {where.url}: {shipper.fault}", file=sys.stderr)
-    return code
+            say(f"headway: could not ship to {where.url}: {shipper.fault}")
+    return status
+
+
+def say(text: str) -> None:
+    """One line to standard error, if there is one that takes it."""
+    try:
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # closed, full, or a pipe that nobody reads
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _conclude(path: Path, *, quiet: bool) -> None:
@@ -74,12 +101,11 @@ def _conclude(path: Path, *, quiet: bool) -> None:
     try:
         from headway.report import html, screen, terminal
     except ImportError as error:  # a bare GPU machine: the numbers are there all the same
-        print(
+        say(
             f"headway: ETT {loaded.ett_percent:.1f} % of {loaded.ledger.wall / 1e9:.1f} s, see "
-            f"{path / folder.LEDGER_JSON} (no report: {error.name} is not installed here)",
-            file=sys.stderr,
+            f"{path / folder.LEDGER_JSON} (no report: {error.name} is not installed here)"
         )
         return
     folder.write_atomically(path / folder.REPORT_HTML, html.page(loaded.ledger))
-    if not quiet:
+    if not quiet and sys.stderr is not None:
         terminal.summary(loaded.ledger, path, screen.console(stderr=True))

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import headway
 from headway import probe
 from headway.errors import UsageError
 from headway.journal.writer import Writer, head, now
-from headway.launch import together
+from headway.launch import signals, together
 from headway.launch.target import Target
 from headway.launch.watch import Watch
 
-FORWARDED = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-}
-STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 BOOT = Path(headway.__file__).parent / "probe" / "boot"
 
 
@@ -42,24 +30,22 @@ def check(command: Sequence[str]) -> None:
 
 
 def supervise(command: Sequence[str], target: Target) -> int:
-    """Run the command to its end; returns its exit code as a shell would give it."""
+    """Run the command to its end; returns its status: negative for a death by signal."""
     name = f"launcher-{target.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
     writer = Writer(str(target.journal / name), os.getpid())
     first = head("launcher", launch=target.launch, index=target.index)
     first |= {**_scheduler(os.environ), "fs": writer.file_clock()}
     writer.write(first)
-    with _signals_held():
-        child = _spawn(command, target, writer)
-        watch = Watch(target.journal, writer)
-        watch.start()
-        status = _wait(child, writer)
-        ended = now()
-        watch.finish()
-    code = 128 - status if status < 0 else status
+    child = _spawn(command, target, writer)
+    watch = Watch(target.journal, writer)
+    watch.start()
+    status = _wait(child, watch, writer)
+    ended = now()
+    watch.finish()
     writer.write({"ev": "exit", "t": ended, "code": status})
     writer.close()
     together.leave(target.journal, target.launch)
-    return code
+    return status
 
 
 def environment(target: Target, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -75,97 +61,35 @@ def environment(target: Target, env: Mapping[str, str] = os.environ) -> dict[str
 
 
 def _spawn(command: Sequence[str], target: Target, writer: Writer) -> subprocess.Popen[bytes]:
-    """In a process group of its own, which gets the terminal if there is one."""
-    terminal = _terminal()
-
-    def in_child() -> None:
-        os.setpgid(0, 0)
-        if terminal is not None:
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            os.tcsetpgrp(terminal, os.getpgrp())
-            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
-
     started = now()
-    child = subprocess.Popen(command, env=environment(target), preexec_fn=in_child, close_fds=False)
+    env, in_child = environment(target), signals.Child()
+    try:
+        child = subprocess.Popen(command, env=env, preexec_fn=in_child, close_fds=False)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without a first line that names its shell: the shell itself would run it so.
+        child = subprocess.Popen(
+            ["/bin/sh", *command], env=env, preexec_fn=in_child, close_fds=False
+        )
     writer.write({"ev": "spawn", "t": started, "pid": child.pid, "command": list(command)})
     return child
 
 
-def _terminal() -> int | None:
-    """The terminal, if this is its foreground job."""
-    fd = _stdin_terminal()
-    return fd if fd is not None and os.tcgetpgrp(fd) == os.getpgrp() else None
-
-
-def _stdin_terminal() -> int | None:
-    try:
-        fd = sys.stdin.fileno()
-        return fd if os.isatty(fd) else None
-    except (OSError, ValueError, AttributeError):  # closed, or replaced by something without one
-        return None
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """Signals wait for `_wait` to take them; outside a main thread there are none to take."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    terminal = _terminal()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
-    try:
-        yield
-    finally:
-        if terminal is not None:
-            with _ignoring(signal.SIGTTOU):
-                os.tcsetpgrp(terminal, os.getpgrp())
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _ignoring(number: signal.Signals) -> Iterator[None]:
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
-def _wait(child: subprocess.Popen[bytes], writer: Writer) -> int:
-    """Until the command ends; every signal that comes goes to its whole process group."""
-    terminal = _stdin_terminal()
+def _wait(child: subprocess.Popen[bytes], watch: Watch, writer: Writer) -> int:
+    """Until the command ends; signals that come meanwhile are noted and passed on."""
     while True:
-        status = _poll(child, terminal)
+        status = child.poll()
         if status is not None:
             return status
-        info = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, 1.0)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        taken = signals.take(1.0)
+        if taken is None:
             continue
-        number = signal.Signals(info.si_signo)
-        if number in STOPPING:
-            writer.write({"ev": "signal", "t": now(), "signal": int(number), "from": info.si_pid})
-        try:
-            os.killpg(child.pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def _poll(child: subprocess.Popen[bytes], terminal: int | None) -> int | None:
-    """The exit status if the command ended; if it was stopped (Ctrl-Z), stop along with it."""
-    pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED)
-    if pid == 0:
-        return None
-    if os.WIFSTOPPED(status):
-        if terminal is not None:
-            with _ignoring(signal.SIGTTOU):
-                os.tcsetpgrp(terminal, os.getpgrp())
-                os.kill(os.getpid(), signal.SIGSTOP)  # until `fg`
-                os.tcsetpgrp(terminal, child.pid)
-            os.killpg(child.pid, signal.SIGCONT)
-        return None
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return child.returncode
+        number, sender, has_it = taken
+        if number in signals.STOPPING:
+            writer.write({"ev": "signal", "t": now(), "signal": int(number), "from": sender})
+        if not has_it:
+            signals.pass_on(number, child.pid, watch.recording())
 
 
 def _scheduler(env: Mapping[str, str]) -> dict[str, object]:

@@ -7,6 +7,7 @@ same id. The marker is kept fresh by all of them, so that one left by a dead nod
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Mapping
@@ -28,15 +29,19 @@ def take(journal: Path, env: Mapping[str, str]) -> str:
             try:
                 os.link(aside, marker)
                 return mine
-            except FileExistsError:
-                found = _read(marker)
-                if found is None:
-                    continue  # just taken away
-                theirs, _, theirs_requeues = found[0].partition(" ")
-                age = aside.stat().st_mtime - found[1]  # both by the file system's clock
-                if theirs and theirs_requeues == requeues and age < FRESH_S:
-                    return theirs
-                leave(journal, theirs)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM):
+                    return mine  # no hard links here: each launcher is a launch of its own
+                if error.errno != errno.EEXIST:
+                    raise
+            found = _read(marker)
+            if found is None:
+                continue  # just taken away
+            theirs, _, theirs_requeues = found[0].partition(" ")
+            age = aside.stat().st_mtime - found[1]  # both by the file system's clock
+            if theirs and theirs_requeues == requeues and age < FRESH_S:
+                return theirs
+            leave(journal, theirs)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -41,6 +41,10 @@ class Watch:
         for fd in (self._stop, *self._fds):
             os.close(fd)
 
+    def recording(self) -> set[int]:
+        """The processes of this host that keep a journal and live."""
+        return set(self._fds.copy().values())
+
     def _loop(self) -> None:
         while self._round():
             pass
@@ -63,7 +67,11 @@ class Watch:
         return not ended
 
     def _find_new(self) -> None:
-        for name in set(os.listdir(self.journal)) - self._known:
+        try:
+            names = set(os.listdir(self.journal))
+        except OSError:  # somebody has removed the run folder
+            return
+        for name in names - self._known:
             self._known.add(name)
             host, _, rest = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
             if (
