@@ -39,8 +39,9 @@ def step() -> None:
     """Say that a training step is done. Optimizers are no longer counted then."""
     if _recording() is not None:
         from headway.probe import pace
+        from headway.probe.recorder import guard
 
-        pace.told_step()
+        guard("sdk", pace.told_step)
 
 
 def track(source: Iterable[T]) -> Iterator[T]:
@@ -66,15 +67,20 @@ class span(ContextDecorator):
     def __enter__(self) -> span:
         recorder = _recording()
         if recorder is not None:
-            recorder.start()
+            from headway.probe.recorder import guard
+
+            guard("sdk", recorder.start)
             known = _NAMES.get(self.name, "blocked")
-            self._opened.append(recorder.begin(known, what=self.name))
+            self._opened.append(guard("sdk", lambda: recorder.begin(known, what=self.name)))
         return self
 
     def __exit__(self, *_: object) -> None:
         recorder = _recording()
-        if recorder is not None and self._opened:
-            recorder.end(self._opened.pop())
+        opened = self._opened.pop() if self._opened else None
+        if recorder is not None and opened is not None:
+            from headway.probe.recorder import guard
+
+            guard("sdk", recorder.end, opened)
 
 
 def stage(name: str) -> span:
@@ -93,7 +99,7 @@ def progress(*, samples: int | None = None, step: int | None = None) -> None:
     from headway.probe import pace
 
     if samples is not None:
-        pace.cells[SAMPLES] = samples
+        pace.cells[SAMPLES] = int(samples)
     if step is not None:
         recorder.start()
-        recorder.emit("progress", step=step, samples=samples)
+        recorder.emit("progress", step=int(step))

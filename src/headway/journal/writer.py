@@ -11,6 +11,7 @@ from typing import Any
 from headway.journal import pulse
 
 SCHEMA = 1
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 START_LIMIT = 1_000_000_000  # ns that an interpreter may take to come up
 
 
@@ -26,11 +27,13 @@ class Writer:
         self.lost = 0
         self.fault = ""
         self._fd = -1
+        self._file = (0, 0)
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._fd = os.open(path, flags, 0o644)
+            self._fd = os.open(path, APPEND, 0o644)
+            opened = os.fstat(self._fd)
+            self._file = (opened.st_dev, opened.st_ino)
             self.cells = pulse.create(path.removesuffix(".jsonl") + ".pulse", pid)
         except OSError as error:
             self._note(error)
@@ -66,6 +69,8 @@ class Writer:
 
     def _append(self, line: bytes) -> bool:
         try:
+            if not self._is_ours():
+                self._fd = os.open(self.path, APPEND, 0o644)
             written = os.write(self._fd, line)
         except OSError as error:
             self._note(error)
@@ -74,6 +79,14 @@ class Writer:
             self._note(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             return False
         return True
+
+    def _is_ours(self) -> bool:
+        """Jobs that close every descriptor get the same numbers again, for files of their own."""
+        try:
+            found = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
 
     def _note(self, error: OSError) -> None:
         self.fault = self.fault or f"{error.strerror or error}"
@@ -92,8 +105,8 @@ def now() -> int:
 def boot_id() -> str:
     """Which boot of which machine this is: journals of one boot share the monotonic clock."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().strip()
     except OSError:
         import socket
 

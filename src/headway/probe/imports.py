@@ -67,21 +67,14 @@ class Watch:
         self.away = False  # while our own modules are loaded
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the other finders give, with its loader's run of the body wrapped."""
+        """The spec that the other finders give, with a stand-in for its loader."""
         hooked = name in self.waiting
         if self.away or (not hooked and (not self.timing or "." in name)):
             return None
         spec = self._ask_others(name, path, target)
         loader = getattr(spec, "loader", None)
-        if loader is None or isinstance(loader, type) or not hasattr(loader, "exec_module"):
-            return spec
-        self.waiting.discard(name)
-        run = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            self._exec(run, module, name, hooked)
-
-        loader.exec_module = exec_module
+        if loader is not None and not isinstance(loader, type) and hasattr(loader, "exec_module"):
+            spec.loader = Loader(loader, self, name)
         return spec
 
     def _ask_others(self, name: str, path: Any, target: Any) -> Any:
@@ -93,13 +86,16 @@ class Watch:
                 return spec
         return None
 
-    def _exec(self, run: Any, module: ModuleType, name: str, hooked: bool) -> None:
+    def run(self, loader: Any, module: ModuleType, name: str) -> None:
+        """Run the body of a module, timed, and then its hook."""
+        hooked = name in self.waiting
+        self.waiting.discard(name)
         live = LIVE.get(name)
         span = self._ours(_begin, live, name) if live else None
         self.depth += 1
         start = monotonic_ns()
         try:
-            run(module)
+            loader.exec_module(module)
         finally:
             end = monotonic_ns()
             self.depth -= 1
@@ -124,6 +120,30 @@ class Watch:
             return None
         finally:
             self.away = before
+
+
+class Loader:
+    """Stands in for a loader from the finding of a module to the run of its body, no longer."""
+
+    def __init__(self, real: Any, watch: Watch, name: str) -> None:
+        self.__dict__.update(_real=real, _watch=watch, _name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_real"], name)
+
+    def create_module(self, spec: Any) -> Any:
+        """As the real loader makes it; None asks for an ordinary module."""
+        make = getattr(self._real, "create_module", None)
+        return make(spec) if make is not None else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The real loader takes its place again, and runs the body."""
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.loader is self:
+            spec.loader = self._real
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._real
+        self._watch.run(self._real, module, self._name)
 
 
 def _begin(span: str, name: str) -> Any:

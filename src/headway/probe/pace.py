@@ -6,6 +6,8 @@ about a quarter of a microsecond for a step. Everything rare goes through `_slow
 
 from __future__ import annotations
 
+import functools
+import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from struct import Struct
@@ -39,19 +41,24 @@ _counted = -1  # a mask: 0 where short waits hide behind a device's queue
 _others: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
+_guard: Callable[..., Any] = lambda hook, call, *args: call(*args)  # noqa: E731
+# A weak reference to the leader.
+_leader_alive: Callable[[], Any] = lambda: None  # noqa: E731
 
 # Called in the slow path; set by hooks that care. Each gets times in ns.
 on_first_step: list[Callable[[int], None]] = []
 on_step: list[Callable[[int], None]] = []
 before_flush: list[Callable[[], None]] = []
-on_wait: list[Callable[[int, int, Any], bool]] = []  # True: this wait is accounted for
+on_wait: list[Callable[[int, int, Any, bool], bool]] = []  # True: this wait is accounted for
 mark_device: Callable[[], Any] | None = None  # while waits are long on a device with a queue
 
 
-def bind(emit: Callable[..., None], open_journal: Callable[[], None]) -> None:
+def bind(
+    emit: Callable[..., None], open_journal: Callable[[], None], guard: Callable[..., Any]
+) -> None:
     """The recorder offers itself (it imports this module, not the other way round)."""
-    global _emit, _open
-    _emit, _open = emit, open_journal
+    global _emit, _open, _guard
+    _emit, _open, _guard = emit, open_journal, guard
 
 
 def adopt(page: memoryview) -> None:
@@ -64,24 +71,25 @@ def adopt(page: memoryview) -> None:
 
 def forget() -> None:
     """After a fork: the page is the parent's."""
-    global cells, _page, steps, stepper, _fast, _leader, _flush_at, _batches, _wait, _waiting_in
+    global cells, _page, steps, stepper, _fast, _flush_at, _batches, _wait, _waiting_in
+    global _leader, _leader_alive
     cells = pulse.anonymous()
     _page = cells.obj
     steps = stepper = _fast = _flush_at = _batches = _wait = _waiting_in = 0
-    _leader = -1
+    _leader, _leader_alive = -1, lambda: None
     _others.clear()
 
 
 def optimizer_stepped(optimizer: Any, *_: Any) -> None:
     """After every `step` of every optimizer."""
     global steps
-    if id(optimizer) != _leader and not _elect(id(optimizer)):
+    if id(optimizer) != _leader and not _elect(optimizer):
         return
     t = monotonic_ns()
     steps += 1
     _put(_page, _AT, steps, t, _batches, _wait)
     if t >= _flush_at:
-        _slow_step(t)
+        _guard("steps", _slow_step, t)
 
 
 def told_step() -> None:
@@ -92,12 +100,13 @@ def told_step() -> None:
     steps += 1
     _put(_page, _AT, steps, t, _batches, _wait)
     if t >= _flush_at:
-        _slow_step(t)
+        _guard("steps", _slow_step, t)
 
 
 def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`fetch`, the `__next__` of a loader, with its waits noted."""
 
+    @functools.wraps(fetch)
     def __next__(self: Any) -> Any:
         global _batches, _wait, _waiting_in
         thread = get_ident()
@@ -110,13 +119,14 @@ def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
             batch = fetch(self)
         except BaseException as error:
             _waiting_in = cells[WAITING] = 0
-            _slow_wait(start, monotonic_ns(), tail, ended=isinstance(error, StopIteration))
+            ended = isinstance(error, StopIteration)
+            _guard("data", _slow_wait, start, monotonic_ns(), tail, ended)
             raise
         waited = monotonic_ns() - start
         _waiting_in = cells[WAITING] = 0
         _batches += 1
         if waited > _look_at or thread != _fast or not grad_enabled():
-            _slow_wait(start, start + waited, tail)
+            _guard("data", _slow_wait, start, start + waited, tail, False)
         else:
             _wait += waited & _counted
         return batch
@@ -142,7 +152,7 @@ def made_iterator(start: int, end: int) -> None:
     thread = get_ident()
     if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != stepper):
         return
-    if not any(call(start, end, None) for call in on_wait):
+    if not any(call(start, end, None, True) for call in on_wait):
         _emit("span", start, end=end, name="data_iter", th=_thread_name())
 
 
@@ -215,24 +225,30 @@ def flush() -> None:
     cells[pulse.WINDOW_BATCHES] = _batches
 
 
-def _elect(candidate: int) -> bool:
+def _elect(optimizer: Any) -> bool:
     """Whose steps count: the first optimizer's, or one that steps while it stands still."""
-    global _leader
+    global _leader, _leader_alive, steps
     if _leader == SDK:
         return False
+    candidate = id(optimizer)
     seen_at, count = _others.get(candidate, (steps, 0))
     count = count + 1 if seen_at == steps else 1
     _others[candidate] = (steps, count)
-    if _leader != -1 and count < 3:
+    if _leader_alive() is not None and count < 3:
         return False
+    steps += count - 1  # those that were held back
     _leader = candidate
+    try:
+        _leader_alive = weakref.ref(optimizer)
+    except TypeError:
+        _leader_alive = lambda: _leader  # noqa: E731
     _others.pop(candidate, None)
     return True
 
 
 def _slow_step(t: int) -> None:
     global stepper, stepping_thread
-    if steps == 1:
+    if stepper == 0:
         stepper, stepping_thread = get_ident(), _thread_name()
         _open()
         if stepping_thread:
@@ -245,8 +261,9 @@ def _slow_step(t: int) -> None:
     relax()
 
 
-def _slow_wait(start: int, end: int, tail: Any, *, ended: bool = False) -> None:
-    if any(call(start, end, tail) for call in on_wait):
+def _slow_wait(start: int, end: int, tail: Any, ended: bool) -> None:
+    """`ended`: there was no batch."""
+    if any(call(start, end, tail, ended) for call in on_wait):
         return
     if steps and get_ident() != stepper:
         return  # a thread that reads ahead: nobody waits for it

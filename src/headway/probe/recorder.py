@@ -116,9 +116,12 @@ class Recorder:
 
     def take_rank(self, rank: int, world: int) -> None:
         """The process group knows better than the environment."""
+        if self.helper and _owner_is_rank():
+            return  # a helper's own group, such as that of an asynchronous checkpoint's process
         known = (rank, world) == (self.rank, self.world) and self.writer is not None
         self.rank, self.world, self.helper = rank, world, False
         self.start(trains=True)
+        os.environ[ENV_OWNER] = _owner(self.pid) + ":rank"
         if not known:
             self.emit("rank", rank=rank, world=world)
 
@@ -166,13 +169,31 @@ class Recorder:
         self.helper = True
 
 
+_dead: set[str] = set()
+
+
 def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
-    """Run something of ours; whatever it raises is a note, and never the job's business."""
+    """Run something of ours; a fault in it is noted once, and switches that hook off."""
+    if hook in _dead:
+        return None
     try:
         return call(*args)
     except Exception as error:
+        if _from_the_user(error):
+            raise
+        _dead.add(hook)
         recorder.note(hook, error)
         return None
+
+
+def _from_the_user(error: BaseException) -> bool:
+    """Raised by a signal handler of the job while we were at work: not ours to swallow."""
+    file = _innermost(error).rpartition(":")[0]
+    torch = getattr(sys.modules.get("torch"), "__file__", None) or __file__
+    ours = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch))
+    if not file or file.startswith(("<frozen", *ours)):
+        return False
+    return not file.startswith(os.path.dirname(os.__file__)) or "-packages" in file
 
 
 def _innermost(error: BaseException) -> str:
@@ -195,9 +216,13 @@ def _owner(pid: int) -> str:
 
 def _is_helper() -> bool:
     """Below a process that records, and not made a rank of its own by the environment."""
-    owner = os.environ.get(ENV_OWNER, "")
+    owner = os.environ.get(ENV_OWNER, "").removesuffix(":rank")
     pid = owner.partition(":")[0]
-    return bool(owner) and pid != str(os.getpid()) and owner == _owner(int(pid))
+    return pid.isdecimal() and pid != str(os.getpid()) and owner == _owner(int(pid))
+
+
+def _owner_is_rank() -> bool:
+    return os.environ.get(ENV_OWNER, "").endswith(":rank") or "RANK" in os.environ
 
 
 def _at_process_end(call: Callable[[], None]) -> None:
@@ -211,6 +236,6 @@ def _at_process_end(call: Callable[[], None]) -> None:
 
 _MAIN = threading.main_thread().ident or 0
 recorder = Recorder()
-pace.bind(recorder.emit, lambda: recorder.start(trains=True))
+pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard)
 os.register_at_fork(after_in_child=recorder.after_fork)
 atexit.register(recorder.finish_unseen)

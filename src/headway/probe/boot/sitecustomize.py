@@ -30,6 +30,7 @@ def _chain() -> None:
         if spec is not None and spec.loader is not None:
             module = type(sys)("sitecustomize")
             module.__spec__, module.__file__ = spec, spec.origin
+            sys.modules["sitecustomize"] = module
             spec.loader.exec_module(module)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headway.probe import ENV_OFF
+from headway.probe import ENV_OFF, pace
 from headway.probe.recorder import guard, recorder
 
 # module of the user's process -> where its hook is, below this package
@@ -65,17 +65,29 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if tracing():
+            return original(*args, **kwargs)
         return around(original, *args, **kwargs)
 
-    wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
     setattr(owner, name, wrapper)
 
 
-def spanned(owner: Any, name: str, span: str, *, starts: bool = True) -> None:
+def tracing() -> bool:
+    """Whether dynamo is reading this code for a compile: then there is nothing to note.
+
+    torch's own function takes this one's place when torch has loaded; dynamo knows its answer
+    and compiles the hook away, so that a graph is the same with and without it.
+    """
+    return False
+
+
+def spanned(
+    owner: Any, name: str, span: str, *, starts: bool = True, until_first_step: bool = False
+) -> None:
     """Every outermost call of `owner.name` becomes a span; `starts`: it opens the journal."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if inside(span):
+        if inside(span) or (until_first_step and pace.steps):
             return original(*args, **kwargs)
         if starts:
             guard(span, recorder.start)

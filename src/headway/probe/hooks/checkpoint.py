@@ -140,6 +140,8 @@ def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
         if path is None:
             return original(*args, **kwargs)
         guard(what, recorder.start)
+        if pace.steps:  # some jobs read many small files in their loop
+            return _in_loop(original, what, path, *args, **kwargs)
         opened = guard(what, _begin_load, what, path)
         try:
             return original(*args, **kwargs)
@@ -147,6 +149,20 @@ def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
             guard(what, leave, LOAD, opened)
 
     return around
+
+
+def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **kwargs: Any) -> Any:
+    start = monotonic_ns()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        end = monotonic_ns()
+        if end - start >= WORTH_NOTING:
+            guard(what, _note_load, what, path, start, end)
+
+
+def _note_load(what: str, path: str, start: int, end: int) -> None:
+    recorder.span(LOAD, start, end, what=what, path=path)
 
 
 def _begin_load(what: str, path: str) -> int:

@@ -62,8 +62,8 @@ def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def mark() -> Any:
-    """An event at the end of what is queued now; None without a device."""
-    if _cuda is None:
+    """An event at the end of what is queued now; None without a device to ask."""
+    if _cuda is None or _cuda.is_current_stream_capturing():  # it would end up in the user's graph
         return None
     event = _cuda.Event(enable_timing=True)
     event.record()
@@ -72,13 +72,15 @@ def mark() -> Any:
 
 def drained(first: Any, start: int, end: int, *, short: bool = False) -> None:
     """A wait from `start` to `end` is over, `first` was marked when it began."""
-    if first is None:
-        return
-    _pending.append(_Open(start, end, first, mark(), short))
+    second = mark() if first is not None else None
+    if second is not None:
+        _pending.append(_Open(start, end, first, second, short))
 
 
 def settle() -> None:
     """Write down the drains whose events are done."""
+    if not _pending or _cuda.is_current_stream_capturing():
+        return
     while _pending and _pending[0].second.query():
         wait = _pending.pop(0)
         still = int(wait.first.elapsed_time(wait.second) * 1e6)
@@ -89,9 +91,11 @@ def settle() -> None:
             recorder.emit("drain", wait.start, ns=length - max(still, 0))
 
 
-def _waited(start: int, end: int, tail: Any) -> bool:
+def _waited(start: int, end: int, tail: Any, ended: bool) -> bool:
     """A wait for data in the loop; True when it was no stall, or will be counted later."""
     if _cuda is None or pace.steps == 0 or recorder.thread() != pace.stepping_thread:
+        return False
+    if _cuda.is_current_stream_capturing():
         return False
     short = end - start < pace.LONG_WAIT
     pace.mark_device = mark if end - start >= pace.SHORT_WAIT else None

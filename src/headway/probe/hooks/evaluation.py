@@ -14,7 +14,7 @@ from time import monotonic_ns
 from types import FunctionType, ModuleType
 from typing import Any
 
-from headway.probe import pace
+from headway.probe import hooks, pace
 from headway.probe.hooks import device
 from headway.probe.recorder import guard, recorder
 
@@ -28,20 +28,23 @@ class Evaluation:
         self.module: Callable[[], Any] = lambda: None
         self.span: int | None = None
         self.tail: Any = None
-        self.frozen: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # modules that stay in eval mode while others train
+        # Modules that stay in eval mode while others train; by id, as not all can be hashed.
+        self.frozen: dict[int, weakref.ref[Any]] = {}
 
     def eval_called(self, module: Any) -> None:
         """`module.eval()` in the thread that makes the steps."""
         if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
             return
-        if module in self.frozen:
+        if self._is_frozen(module):
             return
         self.module = weakref.ref(module)
         self._begin(monotonic_ns())
 
-    def waited(self, start: int, end: int, tail: Any) -> bool:
+    def _is_frozen(self, module: Any) -> bool:
+        known = self.frozen.get(id(module))
+        return known is not None and known() is module
+
+    def waited(self, start: int, end: int, tail: Any, ended: bool) -> bool:
         """A batch was read; True when it was for evaluation."""
         if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
             return False
@@ -51,14 +54,16 @@ class Evaluation:
             if self.span is None:
                 self.span = recorder.begin("evaluation", self.since)
             self.last = end
-            pace.not_for_training()
+            if not ended:
+                pace.not_for_training()
             return True
         if not self.since:
             return False
         module = self.module()
         if module is not None and not module.training:
             self.last = end  # gradients on, but the model is still in eval mode
-            pace.not_for_training()
+            if not ended:
+                pace.not_for_training()
             return True
         self.finish(self.last or start)
         return False
@@ -70,7 +75,7 @@ class Evaluation:
         module = self.module()
         if self.span is None and (module is None or not module.training):
             if module is not None:
-                self.frozen.add(module)
+                self.frozen[id(module)] = weakref.ref(module)
             self._forget()
             return
         self.finish(self.last or self.since)
@@ -139,11 +144,12 @@ def install(module: ModuleType) -> None:
     """torch.nn.modules.module"""
     original = module.Module.eval
 
+    @functools.wraps(original)
     def eval(self: Any) -> Any:
-        guard("evaluation", evaluation.eval_called, self)
+        if not hooks.tracing():
+            guard("evaluation", evaluation.eval_called, self)
         return original(self)
 
-    eval.__doc__ = original.__doc__
     module.Module.eval = eval
     pace.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
     pace.on_wait.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))

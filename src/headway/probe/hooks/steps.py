@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from headway.probe import imports, pace
+from headway.probe import hooks, imports, pace
 from headway.probe.hooks import spanned
 from headway.probe.recorder import recorder
 
@@ -12,6 +12,7 @@ from headway.probe.recorder import recorder
 def torch_loaded(torch: ModuleType) -> None:
     """`import torch` is done."""
     pace.grad_enabled = torch.is_grad_enabled
+    hooks.tracing = torch.compiler.is_dynamo_compiling
     spanned(torch, "compile", "compile_import")  # the call compiles nothing yet, but imports much
     if recorder.rank is not None:
         recorder.start()
