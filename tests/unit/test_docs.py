@@ -153,7 +153,7 @@ def patched_names() -> set[str]:
     """Every name that a hook puts a wrapper on, and every method that it replaces."""
     text = "\n".join(p.read_text() for p in (ROOT / "src/headway/probe/hooks").glob("*.py"))
     found = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)
-    looped = re.findall(r"for name in \(([^)]*)\):\s+\w[^\n]*(?:getattr|spanned)\(", text)
+    looped = re.findall(r"for name in \(([^)]*)\):\s+[^\n]*(?:getattr|spanned)\(", text)
     return {*found, *(name for names in looped for name in re.findall(r'"(\w+)"', names))}
 
 
