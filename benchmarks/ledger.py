@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from keep import keep  # noqa: E402
+
 from headway.journal import pulse  # noqa: E402
 from headway.testing import FakeJournal, FakeRun  # noqa: E402
 
@@ -146,9 +148,7 @@ def main() -> int:
                 f"{megabytes:>5.0f} MB {floor:>9.2f} s {seconds / floor:>6.2f}"
             )
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
-    target = ROOT / "benchmarks" / "results" / "ledger.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+    keep("ledger", {"machine": machine, "rows": rows})
     worst = max(row["seconds"] for row in rows), max(row["peak_mb"] for row in rows)
     met = worst[0] <= MUST_SECONDS and worst[1] <= MUST_MEGABYTES
     verdict = "met" if met else "MISSED"

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from keep import keep
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 BOOT = ROOT / "src" / "headway" / "probe" / "boot"
@@ -205,7 +207,7 @@ def main() -> None:
         "loop_ns": loop,
         "start_ms": start,
     }
-    (HERE / "results" / "recorder.json").write_text(json.dumps(result, indent=1) + "\n")
+    keep("recorder", result)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
+from keep import keep  # noqa: E402
 from peers import python  # noqa: E402
 from tests.truth.timelines import TIMELINES, Timeline, journals  # noqa: E402
 
 import headway  # noqa: E402
-
-TARGET = ROOT / "benchmarks" / "results" / "truth_against_peers.json"
 
 
 def ask_peer() -> dict[str, Any]:
@@ -79,22 +78,13 @@ def main() -> int:
     exact = sum(row["headway"]["ett"] == row["truth"] for row in rows)
     right = sum(abs(row["ml_goodput_measurement"]["ett"] - row["truth"]) < 0.05 for row in rows)
     print(f"exact: Headway {exact} of {len(rows)}; ml-goodput {right}, to 0.05 points")
-    TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(
-        json.dumps(
-            {
-                "versions": {
-                    "headway": headway.__version__,
-                    "ml-goodput-measurement": peer["version"],
-                    "python": platform.python_version(),
-                },
-                "machine": {"cpus": os.cpu_count(), "system": platform.system()},
-                "rows": rows,
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    versions = {
+        "headway": headway.__version__,
+        "ml-goodput-measurement": peer["version"],
+        "python": platform.python_version(),
+    }
+    machine = {"cpus": os.cpu_count(), "system": platform.system()}
+    keep("truth_against_peers", {"versions": versions, "machine": machine, "rows": rows})
     return 0 if exact == len(rows) else 1
 
 
