@@ -9,7 +9,6 @@ Beside it stands the floor: one `json.loads` for each of the same lines, and not
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
