@@ -138,9 +138,9 @@ class FakeRun:
         **head: Any,
     ) -> FakeJournal:
         """The launcher of one launch; it starts the command at `spawn`."""
-        made = self._journal(
-            f"launcher-{launch}", "launcher", begin, host or Host(), launch, index=index, **head
-        )
+        beside = sum(made.name.startswith(f"launcher-{launch}") for made in self.journals)
+        name = f"launcher-{launch}" + (f"-{beside}" if beside else "")
+        made = self._journal(name, "launcher", begin, host or Host(), launch, index=index, **head)
         made.event("spawn", begin if spawn is None else spawn, command=["train"], pid=1)
         return made
 

@@ -301,3 +301,36 @@ def no_process_left_a_journal() -> FakeRun:
     launcher = job.launcher(0, spawn=2)
     launcher.exit(30, code=0)
     return job
+
+
+@scenario(
+    Truth(
+        wall=70,
+        buckets={
+            "start.launcher_init": 6,  # node 1 comes last: its rank's process begins at 6
+            "start.train_module_creation": 6,  # rank 1's, from 6 to 12
+            "start.process_group_init": 2,  # both in it, from 12 to 14
+            "start.pre_train": 6,  # to 20
+            "train.effective": 40,
+            "stop.shutdown": 10,  # node 0's launcher ends last
+        },
+        tts=20,
+        steps=20,
+        attempts=(Lived("completed", 1, 20),),
+        batches=1,
+    )
+)
+def one_launcher_on_each_node_is_one_launch() -> FakeRun:
+    """The second node's wall clock is a minute off; its process group ties it to the first."""
+    job = FakeRun()
+    nodes = (Host(), Host("node1", "boot-1", monotonic=7.0, wall=60.0))
+    for rank, (host, begin, end) in enumerate(zip(nodes, (0, 3), (70, 62), strict=True)):
+        launcher = job.launcher(begin, host=host, spawn=begin + 1)
+        process = job.process(begin + 3, rank=rank, world=2, host=host)
+        process.span("train_module_creation", begin + 3, 8 if rank == 0 else 12)
+        process.span("process_group_init", 8 if rank == 0 else 12, 14)
+        process.span("pre_train", 14, 20)
+        process.train(1, 20, 20, 2)
+        process.exit(61)
+        launcher.exit(end, code=0)
+    return job

@@ -119,8 +119,9 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     """The run's timeline from its ranks': all cover the same interval.
 
     An instant is effective only while every rank trains. Otherwise it belongs to the rank that
-    holds the others up: of those that do not train, the one that gets back to training last. A
-    rank whose leaf is in `waiting` stands in a collective for the others and is asked last.
+    holds the others up: of those that do not train, the one that comes last to training, or to
+    the collective that they meet in before. A rank whose leaf is in `waiting` stands in such a
+    collective for the others, and is asked last.
     """
     if len(timelines) == 1:
         return list(timelines[0])
@@ -151,7 +152,7 @@ def _edges(
 ) -> list[tuple[int, int, _State]]:
     """At which times a rank changes its state: None for training, else its claim."""
     edges: list[tuple[int, int, _State]] = []
-    back = timeline[-1].end  # when this rank is back to training
+    back = timeline[-1].end  # when this rank is where the others wait for it
     for segment in reversed(timeline):
         if segment.leaf == EFFECTIVE:
             edges.append((segment.start, rank, None))
@@ -159,6 +160,8 @@ def _edges(
         else:
             claim = (segment.leaf not in waiting, back, -rank, segment.leaf)
             edges.append((segment.start, rank, claim))
+            if segment.leaf in waiting:
+                back = segment.start  # who comes last to the collective holds the others up
     edges.reverse()
     edges.append((timeline[-1].end, rank, None))
     return edges

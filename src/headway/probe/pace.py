@@ -231,6 +231,8 @@ def _elect(optimizer: Any) -> bool:
     if _leader == SDK:
         return False
     candidate = id(optimizer)
+    if len(_others) > 10_000:  # of optimizers that are long gone
+        _others.clear()
     seen_at, count = _others.get(candidate, (steps, 0))
     count = count + 1 if seen_at == steps else 1
     _others[candidate] = (steps, count)

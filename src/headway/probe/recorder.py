@@ -2,7 +2,7 @@
 
 A process that never trains leaves no file. A rank (the environment says so) writes from its
 first event on; any other process from its first event of torch, a helper of a rank only once it
-makes a step or joins a process group.
+makes a step.
 """
 
 from __future__ import annotations
@@ -139,13 +139,15 @@ class Recorder:
         if self.finished or os.getpid() != self.pid:
             return
         self.finished = True
-        for last in self.at_end:
-            guard("at the end", last)
-        pace.flush()
-        error = getattr(sys, "last_value", None)
-        if error is not None:
-            self.error(error)
-        self.emit("exit")
+        try:
+            for last in self.at_end:
+                guard("at the end", last)
+            guard("steps", pace.flush)
+            error = getattr(sys, "last_value", None)
+            if error is not None:
+                guard("error", self.error, error)
+        finally:
+            self.emit("exit")
 
     def finish_unseen(self) -> None:
         """A process that never trained, and leaves a journal only if an exception ended it."""

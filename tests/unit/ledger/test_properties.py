@@ -90,7 +90,7 @@ def runs(draw: st.DrawFn) -> FakeRun:
     job = FakeRun()
     for index in range(draw(st.integers(1, 3))):
         launch = f"L{index}"
-        if draw(st.booleans()):
+        for _ in range(draw(st.integers(0, 2))):  # one on each node
             begin = draw(times)
             head = draw(
                 st.sampled_from([{}, {"allocated": NS}, {"queued": 5 * NS, "allocated": 7 * NS}])
