@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,9 @@ def test_every_hook_is_watched_for() -> None:
     from headway.probe.imports import HOOKED
 
     assert set(TABLE) <= HOOKED
+    for where in TABLE.values():
+        file, _, function = where.partition(":")
+        assert callable(getattr(import_module(f"headway.probe.hooks.{file}"), function))
 
 
 def test_a_kill_at_any_instant_loses_no_event(probed: Probed, tmp_path: Path) -> None:
@@ -429,3 +433,32 @@ def test_odd_loaders_load(probed: Probed, tmp_path: Path) -> None:
     (journal,) = probed(script)
     assert steps(journal) == 5
     assert "import" in names(journal)
+
+
+def test_steps_of_a_thread_that_python_does_not_know_are_the_loops(probed: Probed) -> None:
+    """As autograd's, which make the steps of optimizers in backward hooks on a GPU."""
+    script = """
+import _thread, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        time.sleep(0.15)
+        return index
+w = torch.nn.Parameter(torch.zeros(1)); w.grad = torch.zeros(1)
+o = torch.optim.SGD([w], lr=0.1)
+done = _thread.allocate_lock()
+def step():
+    o.step()
+    done.release()
+for batch in DataLoader(Slow(), batch_size=1):
+    done.acquire()
+    _thread.start_new_thread(step, ())
+    done.acquire(); done.release()
+"""
+    (journal,) = probed(script)
+    assert steps(journal) == 4
+    assert not list(journal.named("stepping"))
+    waits = [span for span in journal.spans if span.name == "data_wait"]
+    assert len(waits) == 4
+    assert {span.thread for span in waits} == {0}

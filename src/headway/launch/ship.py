@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 
@@ -33,7 +32,6 @@ class Shipper:
         self.send()
 
     def _loop(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the launcher's to take
         while not self._stop.wait(EVERY):
             self.send()
 

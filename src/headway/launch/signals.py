@@ -17,15 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FORWARDED = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-}
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+FORWARDED = STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
 AWAITED = FORWARDED | {signal.SIGCHLD}
 FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole group
 PR_SET_PDEATHSIG = 1
@@ -98,7 +91,7 @@ def targets(child: int, recording: set[int]) -> list[int]:
     group = tree.get(child, (0, child))[1]
     found = [child]
     for pid, (_, its_group) in tree.items():
-        above = list(_ancestors(pid, child, tree))
+        above = _ancestors(pid, child, tree)
         if not above or its_group != group:
             continue
         if pid in recording or not recording.intersection(above):
@@ -106,13 +99,13 @@ def targets(child: int, recording: set[int]) -> list[int]:
     return found
 
 
-def _ancestors(pid: int, root: int, tree: dict[int, tuple[int, int]]) -> Iterator[int]:
+def _ancestors(pid: int, root: int, tree: dict[int, tuple[int, int]]) -> list[int]:
     """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
     above = []
     while pid in tree and pid != root:
         pid = tree[pid][0]
         above.append(pid)
-    return iter(above if above and above[-1] == root else [])
+    return above if above and above[-1] == root else []
 
 
 def _processes() -> dict[int, tuple[int, int]]:

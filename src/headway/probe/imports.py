@@ -14,39 +14,35 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# Modules that have a hook in headway.probe.hooks.
-HOOKED = frozenset(
-    {
-        "torch",
-        "torch.autograd.grad_mode",
-        "torch.cuda",
-        "torch.optim.optimizer",
-        "torch.nn.modules.module",
-        "torch.nn.parallel.distributed",
-        "torch.utils.data.dataloader",
-        "torch.serialization",
-        "torch.distributed.distributed_c10d",
-        "torch.distributed.fsdp.fully_sharded_data_parallel",
-        "torch.distributed.fsdp._fully_shard._fully_shard",
-        "torch.distributed.checkpoint.state_dict_saver",
-        "torch.distributed.checkpoint.state_dict_loader",
-        "torch.distributed.elastic.events",
-        "torch.distributed.elastic.multiprocessing.errors",
-        "torch.multiprocessing.spawn",
-        "torch._dynamo",
-        "torch._dynamo.callback",
-        "torch._dynamo.utils",
-        "torch._inductor.compile_fx",
-        "torch.export",
-        "torch.jit._serialization",
-        "torch._inductor",
-        "torch.onnx",
-        "safetensors.torch",
-        "lightning.pytorch.trainer.trainer",
-        "pytorch_lightning.trainer.trainer",
-        "transformers.trainer",
-    }
-)
+# module of the user's process -> where its hook is, below headway.probe.hooks
+TABLE = {
+    "torch": "steps:torch_loaded",
+    "torch.autograd.grad_mode": "evaluation:install_grad_mode",
+    "torch.cuda": "device:install",
+    "torch.optim.optimizer": "steps:install",
+    "torch.nn.modules.module": "modules:install",
+    "torch.nn.parallel.distributed": "modules:install_ddp",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "modules:install_fsdp",
+    "torch.distributed.fsdp._fully_shard._fully_shard": "modules:install_fully_shard",
+    "torch.utils.data.dataloader": "data:install",
+    "torch.serialization": "checkpoint:install",
+    "torch.distributed.checkpoint.state_dict_saver": "checkpoint:install_dcp_save",
+    "torch.distributed.checkpoint.state_dict_loader": "checkpoint:install_dcp_load",
+    "safetensors.torch": "checkpoint:install_safetensors",
+    "lightning.pytorch.trainer.trainer": "checkpoint:install_lightning",
+    "pytorch_lightning.trainer.trainer": "checkpoint:install_lightning",
+    "transformers.trainer": "checkpoint:install_transformers",
+    "torch.distributed.distributed_c10d": "distributed:install",
+    "torch.distributed.elastic.events": "distributed:install_events",
+    "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
+    "torch.multiprocessing.spawn": "distributed:install_spawn",
+    "torch._dynamo.callback": "dynamo:install",
+    "torch._dynamo.utils": "dynamo:install_utils",
+    "torch.export": "publish:install_export",
+    "torch.jit._serialization": "publish:install_jit",
+    "torch._inductor": "publish:install_inductor",
+    "torch.onnx": "publish:install_onnx",
+}
 # Timed from their first line, as they are slow and a kill may fall into them.
 LIVE = {
     "torch": "import",
@@ -54,6 +50,7 @@ LIVE = {
     "torch._inductor": "compile_import",
     "torch._inductor.compile_fx": "compile_import",
 }
+HOOKED = frozenset({*TABLE, *LIVE})
 WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
 
 

@@ -11,6 +11,7 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from struct import Struct
+from threading import main_thread
 from time import monotonic_ns
 from typing import Any
 
@@ -23,7 +24,8 @@ _AT = STEPS * 8
 SECOND = 1_000_000_000
 LONG_WAIT = 100_000_000  # a wait from here on has a span of its own
 SHORT_WAIT = 200_000  # a wait below this is not worth a look at the device
-SDK = 0  # the leader when the loop itself tells its steps
+_TELLER = object()  # the leader when the loop itself tells its steps
+SDK = id(_TELLER)
 
 cells = pulse.anonymous()
 _page: Any = cells.obj  # the same memory, for stores of several cells at once
@@ -42,6 +44,7 @@ _others: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
 _guard: Callable[..., Any] = lambda hook, call, *args: call(*args)  # noqa: E731
+_thread: Callable[[], int] = lambda: 0  # noqa: E731
 # A weak reference to the leader.
 _leader_alive: Callable[[], Any] = lambda: None  # noqa: E731
 
@@ -54,11 +57,14 @@ mark_device: Callable[[], Any] | None = None  # while waits are long on a device
 
 
 def bind(
-    emit: Callable[..., None], open_journal: Callable[[], None], guard: Callable[..., Any]
+    emit: Callable[..., None],
+    open_journal: Callable[[], None],
+    guard: Callable[..., Any],
+    thread: Callable[[], int],
 ) -> None:
     """The recorder offers itself (it imports this module, not the other way round)."""
-    global _emit, _open, _guard
-    _emit, _open, _guard = emit, open_journal, guard
+    global _emit, _open, _guard, _thread
+    _emit, _open, _guard, _thread = emit, open_journal, guard, thread
 
 
 def adopt(page: memoryview) -> None:
@@ -94,13 +100,9 @@ def optimizer_stepped(optimizer: Any, *_: Any) -> None:
 
 def told_step() -> None:
     """`headway.step()`: the loop counts its own steps, optimizers no longer do."""
-    global steps, _leader
+    global _leader
     _leader = SDK
-    t = monotonic_ns()
-    steps += 1
-    _put(_page, _AT, steps, t, _batches, _wait)
-    if t >= _flush_at:
-        _guard("steps", _slow_step, t)
+    optimizer_stepped(_TELLER)
 
 
 def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -153,7 +155,7 @@ def made_iterator(start: int, end: int) -> None:
     if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != stepper):
         return
     if not any(call(start, end, None, True) for call in on_wait):
-        _emit("span", start, end=end, name="data_iter", th=_thread_name())
+        _emit("span", start, end=end, name="data_iter", th=_thread())
 
 
 _next = watched(next)
@@ -251,7 +253,9 @@ def _elect(optimizer: Any) -> bool:
 def _slow_step(t: int) -> None:
     global stepper, stepping_thread
     if stepper == 0:
-        stepper, stepping_thread = get_ident(), _thread_name()
+        stepping_thread = _thread()
+        # Autograd's C++ threads may make the steps: they work for the main thread, which waits.
+        stepper = get_ident() if stepping_thread else main_thread().ident or get_ident()
         _open()
         if stepping_thread:
             _emit("stepping", t, th=stepping_thread)
@@ -270,14 +274,6 @@ def _slow_wait(start: int, end: int, tail: Any, ended: bool) -> None:
     if steps and get_ident() != stepper:
         return  # a thread that reads ahead: nobody waits for it
     if not steps or end - start >= LONG_WAIT:
-        _emit("span", start, end=end, name="data_wait", th=_thread_name(), last=ended)
+        _emit("span", start, end=end, name="data_wait", th=_thread(), last=ended)
     else:
         add_wait(end - start)
-
-
-def _thread_name() -> int:
-    """0 for the main thread, as everywhere in the journal."""
-    import threading
-
-    ident = get_ident()
-    return 0 if ident == threading.main_thread().ident else ident

@@ -238,6 +238,6 @@ def _at_process_end(call: Callable[[], None]) -> None:
 
 _MAIN = threading.main_thread().ident or 0
 recorder = Recorder()
-pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard)
+pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)
 os.register_at_fork(after_in_child=recorder.after_fork)
 atexit.register(recorder.finish_unseen)

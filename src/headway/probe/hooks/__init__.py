@@ -13,37 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from headway.probe import ENV_OFF, pace
+from headway.probe.imports import TABLE
 from headway.probe.recorder import guard, recorder
-
-# module of the user's process -> where its hook is, below this package
-TABLE = {
-    "torch": "steps:torch_loaded",
-    "torch.autograd.grad_mode": "evaluation:install_grad_mode",
-    "torch.cuda": "device:install",
-    "torch.optim.optimizer": "steps:install",
-    "torch.nn.modules.module": "modules:install",
-    "torch.nn.parallel.distributed": "modules:install_ddp",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "modules:install_fsdp",
-    "torch.distributed.fsdp._fully_shard._fully_shard": "modules:install_fully_shard",
-    "torch.utils.data.dataloader": "data:install",
-    "torch.serialization": "checkpoint:install",
-    "torch.distributed.checkpoint.state_dict_saver": "checkpoint:install_dcp_save",
-    "torch.distributed.checkpoint.state_dict_loader": "checkpoint:install_dcp_load",
-    "safetensors.torch": "checkpoint:install_safetensors",
-    "lightning.pytorch.trainer.trainer": "checkpoint:install_lightning",
-    "pytorch_lightning.trainer.trainer": "checkpoint:install_lightning",
-    "transformers.trainer": "checkpoint:install_transformers",
-    "torch.distributed.distributed_c10d": "distributed:install",
-    "torch.distributed.elastic.events": "distributed:install_events",
-    "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
-    "torch.multiprocessing.spawn": "distributed:install_spawn",
-    "torch._dynamo.callback": "dynamo:install",
-    "torch._dynamo.utils": "dynamo:install_utils",
-    "torch.export": "publish:install_export",
-    "torch.jit._serialization": "publish:install_jit",
-    "torch._inductor": "publish:install_inductor",
-    "torch.onnx": "publish:install_onnx",
-}
 
 
 def apply(name: str, module: ModuleType) -> None:
@@ -98,6 +69,11 @@ def spanned(
             guard(span, leave, span, opened)
 
     wrap(owner, name, around)
+
+
+def in_loop() -> bool:
+    """Whether this is the thread that makes the steps, and it has begun to."""
+    return pace.steps > 0 and recorder.thread() == pace.stepping_thread
 
 
 # Spans of one name do not nest: only the outermost call counts.

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headway.probe import pace
-from headway.probe.hooks import enter, inside, leave, wrap
+from headway.probe.hooks import enter, in_loop, inside, leave, wrap
 from headway.probe.recorder import guard, recorder
 
 SPAN = "device_init"
@@ -93,9 +93,7 @@ def settle() -> None:
 
 def _waited(start: int, end: int, tail: Any, ended: bool) -> bool:
     """A wait for data in the loop; True when it was no stall, or will be counted later."""
-    if _cuda is None or pace.steps == 0 or recorder.thread() != pace.stepping_thread:
-        return False
-    if _cuda.is_current_stream_capturing():
+    if _cuda is None or not in_loop() or _cuda.is_current_stream_capturing():
         return False
     short = end - start < pace.LONG_WAIT
     pace.mark_device = mark if end - start >= pace.SHORT_WAIT else None

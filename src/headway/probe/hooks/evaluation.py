@@ -14,8 +14,8 @@ from time import monotonic_ns
 from types import FunctionType, ModuleType
 from typing import Any
 
-from headway.probe import hooks, pace
-from headway.probe.hooks import device
+from headway.probe import pace
+from headway.probe.hooks import device, in_loop, wrap
 from headway.probe.recorder import guard, recorder
 
 
@@ -33,9 +33,7 @@ class Evaluation:
 
     def eval_called(self, module: Any) -> None:
         """`module.eval()` in the thread that makes the steps."""
-        if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
-            return
-        if self._is_frozen(module):
+        if not in_loop() or self._is_frozen(module):
             return
         self.module = weakref.ref(module)
         self._begin(monotonic_ns())
@@ -46,7 +44,7 @@ class Evaluation:
 
     def waited(self, start: int, end: int, tail: Any, ended: bool) -> bool:
         """A batch was read; True when it was for evaluation."""
-        if pace.stepper == 0 or recorder.thread() != pace.stepping_thread:
+        if not in_loop():
             return False
         if not pace.grad_enabled():
             if not self.since:
@@ -111,7 +109,7 @@ class Evaluation:
 
     def left_no_grad(self) -> None:
         """Gradients are back on, or will be."""
-        if recorder.thread() == pace.stepping_thread:
+        if in_loop():
             self.last = monotonic_ns()
 
 
@@ -142,15 +140,12 @@ def _watch_exit(kind: Any) -> None:
 
 def install(module: ModuleType) -> None:
     """torch.nn.modules.module"""
-    original = module.Module.eval
 
-    @functools.wraps(original)
-    def eval(self: Any) -> Any:
-        if not hooks.tracing():
-            guard("evaluation", evaluation.eval_called, self)
-        return original(self)
+    def around(original: Callable[..., Any], module: Any) -> Any:
+        guard("evaluation", evaluation.eval_called, module)
+        return original(module)
 
-    module.Module.eval = eval
+    wrap(module.Module, "eval", around)
     pace.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
     pace.on_wait.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
     recorder.at_end.append(evaluation.at_end)

@@ -20,7 +20,6 @@ def torch_loaded(torch: ModuleType) -> None:
 
 def install(optimizer: ModuleType) -> None:
     """torch.optim.optimizer"""
-
     pace.optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(pace.optimizer_stepped)
     pace.on_first_step.append(lambda t: imports.stop_timing())
