@@ -266,7 +266,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_torchrun_as_stopped(tmp_path: Path) -> None:
-    """The terminal signals the job alone, so the launcher learns of it from the agent's end."""
+    """The terminal signals the launcher, torchrun and its ranks alike; torchrun ends with 1."""
     (tmp_path / "job.py").write_text(LOOP)
     words = [HEADWAY, "run", "-o", "r", "--", str(BIN / "torchrun"), "--standalone", "job.py"]
     pid, terminal = pty.fork()

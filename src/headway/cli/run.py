@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it."""
     from headway.errors import UsageError
     from headway.launch import signals, supervise, target
+    from headway.ledger.model import shell_code
     from headway.settings import Settings
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    return 128 - status if status < 0 else status
+    return shell_code(status)
 
 
 def _run(command: Sequence[str], where: Target, *, quiet: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headway.journal.reader import Journal
@@ -18,6 +19,7 @@ from headway.ledger.model import (
     Ledger,
     RankLedger,
     Segment,
+    shell_code,
 )
 
 
@@ -54,7 +56,7 @@ def account(
         attempts=tuple(
             _attempt(i, d, r, zero) for i, (d, r) in enumerate(zip(drafts, resumes, strict=True))
         ),
-        failures=tuple(_shift_failure(f, zero) for f in failures),
+        failures=tuple(replace(f, at=f.at - zero) for f in failures),
         time_to_start=figures.time_to_start(lived, zero),
         time_to_recover=figures.times_to_recover(lived),
         hidden=figures.hidden(lived),
@@ -71,7 +73,7 @@ def account(
         started_at=_started_at(ordered, axis, zero),
         running=bool(drafts) and drafts[-1].outcome == "running",
         command=_command(launchers),
-        exit_code=_shell_code(launches[-1].exit_code) if launches else None,
+        exit_code=_exit_code(launches),
         batches_per_step=figures.batches_per_step(drafts),
         facts=dict(facts or {}),
     )
@@ -193,28 +195,9 @@ def _failures(drafts: Sequence[Draft], lived: Sequence[Lived], axis: Axis) -> li
     return out
 
 
-def _shift_failure(f: Failure, zero: int) -> Failure:
-    return Failure(
-        attempt=f.attempt,
-        at=f.at - zero,
-        category=f.category,
-        owner=f.owner,
-        retry=f.retry,
-        root_rank=f.root_rank,
-        evidence=f.evidence,
-    )
-
-
 def _shift_save(s: Checkpoint, zero: int) -> Checkpoint:
-    return Checkpoint(
-        attempt=s.attempt,
-        rank=s.rank,
-        start=s.start - zero,
-        end=s.end - zero,
-        step=s.step,
-        path=s.path,
-        durable=None if s.durable is None else s.durable - zero,
-    )
+    durable = None if s.durable is None else s.durable - zero
+    return replace(s, start=s.start - zero, end=s.end - zero, durable=durable)
 
 
 def _started_at(journals: Sequence[Journal], axis: Axis, zero: int) -> int:
@@ -232,6 +215,6 @@ def _command(launchers: Sequence[Journal]) -> tuple[str, ...]:
     return ()
 
 
-def _shell_code(status: int | None) -> int | None:
-    """As a shell gives it, and `headway run` returns it: 143 for a death by signal 15."""
-    return 128 - status if status is not None and status < 0 else status
+def _exit_code(launches: Sequence[Launch]) -> int | None:
+    status = launches[-1].exit_code if launches else None
+    return None if status is None else shell_code(status)

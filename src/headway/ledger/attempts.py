@@ -211,7 +211,7 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
 
 
 def _interrupted(draft: Draft) -> bool:
-    """Ctrl-C in a terminal: it signals the job alone, so only the job can tell."""
+    """A SIGINT that the launcher did not get: then only the job can tell."""
     if draft.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
         return True
     journals = [*draft.agents, *(life.journal for life in draft.lives)]

@@ -14,6 +14,11 @@ NS = 1_000_000_000
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
 
 
+def shell_code(status: int) -> int:
+    """An exit status as a shell gives it: 143 for a death by signal 15."""
+    return 128 - status if status < 0 else status
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One stretch of a timeline: half-open `[start, end)` and the leaf that owns it."""
