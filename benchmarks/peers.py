@@ -1,25 +1,37 @@
-"""An environment of its own for the tools that Headway is compared with."""
+"""Environments of their own for the tools that Headway is compared with."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
-FOLDER = Path(__file__).parent.parent / ".venv-peers"
-PACKAGES = ("ml-goodput-measurement==0.2.3", "opentelemetry-sdk")
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "peers": ["ml-goodput-measurement==0.2.3", "opentelemetry-sdk"],
+    # Without its dependencies, as it would fetch a torch of its own; these are what it needs.
+    "recover": ["defusedxml", "nvidia-ml-py", "packaging", "psutil", "pyyaml", "pynvml", "numpy"],
+}
+ALONE = {"recover": ["nvidia-resiliency-ext==0.4.1"]}
 
 
-def python() -> str:
-    """Its interpreter; the environment is made at the first call."""
-    binary = FOLDER / "bin" / "python"
-    ready = FOLDER / ".ready"
+def python(name: str = "peers") -> str:
+    """The interpreter of an environment, which is made at the first call."""
+    folder = ROOT / f".venv-{name}"
+    binary = folder / "bin" / "python"
+    ready = folder / ".ready"
     if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=True)
-        subprocess.run([str(binary), "-m", "pip", "install", "-q", *PACKAGES], check=True)
+        print(f"installing {', '.join(ALONE.get(name, PACKAGES[name]))} ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        install = [str(binary), "-m", "pip", "install", "-q"]
+        torch = [f"torch=={version('torch').partition('+')[0]}"] if name in ALONE else []
+        subprocess.run([*install, *torch, *PACKAGES[name]], check=True)
+        if name in ALONE:
+            subprocess.run([*install, "--no-deps", *ALONE[name]], check=True)
         ready.touch()
     return str(binary)
 
 
 if __name__ == "__main__":
-    print(python())
+    print(python(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from headway.errors import MissingExtra, UsageError
 
 # Read by the probe, in processes that load none of this: see headway/probe/__init__.py.
 INTERNAL = (
+    "HEADWAY_CHAOS",
     "HEADWAY_DIR",
     "HEADWAY_LAUNCH",
     "HEADWAY_OFF",
@@ -28,6 +29,9 @@ class Settings:
 
     output: str | None = None  # the run folder or URL; default headway/<name>
     name: str | None = None  # the run's name; default from the scheduler or the script
+    restarts: int = 0  # how often a failed command may be started again
+    warm: bool = False  # fork restarts from a process that has imported everything already
+    hang_watch: bool = True  # notice that no step is made, and end it where it may be restarted
     report: bool = True  # print the summary at the end of a run
 
     @classmethod
@@ -45,7 +49,10 @@ def resolve(
     for field in fields(Settings):
         variable = f"HEADWAY_{field.name.upper()}"
         if flags.get(field.name) is not None:
-            out[field.name] = (flags[field.name], "flag")
+            value = flags[field.name]
+            if type(value) is int and value < 0:
+                raise UsageError(f"--{field.name} is {value}, but it must be 0 or more")
+            out[field.name] = (value, "flag")
         elif variable in env:
             out[field.name] = (_parse(field.type, env[variable], variable), variable)
         elif field.name in filed:
@@ -59,6 +66,10 @@ def resolve(
 
 
 def _parse(kind: Any, text: str, where: str) -> Any:
+    if kind == "int":
+        if not text.isdecimal():
+            raise UsageError(f"{where} is {text!r}, but it must be a whole number from 0 on")
+        return int(text)
     if kind != "bool":
         return text
     if text.lower() in ("1", "true", "yes", "on"):
@@ -72,9 +83,9 @@ def _file(folder: Path) -> tuple[str, dict[str, Any]]:
     """headway.toml, else [tool.headway] of pyproject.toml, in this folder."""
     own, project = folder / "headway.toml", folder / "pyproject.toml"
     if own.is_file():
-        found, name = _toml(own), own.name
+        found, name = read_toml(own), own.name
     elif project.is_file() and b"[tool.headway]" in project.read_bytes():
-        found, name = _toml(project).get("tool", {}).get("headway", {}), project.name
+        found, name = read_toml(project).get("tool", {}).get("headway", {}), project.name
     else:
         return "", {}
     unknown = set(found) - {field.name for field in fields(Settings)}
@@ -84,7 +95,8 @@ def _file(folder: Path) -> tuple[str, dict[str, Any]]:
     return name, found
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; one sentence if it is none."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

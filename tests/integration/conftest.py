@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headway.journal.reader import Journal, read_journals
-from headway.launch.supervise import BOOT
+from headway.launch.attempt import BOOT
 
 Probed = Callable[..., list[Journal]]
 

@@ -90,7 +90,7 @@ def test_the_exception_that_mp_spawn_swallows(probed: Probed) -> None:
 
 
 def test_the_users_own_sitecustomize_still_runs(probed: Probed, tmp_path: Path) -> None:
-    from headway.launch.supervise import BOOT
+    from headway.launch.attempt import BOOT
 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.own_ran = True\n")

@@ -16,8 +16,9 @@ SOURCE = Path(headway.__file__).parent
 ROOMS = {
     "journal": {"errors"},
     "probe": {"journal"},
-    "ledger": {"journal", "errors", "report"},  # report only for Run._repr_html_, when shown
-    "launch": {"journal", "probe", "errors"},
+    # report only for Run._repr_html_, when it is shown
+    "ledger": {"journal", "errors", "taxonomy", "report"},
+    "launch": {"journal", "probe", "errors", "taxonomy"},
     "report": {"ledger", "journal", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")

@@ -13,6 +13,7 @@ from headway.errors import HeadwayError
 
 VERBS = {
     "run": "start a command and record where its time goes",
+    "chaos": "run a command with planned faults, and see what was made of them",
     "report": "show the ledger of a run: terminal, JSON or one HTML file",
     "top": "watch a run live in the terminal",
     "compare": "compare two runs; a gate for CI",

@@ -67,13 +67,17 @@ def _journal_folder() -> Check:
 
 def _child(python: list[str], folder: Path) -> Iterator[Check]:
     from headway.journal.reader import read_journals
-    from headway.launch import checkup, supervise, target
+    from headway.launch import attempt, checkup, target
 
     where = target.prepare(python, output=str(folder / "run"), name="doctor", env={})
     command = [*python, str(Path(checkup.__file__))]
     try:
         done = subprocess.run(
-            command, env=supervise.environment(where), capture_output=True, text=True, timeout=300
+            command,
+            env=attempt.environment(where, where.launch),
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         yield Check(False, f"{' '.join(python)} starts", f"it does not: {error}")

@@ -21,21 +21,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headway.launch.supervise import Options
     from headway.launch.target import Target
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
-    """The flags of `headway run`."""
-    parser.usage = "headway run [-o DIR|URL] [--name NAME] [--force] -- COMMAND..."
+def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
+    """The flags of `headway run`; `plan` is the one that names a plan of faults."""
+    parser.usage = "headway run [-o DIR|URL] [--name NAME] [--restarts N] [options] -- COMMAND..."
     parser.add_argument("-o", "--output", metavar="DIR|URL", help="the run folder")
     parser.add_argument("--name", help="name of the run; its folder is headway/NAME")
     parser.add_argument("--force", action="store_true", help="replace a run of that name")
+    parser.add_argument(
+        "--restarts", type=int, metavar="N", help="start it again up to N times, as the cause asks"
+    )
+    parser.add_argument(
+        plan,
+        dest="chaos",
+        metavar="PLAN",
+        help="faults to rehearse: a file, or 'kill rank=1 step=30'",
+    )
+    parser.add_argument(
+        "--warm", action="store_true", default=None, help="fork restarts, with imports done"
+    )
+    parser.add_argument("--no-hang-watch", action="store_true", help="let it stand still")
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run it."""
+    from headway.cli.chaos import read_plan
     from headway.errors import UsageError
     from headway.launch import signals, supervise, target
     from headway.ledger.model import shell_code
@@ -46,20 +61,31 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("no command to run; type: headway run -- torchrun train.py")
     supervise.check(command)
     settings = Settings.read(
-        output=args.output, name=args.name, report=False if args.no_report else None
+        output=args.output,
+        name=args.name,
+        restarts=args.restarts,
+        warm=args.warm,
+        hang_watch=False if args.no_hang_watch else None,
+        report=False if args.no_report else None,
+    )
+    options = supervise.Options(
+        restarts=settings.restarts,
+        hang_watch=settings.hang_watch,
+        warm=settings.warm,
+        chaos=None if args.chaos is None else read_plan(args.chaos),
     )
     where = target.prepare(command, output=settings.output, name=settings.name, force=args.force)
     say(f"headway: recording to {where.url or where.folder}")
     say(f"headway: watch it with `headway top {where.folder}`")
     with signals.held():
-        status = _run(command, where, quiet=not settings.report)
+        status = _run(command, where, options, quiet=not settings.report)
     if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return shell_code(status)
 
 
-def _run(command: Sequence[str], where: Target, *, quiet: bool) -> int:
+def _run(command: Sequence[str], where: Target, options: Options, *, quiet: bool) -> int:
     """The job, and what is told of it; nothing after its end can cost it its exit code."""
     from headway.launch import supervise
     from headway.launch.ship import Shipper
@@ -67,7 +93,7 @@ def _run(command: Sequence[str], where: Target, *, quiet: bool) -> int:
     shipper = Shipper(where.folder, where.url) if where.url else None
     if shipper:
         shipper.start()
-    status = supervise.supervise(command, where)
+    status = supervise.supervise(command, where, options, say)
     try:
         _conclude(where.folder, quiet=quiet)
     except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe

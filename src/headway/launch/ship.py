@@ -40,6 +40,8 @@ class Shipper:
         try:
             fs, root = filesystem(self.url)
             for path in sorted(self.folder.rglob("*")):
+                if path.name.startswith("."):
+                    continue  # what launchers tell each other, gone in a moment
                 state = path.stat()
                 key = (state.st_size, state.st_mtime_ns)
                 live = path.suffix == ".pulse"  # written through a mapping: its time stands still

@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from headway.launch import tree
 
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 FORWARDED = STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
@@ -87,32 +88,13 @@ def pass_on(number: signal.Signals, child: int, recording: set[int]) -> None:
 
 def targets(child: int, recording: set[int]) -> list[int]:
     """The processes of the job's group, without the helpers of those that record."""
-    tree = _processes()
-    group = tree.get(child, (0, child))[1]
+    seen = tree.processes()
+    group = seen[child].group if child in seen else child
     found = [child]
-    for pid, (_, its_group) in tree.items():
-        above = _ancestors(pid, child, tree)
-        if not above or its_group != group:
+    for pid, process in seen.items():
+        above = tree.above(pid, child, seen)
+        if not above or process.group != group:
             continue
         if pid in recording or not recording.intersection(above):
             found.append(pid)
-    return found
-
-
-def _ancestors(pid: int, root: int, tree: dict[int, tuple[int, int]]) -> list[int]:
-    """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
-    above = []
-    while pid in tree and pid != root:
-        pid = tree[pid][0]
-        above.append(pid)
-    return above if above and above[-1] == root else []
-
-
-def _processes() -> dict[int, tuple[int, int]]:
-    """Parent and process group of every process."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-            fields = stat.read_bytes().rpartition(b")")[2].split()
-            found[int(stat.parent.name)] = (int(fields[1]), int(fields[2]))
     return found

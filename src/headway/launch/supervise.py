@@ -1,23 +1,40 @@
-"""Starts the command, passes signals on, waits for its end."""
+"""Runs the command, and runs it again by policy, until it is done or there is a reason to stop."""
 
 from __future__ import annotations
 
-import errno
+import json
 import os
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import headway
-from headway import probe
 from headway.errors import UsageError
-from headway.journal.writer import Writer, head, now
-from headway.launch import signals, together
+from headway.journal.folder import write_atomically
+from headway.journal.writer import now
+from headway.launch import conclude, reap, signals, together
+from headway.launch.agree import Agreement
+from headway.launch.attempt import Attempt, Ended, Process, environment
+from headway.launch.chaos import Injector, Plan
+from headway.launch.hang import Hang, HangWatch, Learned
+from headway.launch.policy import SWAP_CODE, Decision, Past
+from headway.launch.progress import Progress
 from headway.launch.target import Target
-from headway.launch.watch import Watch
+from headway.launch.warm import Warm
 
-BOOT = Path(headway.__file__).parent / "probe" / "boot"
+SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a command is supervised."""
+
+    restarts: int = 0
+    hang_watch: bool = True
+    warm: bool = False
+    chaos: Plan | None = None
 
 
 def check(command: Sequence[str]) -> None:
@@ -29,82 +46,236 @@ def check(command: Sequence[str]) -> None:
     raise UsageError(f"the command {command[0]} was not found; check its name and your PATH")
 
 
-def supervise(command: Sequence[str], target: Target) -> int:
+def supervise(
+    command: Sequence[str],
+    target: Target,
+    options: Options | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> int:
     """Run the command to its end; returns its status: negative for a death by signal."""
-    name = f"launcher-{target.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
-    writer = Writer(str(target.journal / name), os.getpid())
-    first = head("launcher", launch=target.launch, index=target.index)
-    first |= {**_scheduler(os.environ), "fs": writer.file_clock()}
-    writer.write(first)
-    child = _spawn(command, target, writer)
-    watch = Watch(target.journal, writer)
-    watch.start()
-    status = _wait(child, watch, writer)
-    ended = now()
-    watch.finish()
-    writer.write({"ev": "exit", "t": ended, "code": status})
-    writer.close()
-    together.leave(target.journal, target.launch)
-    return status
-
-
-def environment(target: Target, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the command gets: ours first on PYTHONPATH, and where to write."""
-    path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
-    return {
-        **env,
-        "PYTHONPATH": os.pathsep.join(path),
-        "HEADWAY_RUN": target.run,
-        probe.ENV_FOLDER: str(target.journal.resolve()),
-        probe.ENV_LAUNCH: target.launch,
-    }
-
-
-def _spawn(command: Sequence[str], target: Target, writer: Writer) -> subprocess.Popen[bytes]:
-    started = now()
-    env, in_child = environment(target), signals.Child()
+    supervisor = Supervisor(command, target, options or Options(), say)
     try:
-        child = subprocess.Popen(command, env=env, preexec_fn=in_child, close_fds=False)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        # A script without a first line that names its shell: the shell itself would run it so.
-        child = subprocess.Popen(
-            ["/bin/sh", *command], env=env, preexec_fn=in_child, close_fds=False
+        return supervisor.run()
+    finally:
+        supervisor.leave()
+
+
+class Supervisor:
+    """Attempt after attempt of one command on this node."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        target: Target,
+        options: Options,
+        say: Callable[[str], object],
+    ) -> None:
+        self.command = command
+        self.target = target
+        self.options = options
+        self.say = say
+        self.progress = Progress()
+        self.learned = Learned()
+        self.history: list[Past] = []
+        self.agreement: Agreement | None = None
+        self.warm: Warm | None = None
+        self.forked = False  # whether the attempt that is going on was forked from the zygote
+        if options.restarts or options.warm:
+            reap.adopt_orphans()
+        if options.restarts:
+            host = os.uname().nodename
+            self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+        self.injector = Injector(options.chaos, target) if options.chaos else None
+
+    def run(self) -> int:
+        """Until it is done, or the policy says stop."""
+        number = self.agreement.attempt() if self.agreement else 0
+        while True:
+            attempt = self._attempt(number)
+            if self.options.warm:
+                self._warm_up(attempt)
+            try:
+                ended = attempt.run(self.command, self._spawn)
+            finally:
+                if self.injector:
+                    self.injector.end()
+            decision = self._conclude(attempt, ended)
+            told = _pause(decision.wait_s) if decision is not None else None
+            if told is not None:
+                attempt.writer.write({"ev": "signal", "t": now(), "signal": told, "from": 0})
+            attempt.writer.close()
+            if decision is not None and decision.action == "swap":
+                return SWAP_CODE
+            if decision is None or decision.action == "stop" or told is not None:
+                return ended.status
+            number += 1
+
+    def leave(self) -> None:
+        """Nothing more is to come from this node."""
+        if self.warm is not None:
+            self.warm.close()
+        if self.agreement:
+            self.agreement.leave()
+        together.leave(self.target.journal, self.target.launch)
+
+    def _attempt(self, number: int) -> Attempt:
+        agreement = self.agreement
+        attempt = Attempt(self.target, number, supervised=agreement is not None)
+        if self.injector:
+            self.injector.begin(attempt)
+        if self.options.hang_watch:
+            self._watch_for_hangs(attempt)
+        if agreement is None:
+            return attempt
+        attempt.would_restart = lambda facts: conclude.likely(
+            facts, self.history, self.options.restarts
         )
-    writer.write({"ev": "spawn", "t": started, "pid": child.pid, "command": list(command)})
-    return child
+        attempt.watch.on_refresh.append(agreement.alive)
+
+        def ended_elsewhere(watch: Any) -> None:
+            if agreement.over_elsewhere(number, watch.names):
+                attempt.doom("it has ended on another node")
+
+        attempt.watch.each_round.append(ended_elsewhere)
+        return attempt
+
+    def _watch_for_hangs(self, attempt: Attempt) -> None:
+        folder = self.target.folder / "stacks" / attempt.launch
+
+        def tell(hang: Hang) -> None:
+            told = {"rank": hang.rank, "text": hang.evidence, "stacks": str(folder)}
+            attempt.writer.write({"ev": "hang", "t": now(), **told})
+            if self.agreement is None:
+                self.say(f"headway: hang, {hang.evidence}; stacks of all ranks are in {folder}")
+                return
+            attempt.facts.append(attempt.fact("hang", text=hang.evidence, rank=hang.rank))
+            attempt.doom("it hangs")
+
+        attempt.watch.each_round.append(HangWatch(str(folder), self.learned, tell).round)
+
+    def _warm_up(self, attempt: Attempt) -> None:
+        """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""
+
+        def note(text: str) -> None:
+            attempt.writer.write({"ev": "note", "t": now(), "hook": "warm", "text": text})
+            self.say(f"headway: {text}")
+
+        if self.warm is None:
+            env = environment(self.target, attempt.launch)
+            self.warm = Warm(self.target.folder, self.command, env, note)
+        warm = self.warm
+        warm.note = note
+        warm.prepare()
+
+        def stepping() -> None:
+            if any(rank.pulse().steps for rank in attempt.watch.ranks()):
+                warm.prepare()
+                warm.ready()
+                if self.forked:
+                    warm.stepped()
+
+        attempt.on_wake.append(stepping)
+        attempt.spare = warm.pids
+
+    def _spawn(
+        self,
+        command: Sequence[str],
+        env: dict[str, str],
+        stdout: int | None,
+        stderr: int | None,
+    ) -> Process | None:
+        self.forked = False
+        if self.warm is None or not self.warm.ready(self.warm.worth_waiting()):
+            return None
+        child = self.warm.spawn(
+            command,
+            env,
+            own_group=not signals.on_terminal(),
+            pdeathsig=signal.SIGTERM,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        self.forked = child is not None
+        return child
+
+    # -- what is done after an attempt ------------------------------------------------------
+
+    def _conclude(self, attempt: Attempt, ended: Ended) -> Decision | None:
+        """The verdict and the decision, in the journal and in one line; None if there is none."""
+        if self.agreement is None:
+            if ended.status and ended.signal is None:
+                verdict = conclude.as_event(conclude.judge(ended.facts))
+                attempt.writer.write({"ev": "verdict", "t": now(), **verdict})
+            return None
+        agreed = self._agree(self.agreement, attempt, ended)
+        if agreed.get("done"):
+            return None
+        past = Past(**agreed["past"])
+        self.history.append(past)
+        decision = Decision(**agreed["decision"])
+        attempt.writer.write({"ev": "verdict", "t": now(), **agreed["verdict"]})
+        attempt.writer.write(
+            {"ev": "decision", "t": now(), **agreed["decision"], "attempt": attempt.number}
+        )
+        self._tell(agreed["verdict"], decision)
+        if ended.left:
+            self.say(f"headway: processes {ended.left} of the dead attempt could not be ended")
+        if agreed["cold"] and self.warm is not None:
+            self.warm.ended_before_step()
+        if decision.action == "swap":
+            self._mark_swap(agreed["verdict"], decision)
+        return decision
+
+    def _agree(self, agreement: Agreement, attempt: Attempt, ended: Ended) -> dict[str, Any]:
+        step, progressed = self.progress.conclude(ended.ranks)
+        mine = {
+            "done": ended.status == 0 and ended.signal is None,
+            "told": ended.signal,
+            "step": step,
+            "progressed": progressed,
+            "stillborn": self.forked and not any(rank.pulse().steps for rank in ended.ranks),
+            "facts": [asdict(fact) for fact in ended.facts],
+        }
+
+        def waiting(missing: int) -> None:
+            self.say(f"headway: attempt {attempt.number} is over here, {missing} node(s) to come")
+
+        return agreement.conclude(attempt.number, mine, self._decide, waiting)
+
+    def _decide(self, said: dict[str, dict[str, Any]], gone: set[str]) -> dict[str, Any]:
+        """For all nodes: from what each of them said."""
+        return conclude.conclude(
+            said,
+            [member.rpartition("-")[0] for member in sorted(gone)],
+            self.history,
+            restarts=self.options.restarts,
+            seed=sum(self.target.launch.encode()),
+        )
+
+    def _tell(self, verdict: dict[str, Any], decision: Decision) -> None:
+        then = {"restart": decision.why, "stop": f"stopped: {decision.why}"}
+        what = then.get(decision.action, f"stopped for another node: {decision.why}")
+        if decision.wait_s:
+            what += f" in {decision.wait_s:.1f} s"
+        self.say(f"headway: {verdict['category']}, {verdict['evidence']}; {what}")
+
+    def _mark_swap(self, verdict: dict[str, Any], decision: Decision) -> None:
+        """For the scheduler's epilogue: the node to leave out, and why."""
+        content = {"node": verdict.get("node") or os.uname().nodename, "at": time.time()}
+        content |= {"category": verdict["category"], "evidence": verdict["evidence"]}
+        path = self.target.folder / SWAP_MARKER
+        write_atomically(path, json.dumps(content, indent=1) + "\n")
+        self.say(
+            f"headway: exit code {SWAP_CODE} asks for another node than {content['node']}; "
+            f"see {path}"
+        )
 
 
-def _wait(child: subprocess.Popen[bytes], watch: Watch, writer: Writer) -> int:
-    """Until the command ends; signals that come meanwhile are noted and passed on."""
-    while True:
-        status = child.poll()
-        if status is not None:
-            return status
-        taken = signals.take(1.0)
-        if taken is None:
-            continue
-        number, sender, has_it = taken
-        if number in signals.STOPPING:
-            writer.write({"ev": "signal", "t": now(), "signal": int(number), "from": sender})
-        if not has_it:
-            signals.pass_on(number, child.pid, watch.recording())
-
-
-def _scheduler(env: Mapping[str, str]) -> dict[str, object]:
-    """What a scheduler tells of this launch: when the resources came, when they were asked for."""
-    found: dict[str, object] = {}
-    sources = {
-        "allocated": ("HEADWAY_ALLOCATED_AT", "SLURM_JOB_START_TIME"),
-        "queued": ("HEADWAY_QUEUED_AT",),
-    }
-    for key, names in sources.items():
-        for name in names:
-            text = env.get(name, "")
-            if text.replace(".", "", 1).isdecimal():
-                found.setdefault(key, int(float(text) * 1e9))
-    for key, name in (("scheduler_job", "SLURM_JOB_ID"), ("requeues", "SLURM_RESTART_COUNT")):
-        if env.get(name):
-            found[key] = env[name]
-    return found
+def _pause(seconds: float) -> int | None:
+    """Wait; a signal to stop ends it, and is returned."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        taken = signals.take(left)
+        if taken is not None and taken[0] in signals.STOPPING:
+            return int(taken[0])
+    return None

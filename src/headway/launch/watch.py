@@ -1,29 +1,38 @@
-"""Sees the ranks die: one thread in the launcher that holds a pidfd of each."""
+"""Sees the job live and die: one thread in the launcher, with a pidfd of each process."""
 
 from __future__ import annotations
 
 import os
 import select
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from headway.journal import pulse
 from headway.journal.writer import Writer, now
-from headway.launch import together
+from headway.launch import together, tree
+from headway.launch.follow import Followed
 
 REFRESH_NS = 5_000_000_000
 ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
 
 
 class Watch:
-    """Writes a `death` for every recording process of this host, when it happens."""
+    """Follows every recording process of this host, and writes its `death` when it happens."""
 
-    def __init__(self, journal: Path, writer: Writer) -> None:
+    def __init__(self, journal: Path, launch: str, writer: Writer) -> None:
         self.journal = journal
+        self.launch = launch
         self.writer = writer
+        self.processes: dict[str, Followed] = {}  # by the name of the journal
+        self.names: set[str] = set(os.listdir(journal))  # of all files in the folder
+        self.each_round: list[Callable[[Watch], None]] = []
+        self.on_refresh: list[Callable[[], None]] = []
+        self.on_death: list[Callable[[Followed], None]] = []
         self._stop, self._wake = os.pipe()
-        self._known: set[str] = set(os.listdir(journal))
-        self._fds: dict[int, int] = {}
+        self._before = frozenset(self.names)
+        self._known = set(self.names)
+        self._fds: dict[int, Followed] = {}
         self._refresh_at = 0
         self._poll = select.poll()
         self._poll.register(self._stop, select.POLLIN)
@@ -38,12 +47,23 @@ class Watch:
         """The command has ended: one last look, and stop."""
         os.close(self._wake)
         self._thread.join()
+        self._find_others()
+        for process in self.processes.values():
+            process.catch_up()
+            process.close()
         for fd in (self._stop, *self._fds):
             os.close(fd)
 
     def recording(self) -> set[int]:
         """The processes of this host that keep a journal and live."""
-        return set(self._fds.copy().values())
+        return {process.pid for process in self._fds.copy().values()}
+
+    def ranks(self) -> list[Followed]:
+        """The ranks of this host, dead or alive; those of torchrun's last restart only."""
+        all_of_them = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
+        found = [p for p in all_of_them if p.rank is not None] or all_of_them
+        last = max((p.restart for p in found), default=0)
+        return [p for p in found if p.restart == last]
 
     def _loop(self) -> None:
         while self._round():
@@ -54,39 +74,67 @@ class Watch:
         self.writer.cells[pulse.ALIVE] = now()
         if now() >= self._refresh_at:
             together.refresh(self.journal)
+            for call in self.on_refresh:
+                call()
             self._refresh_at = now() + REFRESH_NS
         self._find_new()
+        for process in self._fds.values():
+            process.catch_up()
+        for each in self.each_round:
+            each(self)
         ended = False
         for fd, _ in self._poll.poll(ROUND_MS):
             if fd == self._stop:
                 ended = True
                 continue
-            self.writer.write({"ev": "death", "t": now(), "pid": self._fds.pop(fd)})
+            self._died(self._fds.pop(fd))
             self._poll.unregister(fd)
             os.close(fd)
         return not ended
 
+    def _died(self, process: Followed) -> None:
+        process.died = now()
+        process.code = tree.exit_code(process.pid)
+        code = {} if process.code is None else {"code": process.code}
+        self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
+        process.catch_up()
+        for call in self.on_death:
+            call(process)
+
     def _find_new(self) -> None:
         try:
-            names = set(os.listdir(self.journal))
+            self.names = set(os.listdir(self.journal))
         except OSError:  # somebody has removed the run folder
             return
-        for name in names - self._known:
+        for name in self.names - self._known:
             self._known.add(name)
-            host, _, rest = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
-            if (
-                name.startswith("launcher-")
-                or not name.endswith(".jsonl")
-                or host != self._host
-                or not rest.isdecimal()
-            ):
+            host, pid = _writer_of(name)
+            if host != self._host:
                 continue
+            process = self.processes[name] = Followed(str(self.journal / name), pid)
             try:
-                fd = os.pidfd_open(int(rest))
+                fd = os.pidfd_open(process.pid)
             except ProcessLookupError:
-                self.writer.write({"ev": "death", "t": now(), "pid": int(rest)})
+                self._died(process)
             except (OSError, AttributeError):
                 continue  # an old kernel: the agent's and the command's ends are seen anyway
             else:
-                self._fds[fd] = int(rest)
+                self._fds[fd] = process
                 self._poll.register(fd, select.POLLIN)
+
+    def _find_others(self) -> None:
+        """Processes on hosts without a launcher of their own, as below `srun`: read at the end."""
+        for name in self.names - self._before:
+            host, pid = _writer_of(name)
+            mark = f"launcher-{self.launch}-{host}-"
+            if not host or host == self._host or any(n.startswith(mark) for n in self.names):
+                continue
+            self.processes[name] = Followed(str(self.journal / name), pid)
+
+
+def _writer_of(name: str) -> tuple[str, int]:
+    """Host and process that a journal's name tells; an empty host if it is no process's journal."""
+    host, _, pid = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
+    if name.startswith("launcher-") or not name.endswith(".jsonl") or not pid.isdecimal():
+        return "", 0
+    return host, int(pid)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway.journal.reader import Journal
-from headway.ledger import causes, figures, notes, progress, timeline
+from headway.ledger import causes, faults, figures, notes, progress, timeline
 from headway.ledger.attempts import Draft, Launch, find_attempts, find_launches
 from headway.ledger.clocks import Axis, align
 from headway.ledger.leaves import DOWNTIME, UNKNOWN
@@ -76,6 +76,7 @@ def account(
         exit_code=_exit_code(launches),
         batches_per_step=figures.batches_per_step(drafts),
         facts=dict(facts or {}),
+        faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
     )
 
 

@@ -41,6 +41,7 @@ class Draft:
     end: int = 0
     outcome: Outcome = "running"
     told_to_stop: int | None = None
+    last: bool = True  # of its launch: what the launcher says of the end is about this one
     agents: list[Journal] = field(default_factory=list)
     others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
@@ -187,6 +188,7 @@ def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
     next_in_launch = after is not None and after.launch is launch
     if launch.stopped_at is not None and not next_in_launch:
         draft.told_to_stop = launch.stopped_at
+    draft.last = not next_in_launch
     draft.outcome = _outcome(draft, next_in_launch)
     if draft.outcome in ("completed", "running"):
         draft.end = launch.end

@@ -12,23 +12,8 @@ from headway.ledger.attempts import Draft
 from headway.ledger.clocks import Axis
 from headway.ledger.life import Life
 from headway.ledger.model import Failure
+from headway.taxonomy import OWNERS
 
-# category -> (owner, what to do about it)
-OWNERS = {
-    "preemption": ("scheduler", "yes"),
-    "user_cancel": ("user", "no"),
-    "hang": ("ambiguous", "bounded"),
-    "gpu_oom": ("user", "no"),
-    "host_oom": ("user", "bounded"),
-    "disk_full": ("ambiguous", "no"),
-    "storage": ("infra", "yes"),
-    "environment": ("user", "no"),
-    "network": ("infra", "yes"),
-    "comm_timeout": ("ambiguous", "bounded"),
-    "native_crash": ("ambiguous", "bounded"),
-    "user_code": ("user", "no"),
-    "unknown": ("ambiguous", "bounded"),
-}
 _EXCEPTIONS = {
     "OutOfMemoryError": "gpu_oom",
     "MemoryError": "host_oom",
@@ -59,6 +44,11 @@ class _Clue(NamedTuple):
 
 def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Failure:
     """The first cause of a failed attempt."""
+    told = _told(draft, "verdict")
+    if told is not None and hung_ranks and told.get("category") != "hang":
+        told = None  # it was found hanging, by whoever ended it then
+    if told is not None and draft.outcome == "failed":
+        return _as_told(told, draft, index)
     clue = _first_clue(draft, axis, hung_ranks)
     owner, retry = OWNERS[clue.category]
     return Failure(
@@ -69,7 +59,44 @@ def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Fail
         retry=retry,
         root_rank=clue.rank if clue.rank >= 0 else None,
         evidence=clue.evidence,
+        decision=_decision(draft),
     )
+
+
+def _told(draft: Draft, event: str) -> dict[str, Any] | None:
+    """What the launcher says of the end of its launch; all nodes say the same."""
+    if not draft.last:
+        return None
+    found = [e for launcher in draft.launch.journals for e in launcher.named(event)]
+    return found[0] if found else None
+
+
+def _as_told(told: dict[str, Any], draft: Draft, index: int) -> Failure:
+    category = str(told.get("category"))
+    owner, retry = OWNERS.get(category, OWNERS["unknown"])
+    return Failure(
+        attempt=index,
+        at=draft.end,
+        category=category if category in OWNERS else "unknown",
+        owner=str(told.get("owner") or owner),
+        retry=str(told.get("retry") or retry),
+        root_rank=told.get("rank"),
+        evidence=str(told.get("evidence") or ""),
+        node=_text(told.get("node")),
+        confidence=_text(told.get("confidence")),
+        fingerprint=_text(told.get("fingerprint")),
+        decision=_decision(draft),
+    )
+
+
+def _decision(draft: Draft) -> str | None:
+    """What the supervisor did, in words."""
+    told = _told(draft, "decision")
+    return None if told is None else f"{told.get('action')}: {told.get('why')}"
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:

@@ -54,6 +54,26 @@ class Failure:
     retry: str
     root_rank: int | None
     evidence: str
+    node: str | None = None
+    confidence: str | None = None
+    fingerprint: str | None = None  # the same when the same thing happens again
+    decision: str | None = None  # what the supervisor did about it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault that was injected on purpose, and the failure it led to."""
+
+    attempt: int
+    at: int
+    kind: str
+    who: str
+    planned: str  # in the words of the plan
+    step: int | None = None
+    missed: str | None = None  # why it hit nothing
+    failure: int | None = None  # its place in the list of failures; None: the job went on
+    detected: str | None = None  # that failure's category
+    detected_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +156,7 @@ class Ledger:
     exit_code: int | None = None
     batches_per_step: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()  # injected on purpose
 
     @property
     def ett_percent(self) -> float:
@@ -183,6 +204,7 @@ class Ledger:
             "batches_per_step": self.batches_per_step,
             "attempts": [_attempt(a) for a in self.attempts],
             "failures": [_failure(f) for f in self.failures],
+            **({"faults": [_fault(f) for f in self.faults]} if self.faults else {}),
             "checkpoints": {
                 "saves": self.saves,
                 "blocked_s": self.buckets.get("waste.checkpoint_block", 0) / NS,
@@ -243,4 +265,23 @@ def _failure(f: Failure) -> dict[str, Any]:
         "retry": f.retry,
         "root_rank": f.root_rank,
         "evidence": f.evidence,
+        "node": f.node,
+        "confidence": f.confidence,
+        "fingerprint": f.fingerprint,
+        "decision": f.decision,
+    }
+
+
+def _fault(f: Fault) -> dict[str, Any]:
+    return {
+        "attempt": f.attempt,
+        "at_s": f.at / NS,
+        "kind": f.kind,
+        "who": f.who,
+        "step": f.step,
+        "planned": f.planned,
+        "missed": f.missed,
+        "failure": f.failure,
+        "detected": f.detected,
+        "detected_after_s": _s(f.detected_after),
     }

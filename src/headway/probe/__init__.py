@@ -14,6 +14,7 @@ ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
 ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
 ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
+ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: probe/hooks/chaos.py
 
 
 def install() -> None:

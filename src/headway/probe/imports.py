@@ -62,10 +62,13 @@ class Watch:
         self.timing = True  # of top-level packages, until the first step
         self.depth = 0
         self.away = False  # while our own modules are loaded
+        self.order: list[str] = []  # every name that was looked for, first things first
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec that the other finders give, with a stand-in for its loader."""
         hooked = name in self.waiting
+        if self.timing and len(self.order) < 20_000:
+            self.order.append(name)
         if self.away or (not hooked and (not self.timing or "." in name)):
             return None
         spec = self._ask_others(name, path, target)
@@ -88,6 +91,8 @@ class Watch:
         hooked = name in self.waiting
         self.waiting.discard(name)
         live = LIVE.get(name)
+        if name == "torch":
+            self._ours(_note_settings)
         span = self._ours(_begin, live, name) if live else None
         self.depth += 1
         start = monotonic_ns()
@@ -189,6 +194,41 @@ def watch() -> None:
         for name in sorted(_watch.waiting & sys.modules.keys()):
             _watch.waiting.discard(name)
             _watch._ours(_hook, name, sys.modules[name])
+
+
+def reborn(begun: int) -> None:
+    """A process that was forked ahead of time begins now; its imports were somebody else's."""
+    global ENTERED
+    ENTERED = monotonic_ns()
+    EARLY.clear()
+    if "headway.probe.recorder" in sys.modules:
+        from headway.probe.recorder import recorder
+
+        recorder.reborn(begun)
+        _rearm()
+
+
+def _rearm() -> None:
+    """Planned faults are ordered anew for each attempt."""
+    import os
+
+    if os.environ.get("HEADWAY_CHAOS") or "headway.probe.hooks.chaos" in sys.modules:
+        from headway.probe.hooks import chaos
+
+        chaos.arm()
+
+
+def told() -> dict[str, Any]:
+    """What this process has imported that another start could have ready, and under what."""
+    from headway.probe import imported
+
+    return imported.tell(_watch.order if _watch is not None else [])
+
+
+def _note_settings() -> None:
+    from headway.probe import imported
+
+    imported.note_settings()
 
 
 def stop_timing() -> None:

@@ -26,6 +26,7 @@ class Recorder:
     """The journal of this process, before and after it has a file."""
 
     def __init__(self) -> None:
+        self.warm = False  # forked by a zygote
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
@@ -41,6 +42,7 @@ class Recorder:
         self.pid = os.getpid()
         self.next_id = 1
         self.finished = False
+        self.told = False  # what it has imported
 
     # -- events ---------------------------------------------------------------------------
 
@@ -100,7 +102,9 @@ class Recorder:
             world=self.world,
             local_rank=_number("LOCAL_RANK"),
             restart=_number("TORCHELASTIC_RESTART_COUNT") or 0,
+            max_restarts=_number("TORCHELASTIC_MAX_RESTARTS"),
             helper=self.helper and not trains,
+            warm=self.warm,
             torch=getattr(sys.modules.get("torch"), "__version__", None),
         )
         name = f"{first['host']}-{self.pid}-{first['begin'] // 1_000_000}"
@@ -112,6 +116,8 @@ class Recorder:
         pending, self.pending = self.pending, []
         for record in pending:
             writer.write(record)
+        if not self.helper:
+            guard("stacks", _offer_stacks, self.emit)
         _at_process_end(self.finish)
 
     def take_rank(self, rank: int, world: int) -> None:
@@ -143,6 +149,7 @@ class Recorder:
             for last in self.at_end:
                 guard("at the end", last)
             guard("steps", pace.flush)
+            guard("imported", self.imported)
             error = getattr(sys, "last_value", None)
             if error is not None:
                 guard("error", self.error, error)
@@ -170,6 +177,31 @@ class Recorder:
         self._reset()
         self.helper = True
 
+    def hold(self) -> None:
+        """This process only forks others: it records nothing."""
+        self.helper = True
+
+    def reborn(self, begun: int) -> None:
+        """It was forked ahead of time, and begins now: what its imports have left is not its own.
+
+        `begun` is when its fork was asked for.
+        """
+        for settle in self.before_span:
+            settle()
+        pace.forget()
+        self._reset()
+        self.warm = True
+        if self.rank is not None:
+            self.start()
+        self.span("launcher_init", begun, monotonic_ns(), what="warm")
+
+    def imported(self) -> None:
+        """Tell, once, what this process has imported: what another start can have ready."""
+        if self.told or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
+            return
+        self.told = True
+        self.emit("imported", **imports.told())
+
 
 _dead: set[str] = set()
 
@@ -190,6 +222,8 @@ def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
 
 def _from_the_user(error: BaseException) -> bool:
     """Raised by a signal handler of the job while we were at work: not ours to swallow."""
+    if getattr(error, "headway_planned", False):  # an exception that a plan asks for
+        return True
     file = _innermost(error).rpartition(":")[0]
     torch = getattr(sys.modules.get("torch"), "__file__", None) or __file__
     ours = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch))
@@ -205,6 +239,12 @@ def _innermost(error: BaseException) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _offer_stacks(emit: Callable[..., None]) -> None:
+    from headway.probe import stacks
+
+    stacks.install(emit)
 
 
 def _number(name: str) -> int | None:
@@ -238,6 +278,7 @@ def _at_process_end(call: Callable[[], None]) -> None:
 
 _MAIN = threading.main_thread().ident or 0
 recorder = Recorder()
+pace.on_first_step.append(lambda t: guard("imported", recorder.imported))
 pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)
 os.register_at_fork(after_in_child=recorder.after_fork)
 atexit.register(recorder.finish_unseen)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from headway.ledger.leaves import EFFECTIVE, LEAVES, group
-from headway.ledger.model import Attempt, Compile, Failure, Ledger, RankLedger, Segment
-from headway.report.words import GROUPS, short
+from headway.ledger.model import Attempt, Compile, Failure, Fault, Ledger, RankLedger, Segment
+from headway.report.words import GROUPS, duration, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +165,13 @@ def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
             if more > floor:
                 found.append((rank, leaf, more))
     return sorted(found, key=lambda row: (-row[2], row[0].rank))
+
+
+def made_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
+    """What was detected of a planned fault, and what was decided then."""
+    if fault.missed is not None:
+        return f"it hit nothing: {fault.missed}", ""
+    if fault.failure is None or fault.detected is None or fault.detected_after is None:
+        return f"no failure: attempt {fault.attempt} went on", ""
+    decision = ledger.failures[fault.failure].decision
+    return f"{fault.detected} after {duration(fault.detected_after)}", decision or "none"

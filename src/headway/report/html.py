@@ -138,6 +138,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "loss": _loss(ledger),
         "attempts": ledger.attempts[:_MAX_ROWS],
         "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
+        "faults": [_fault(ledger, i) for i in range(min(len(ledger.faults), _MAX_ROWS))],
         "saves": findings.saves(ledger)[:_MAX_ROWS],
         "save_plot": _save_plot(ledger),
         "first_compiles": _first_compiles(ledger),
@@ -246,6 +247,20 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         if len(recoveries) == len(ledger.failures)
         else None,
         "evidence": _lines(failure.evidence),
+    }
+
+
+def _fault(ledger: Ledger, place: int) -> dict[str, Any]:
+    fault = ledger.faults[place]
+    detected, decision = findings.made_of(ledger, fault)
+    return {
+        "planned": one_line(fault.planned, _MAX_TEXT),
+        "attempt": fault.attempt,
+        "at": duration(fault.at),
+        "step": fault.step,
+        "who": one_line(fault.who, 400),
+        "detected": one_line(detected, 400),
+        "decision": one_line(decision, 400),
     }
 
 

@@ -24,6 +24,7 @@ from headway.report.words import (
 )
 
 SHOWN = 5  # items of a list; the HTML report has more
+PLANNED = 20  # the same for planned faults: they are what such a run is about
 
 
 def who(failure: Failure) -> str:
@@ -45,6 +46,8 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
     yield f"Attempts ({len(ledger.attempts)})", chain(_attempts(ledger), _starts(ledger))
     if ledger.failures:
         yield f"Failures ({len(ledger.failures)})", _failures(ledger)
+    if ledger.faults:
+        yield f"Planned faults ({len(ledger.faults)})", _faults(ledger)
     if ledger.saves or ledger.checkpoints:
         yield f"Saves ({ledger.saves})", _saves(ledger)
     if ledger.compiles:
@@ -137,6 +140,20 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
     yield from _more(len(ledger.failures))
 
 
+def _faults(ledger: Ledger) -> Iterator[Text]:
+    """Each beside what was detected of it, and what was decided then."""
+    for fault in ledger.faults[:PLANNED]:
+        where = f"attempt {fault.attempt}, at {duration(fault.at)}"
+        where += "" if fault.step is None else f", after its step {fault.step:,}"
+        yield Text(f"  {where}: ").append(Text(one_line(fault.planned, 200), style="bold"))
+        detected, decision = findings.made_of(ledger, fault)
+        yield _fact("  hit", ending(fault.who, 100))
+        yield _fact("  detected", one_line(detected, 200))
+        if decision:
+            yield _fact("  decision", one_line(decision, 200))
+    yield from _more(len(ledger.faults), PLANNED)
+
+
 def _saves(ledger: Ledger) -> Iterator[Text]:
     blocked = ledger.buckets.get("waste.checkpoint_block", 0)
     if ledger.saves:
@@ -191,6 +208,6 @@ def _gaps(ledger: Ledger) -> Iterator[Text]:
     yield Text('  Name such code:  with headway.stage("pre_train"): ...', style="dim")
 
 
-def _more(total: int) -> Iterator[Text]:
-    if total > SHOWN:
-        yield Text(f"  and {total - SHOWN:,} more in the HTML report", style="dim")
+def _more(total: int, shown: int = SHOWN) -> Iterator[Text]:
+    if total > shown:
+        yield Text(f"  and {total - shown:,} more in the HTML report", style="dim")

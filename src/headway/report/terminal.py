@@ -49,6 +49,8 @@ def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
         say(console, line)
     for text in _advice(ledger):
         say(console, Text(f"  {text}"))
+    for line in _rehearsed(ledger):
+        say(console, line)
     say(console, _next(run_path))
 
 
@@ -99,6 +101,15 @@ def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
         else:
             line.append(_fitting(row.detail, max(console.width - len(line), 12)))
         yield line
+
+
+def _rehearsed(ledger: Ledger) -> Iterator[Text]:
+    """Planned faults, each with what was made of it."""
+    for fault in ledger.faults[:SHOWN]:
+        made = ", ".join(filter(None, findings.made_of(ledger, fault)))
+        yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(made, 160)}")
+    if len(ledger.faults) > SHOWN:
+        yield Text(f"  and {len(ledger.faults) - SHOWN:,} more planned faults in the report")
 
 
 def _identity(ledger: Ledger) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headway.probe import ENV_OFF, pace
+from headway.probe import ENV_CHAOS, ENV_OFF, pace
 from headway.probe.imports import TABLE
 from headway.probe.recorder import guard, recorder
 
@@ -23,6 +23,8 @@ def apply(name: str, module: ModuleType) -> None:
     unwanted = os.environ.get(ENV_OFF, "").split(",")
     if where is not None and where.partition(":")[0] not in unwanted:
         guard(name, _apply, where, module)
+    if os.environ.get(ENV_CHAOS):
+        guard(f"chaos in {name}", _apply, "chaos:install", module)
 
 
 def _apply(where: str, module: ModuleType) -> None:

@@ -1,0 +1,133 @@
+"""Supervisors of one job on several nodes agree: every attempt ends for all, and goes on for all.
+
+They meet in the journal folder, which the nodes share. Each says there that it is a member, and
+how an attempt ended for it; when all have said so, the first to come writes the decision, and all
+follow it. A member that has not been heard of for a while is gone, and so is its node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from headway.launch.together import FRESH_S
+
+Ended = dict[str, Any]
+Agreed = dict[str, Any]
+
+
+class Agreement:
+    """This supervisor's part in it."""
+
+    def __init__(self, journal: Path, launch: str, host: str, pid: int) -> None:
+        self.journal = journal
+        self.launch = launch
+        self.me = f"{host}-{pid}"
+        self._member = self._path("member", self.me)
+        self._member.touch()
+
+    def _path(self, kind: str, *rest: object) -> Path:
+        return self.journal / "-".join([f".{kind}", self.launch, *map(str, rest)])
+
+    def alive(self) -> None:
+        """This supervisor lives; told every few seconds."""
+        with contextlib.suppress(OSError):
+            os.utime(self._member)
+
+    def members(self, names: Iterable[str]) -> set[str]:
+        """Everybody who takes part, by the names of files in the folder."""
+        prefix = self._path("member").name + "-"
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+    def attempt(self) -> int:
+        """The number of the attempt that is going on now."""
+        prefix = self._path("decision").name + "-"
+        return sum(name.startswith(prefix) for name in os.listdir(self.journal))
+
+    def over_elsewhere(self, attempt: int, names: Iterable[str]) -> bool:
+        """Whether this attempt has failed for another member already."""
+        prefix = self._path("ended", attempt).name + "-"
+        others = {name for name in names if name.startswith(prefix)} - {prefix + self.me}
+        return any(not ended.get("done") for ended in map(self._read, others))
+
+    def conclude(
+        self,
+        attempt: int,
+        mine: Ended,
+        decide: Callable[[dict[str, Ended], set[str]], Agreed],
+        waiting: Callable[[int], object] = lambda missing: None,
+    ) -> Agreed:
+        """Say how the attempt ended here, and learn what all do now.
+
+        `decide` gets what each member said, and the members that are gone; it runs in one of the
+        supervisors only. `waiting` is told how many are still to come, every few seconds.
+        """
+        self._write(self._path("ended", attempt, self.me), mine)
+        decision = self._path("decision", attempt)
+        since = told = time.monotonic()
+        while True:
+            if decision.exists():
+                agreed = self._read(decision.name)
+                if agreed:
+                    return agreed
+            names = os.listdir(self.journal)
+            members = self.members(names) | {self.me}
+            said = {m: self._read(self._path("ended", attempt, m).name) for m in members}
+            missing = {member for member, ended in said.items() if not ended}
+            gone = {member for member in missing if self._stale(member)}
+            if missing == gone:
+                heard = {member: ended for member, ended in said.items() if ended}
+                self._write(decision, decide(heard, gone), exclusive=True)
+                continue
+            if time.monotonic() - told > 5.0:
+                told = time.monotonic()
+                waiting(len(missing - gone))
+            time.sleep(0.01 if time.monotonic() - since < 1.0 else 0.1)
+
+    def leave(self) -> None:
+        """This supervisor is done; the last one to leave takes the papers along."""
+        with contextlib.suppress(OSError):
+            self._member.unlink(missing_ok=True)
+            names = os.listdir(self.journal)
+            if self.members(names):
+                return
+            for name in names:
+                if any(name.startswith(self._path(k).name) for k in ("ended", "decision")):
+                    (self.journal / name).unlink(missing_ok=True)
+
+    def _stale(self, member: str) -> bool:
+        """Not heard of for a while, by the file system's clock."""
+        self.alive()
+        try:
+            theirs = self._path("member", member).stat().st_mtime
+            return self._member.stat().st_mtime - theirs > FRESH_S
+        except OSError:
+            return True
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.journal / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, path: Path, content: dict[str, Any], *, exclusive: bool = False) -> None:
+        aside = path.with_name(f".new-{self.me}{path.name}")
+        aside.write_text(json.dumps(content))
+        if not exclusive:
+            aside.replace(path)
+            return
+        try:
+            with contextlib.suppress(FileExistsError):  # another was faster
+                os.link(aside, path)
+                return
+        except OSError:  # no hard links here
+            with contextlib.suppress(FileExistsError), path.open("x") as file:
+                file.write(json.dumps(content))
+        finally:
+            aside.unlink(missing_ok=True)

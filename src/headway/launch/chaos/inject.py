@@ -1,0 +1,289 @@
+"""Does what is planned: from the launcher, and by orders to the ranks for what is theirs to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from headway.journal.writer import now
+from headway.launch import tree
+from headway.launch.chaos import corrupt, network
+from headway.launch.chaos.plan import Fault, Plan
+from headway.launch.chaos.schedule import Moment, Past, counts, drawn, moments
+from headway.launch.follow import Followed
+from headway.probe import ENV_CHAOS, claims
+
+if TYPE_CHECKING:
+    from headway.launch.attempt import Attempt
+    from headway.launch.target import Target
+    from headway.launch.watch import Watch
+
+# What a rank needs to know of a fault of its own, besides who and when.
+_ORDERED = {
+    "raise": ("exception",),
+    "disk": ("path", "mode", "delay_s", "errno", "for_s"),
+    "data": ("delay_s", "for_s"),
+    "stop": ("for_s",),
+}
+
+
+class Injector:
+    """The faults of one plan, over all attempts of one launch on this node."""
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.plan = plan
+        self.target = target
+        self.folder = str(target.journal)
+        self.host = os.uname().nodename
+        before = _claimed(os.listdir(self.folder), plan.mark)
+        self._earlier = {number: len(keys) for number, keys in before.items()}
+        self._ran: dict[int, float] = {}
+        self._steps: dict[int, dict[int, int]] = {}
+        self._answered = {n for n in os.listdir(self.folder) if claims.parts(n, plan.mark)}
+        self._waiting: list[Moment] = []
+        self._later: list[tuple[int, Callable[[], object], bool]] = []
+        self._began = 0
+        self._attempt: Attempt
+
+    # -- attempts -----------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt is about to start: what comes before it, and what its ranks have to do."""
+        self._attempt = attempt
+        self._began = now()
+        past = Past(
+            claimed=_claimed(os.listdir(self.folder), self.plan.mark),
+            earlier=self._earlier,
+            ran_s=self._ran,
+            steps=self._steps,
+        )
+        planned = moments(self.plan, self._index(), past)
+        own = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
+        self._waiting = [m for m in own if not m.fault.on_restart]
+        orders = [self._order(m) for m in planned if m.fault.by_rank or m.fault.by_step]
+        if orders:
+            content = {"mark": self.plan.mark, "launch": attempt.launch, "orders": orders}
+            attempt.env_extra[ENV_CHAOS] = json.dumps(content, separators=(",", ":"))
+        attempt.watch.each_round.append(self.round)
+        for moment in own:
+            if moment.fault.on_restart:
+                self._guarded(self._at_last, moment, attempt.watch)
+
+    def round(self, watch: Watch) -> None:
+        """Called ten times a second while the attempt runs."""
+        self._guarded(self._answer_ranks, watch)
+        self._guarded(self._look_at_clock, watch)
+
+    def end(self) -> None:
+        """The attempt is over: whatever is cut or stopped is put back, the rest is dropped."""
+        for _, call, restores in self._later:
+            if restores:
+                self._guarded(call)
+        self._later.clear()
+        seconds = (now() - self._began) / 1e9
+        for fault in self.plan.faults:
+            if not counts(fault, self._index()):
+                continue
+            self._ran[fault.number] = self._ran.get(fault.number, 0.0) + seconds
+            steps = self._steps.setdefault(fault.number, {})
+            for process in self._attempt.watch.processes.values():
+                if process.rank is not None and not (process.agent or process.helper):
+                    steps[process.rank] = steps.get(process.rank, 0) + process.pulse().steps
+
+    def _index(self) -> int:
+        return self.target.index + self._attempt.number
+
+    def _order(self, moment: Moment) -> dict[str, Any]:
+        """A moment as the rank reads it; where the launcher acts, rank 0 holds still for it."""
+        fault = moment.fault
+        order: dict[str, Any] = {
+            "fault": fault.number,
+            "kind": fault.kind if fault.by_rank else "hold",
+            "who": fault.who if fault.by_rank else "first" if fault.node else 0,
+            "keys": moment.keys,
+            "planned": fault.text,
+        }
+        if moment.after_s is not None:
+            order["at"] = self._began + round(moment.after_s * 1e9)
+        for key, value in (("step", moment.step), ("draw", moment.draw), ("node", fault.node)):
+            if value is not None:
+                order[key] = value
+        if fault.steps_between is not None:
+            order["over"] = True  # torchrun's own restarts
+        if fault.by_rank:
+            order |= {key: getattr(fault, key) for key in _ORDERED.get(fault.kind, ())}
+        return order
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def _look_at_clock(self, watch: Watch) -> None:
+        elapsed = (now() - self._began) / 1e9
+        for moment in list(self._waiting):
+            if elapsed >= (moment.after_s or 0.0) and self._at_last(moment, watch):
+                self._waiting.remove(moment)
+        for later in list(self._later):
+            if now() >= later[0]:
+                self._later.remove(later)
+                later[1]()
+
+    def _at_last(self, moment: Moment, watch: Watch) -> bool:
+        """The moment has come; False while that which it is to hit is not there."""
+        fault = moment.fault
+        if fault.node not in (None, self.host):
+            return True
+        pids = self._targets(fault, moment.draw, watch)
+        if pids is None:
+            return False
+        names = [claims.name(self.plan.mark, fault.number, key) for key in moment.keys]
+        content = {"host": self.host, "pid": os.getpid(), "by": "launcher"}
+        name = claims.take(self.folder, names, content)
+        if name is not None:
+            self._act(fault, name, pids, moment.draw, watch)
+        return True
+
+    def _answer_ranks(self, watch: Watch) -> None:
+        """Ranks that hold still for us, and those that did something which we must follow up."""
+        for name in watch.names - self._answered:
+            found = claims.parts(name, self.plan.mark)
+            if found is None:
+                continue
+            told = claims.read(self.folder, name)
+            if not told:
+                continue  # it is being written
+            self._answered.add(name)
+            if told.get("by") == "launcher" or told.get("host") != self.host:
+                continue
+            fault = self.plan.faults[found[0] - 1]
+            if fault.by_rank:
+                self._follow_up(fault, {int(told["pid"])})
+                continue
+            try:
+                pids = self._targets(fault, None, watch)
+                self._act(fault, name, pids or set(), None, watch, step=told.get("step"))
+            finally:
+                claims.done(self.folder, name)
+
+    def _targets(self, fault: Fault, draw: float | None, watch: Watch) -> set[int] | None:
+        """The processes that a fault hits; None while they are not there."""
+        alive = [p for p in list(watch.processes.values()) if p.died is None]
+        if fault.who in ("launcher", "file", "device"):
+            return set()
+        if fault.who == "all":
+            return self._everything() if alive else None
+        if fault.who == "agent":
+            return {p.pid for p in alive if p.agent} or None
+        ranks = {p.rank: p.pid for p in alive if not (p.agent or p.helper)}
+        rank = fault.who if draw is None else drawn(draw, _world(watch.ranks()))
+        return {ranks[int(rank)]} if rank in ranks else None
+
+    def _everything(self) -> set[int]:
+        seen = tree.processes()
+        spared: set[int] = set()
+        for pid in self._attempt.spare():
+            spared |= {pid, *tree.below(pid, seen)}
+        below = tree.below(os.getpid(), seen) - spared
+        return tree.alive(below | self._attempt.watch.recording())
+
+    # -- acts ---------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        fault: Fault,
+        name: str,
+        pids: set[int],
+        draw: float | None,
+        watch: Watch,
+        step: int | None = None,
+    ) -> None:
+        """The fault itself; its line in the journal first."""
+        _, key = claims.parts(name, self.plan.mark) or (0, "")
+        more: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
+        hit: str | None = None
+        if fault.kind == "corrupt":
+            hit = corrupt.newest(fault.path)
+            if hit is None:
+                more["missed"] = f"there is no checkpoint below {fault.path}"
+        elif fault.kind in ("kill", "stop", "terminate") and fault.who != "launcher" and not pids:
+            more["missed"] = f"there is no {fault.who} on this node"
+        event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": fault.kind}
+        event |= {"who": hit or self._name(fault, draw, watch), "planned": fault.text, **more}
+        self._attempt.writer.write(event)
+        if "missed" in more:
+            return
+        if fault.kind == "corrupt":
+            assert hit is not None
+            corrupt.damage(hit, fault.how)
+        elif fault.kind == "network":
+            network.down(fault.device)
+        elif fault.who == "launcher":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            _send(pids, _SIGNALS[fault.kind])
+        self._follow_up(fault, pids)
+
+    def _follow_up(self, fault: Fault, pids: set[int]) -> None:
+        """What comes after it: the grace is over, or the fault is."""
+        if fault.kind == "terminate":
+            self._in(fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False)
+        elif fault.kind == "stop" and fault.for_s is not None:
+            self._in(fault.for_s, lambda: _send(pids, signal.SIGCONT), restores=True)
+        elif fault.kind == "network":
+            seconds = 1e9 if fault.for_s is None else fault.for_s
+            self._in(seconds, lambda: network.up(fault.device), restores=True)
+
+    def _kill_rest(self, fault: Fault, pids: set[int]) -> None:
+        everything = self._everything()
+        rest = everything if fault.who == "launcher" else pids & everything
+        if rest:
+            event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": "kill"}
+            event |= {"who": str(fault.who), "planned": f"{fault.text}: the grace is over"}
+            self._attempt.writer.write(event)
+            _send(rest, signal.SIGKILL)
+
+    def _in(self, seconds: float, call: Callable[[], object], *, restores: bool) -> None:
+        self._later.append((now() + round(seconds * 1e9), call, restores))
+
+    def _name(self, fault: Fault, draw: float | None, watch: Watch) -> str:
+        if fault.kind == "network":
+            return fault.device
+        if fault.kind == "corrupt":
+            return fault.path
+        if draw is not None:
+            return f"rank {drawn(draw, _world(watch.ranks()))}"
+        return f"rank {fault.who}" if isinstance(fault.who, int) else fault.who
+
+    def _guarded(self, call: Callable[..., object], *args: Any) -> None:
+        """A fault of ours is noted: the watch goes on, and so does the job."""
+        try:
+            call(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._attempt.writer.write({"ev": "note", "t": now(), "hook": "chaos", "text": text})
+
+
+_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _world(ranks: list[Followed]) -> int:
+    told = [rank.head.get("world") for rank in ranks]
+    return max([world for world in told if type(world) is int], default=len(ranks)) or 1
+
+
+def _claimed(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
+    """The occurrences that were taken, by the number of the fault."""
+    found: dict[int, set[str]] = {}
+    for name in names:
+        parts = claims.parts(name, mark)
+        if parts is not None:
+            found.setdefault(parts[0], set()).add(parts[1])
+    return {number: frozenset(keys) for number, keys in found.items()}

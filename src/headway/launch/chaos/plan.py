@@ -1,0 +1,290 @@
+"""What is planned to go wrong: checked in full before a job starts."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headway.errors import UsageError
+from headway.launch.chaos import network, words
+
+WHEN = ("at_step", "after_s", "every_s", "steps_between", "when")
+SHARED = ("kind", *WHEN, "attempt", "times", "node")
+# Each kind with the keys of its own; those with a star must be given.
+KINDS: dict[str, tuple[str, ...]] = {
+    "kill": ("who*",),
+    "terminate": ("who", "grace_s"),
+    "stop": ("who*", "for_s"),
+    "raise": ("who*", "exception"),
+    "disk": ("who", "path*", "mode", "delay_s", "errno", "for_s"),
+    "corrupt": ("path*", "how"),
+    "network": ("device*", "for_s"),
+    "data": ("who", "delay_s*", "for_s"),
+}
+IN_RANK = ("raise", "disk", "data")  # always done by the rank itself
+LASTING = ("disk", "data")  # a state for a while, not an instant
+MODES = ("slow", "fail", "full")
+HOWS = ("flip", "truncate", "zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One table of a plan. Exactly one of the five ways to say when is set."""
+
+    number: int  # its place in the plan, from 1 on
+    kind: str
+    who: int | str  # a rank, or agent, all, random; launcher, file, device where that is it
+    at_step: int | None = None
+    after_s: float | None = None
+    every_s: float | None = None
+    steps_between: tuple[int, int] | None = None
+    on_restart: bool = False
+    attempts: tuple[int, ...] | None = None
+    times: int | None = None
+    node: str | None = None
+    grace_s: float = 30.0
+    for_s: float | None = None
+    exception: str = "RuntimeError: a planned fault"
+    path: str = ""
+    mode: str = "fail"
+    delay_s: float = 1.0
+    errno: int = errno.EIO
+    how: str = "flip"
+    device: str = ""
+
+    @property
+    def by_step(self) -> bool:
+        """It comes at a step, so a rank has to tell when that is."""
+        return self.at_step is not None or self.steps_between is not None
+
+    @property
+    def recurring(self) -> bool:
+        """It comes again and again, at distances that are drawn."""
+        return self.every_s is not None or self.steps_between is not None
+
+    @property
+    def by_rank(self) -> bool:
+        """The rank does it to itself: nobody else is there at the very step."""
+        if self.kind in IN_RANK:
+            return True
+        return self.by_step and (type(self.who) is int or self.who == "random")
+
+    @property
+    def text(self) -> str:
+        """In words, for the journal and the report."""
+        return words.told(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that is to go wrong; the same seed gives the same faults at the same moments."""
+
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """Tells this plan from another one of the same run."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+
+
+def parse(data: Mapping[str, Any], where: str) -> Plan:
+    """A plan from the content of its file; one sentence for the first thing that is wrong."""
+    for key in data:
+        if key not in ("seed", "fault"):
+            raise UsageError(f"{where}: {key!r} is no part of a plan; it has `seed` and [[fault]]")
+    seed = data.get("seed", 0)
+    if type(seed) is not int:
+        raise UsageError(f"{where}: seed is {seed!r}, but it must be a whole number")
+    tables = data.get("fault", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{where}: `fault` must be a list of tables: [[fault]]")
+    if not tables:
+        raise UsageError(f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples")
+    found = [_Table(table, number, where).fault() for number, table in enumerate(tables, 1)]
+    return Plan(seed=seed, faults=tuple(found))
+
+
+class _Table:
+    """One [[fault]] as it was written."""
+
+    def __init__(self, table: dict[str, Any], number: int, where: str) -> None:
+        self.table = table
+        self.number = number
+        self.where = f"{where}: fault {number}"
+
+    def wrong(self, key: str, must: str) -> NoReturn:
+        value = self.table.get(key)
+        raise UsageError(f"{self.where}: {key} is {value!r}, but it must be {must}")
+
+    def fault(self) -> Fault:
+        kind = self._one_of("kind", tuple(KINDS), None)
+        self._check_keys(kind)
+        read: dict[str, Any] = {"number": self.number, "kind": kind, "who": self._who(kind)}
+        read |= self._moment(kind)
+        read |= self._how_often()
+        read |= self._details(kind)
+        return Fault(**read)
+
+    def _check_keys(self, kind: str) -> None:
+        own = [key.rstrip("*") for key in KINDS[kind]]
+        shared = [key for key in SHARED if key != "when" or kind == "corrupt"]
+        for key in self.table:
+            if key not in own and key not in shared:
+                raise UsageError(
+                    f"{self.where}: {key!r} says nothing of {kind!r}, which takes "
+                    f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}"
+                )
+        for key in KINDS[kind]:
+            if key.endswith("*") and key[:-1] not in self.table:
+                raise UsageError(f"{self.where}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}")
+
+    # -- who and when -------------------------------------------------------------------------
+
+    def _who(self, kind: str) -> int | str:
+        if kind in ("corrupt", "network"):
+            return "file" if kind == "corrupt" else "device"
+        names = ["random", "all", *(() if kind in IN_RANK else ("agent",))]
+        if "who" not in self.table:
+            return "launcher" if kind == "terminate" else "all"
+        who = self.table["who"]
+        if type(who) is int and who >= 0:
+            return who
+        if isinstance(who, str) and who in names:
+            return who
+        listed = " or ".join(f'"{name}"' for name in names)
+        self.wrong("who", f"the number of a rank, {listed}")
+
+    def _moment(self, kind: str) -> dict[str, Any]:
+        given = [key for key in WHEN if key in self.table]
+        if len(given) != 1:
+            said = "nothing says" if not given else f"{' and '.join(given)} both say"
+            ways = [key for key in WHEN if key != "when" or kind == "corrupt"]
+            raise UsageError(f"{self.where}: {said} when; give one of {', '.join(ways)}")
+        (key,) = given
+        if key == "when":
+            self._one_of("when", ("restart",), None)
+            return {"on_restart": True}
+        if key == "at_step":
+            return {key: self._whole(key, 1)}
+        if key == "steps_between":
+            return {key: self._between()}
+        seconds = self._seconds(key)
+        if key == "every_s" and not seconds:
+            self.wrong(key, "more than 0 seconds")
+        return {key: seconds}
+
+    def _between(self) -> tuple[int, int]:
+        value = self.table["steps_between"]
+        pair = isinstance(value, (list, tuple)) and len(value) == 2
+        if not pair or any(type(v) is not int for v in value) or not 1 <= value[0] <= value[1]:
+            self.wrong("steps_between", "two whole numbers from 1 on, as [20, 60]")
+        return value[0], value[1]
+
+    def _how_often(self) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        if "attempt" in self.table:
+            value = self.table["attempt"]
+            several = list(value) if isinstance(value, (list, tuple)) else [value]
+            if not several or any(type(v) is not int or v < 0 for v in several):
+                self.wrong("attempt", "the number of an attempt, from 0 on, or a list of them")
+            read["attempts"] = tuple(several)
+        if "times" in self.table:
+            read["times"] = self._whole("times", 1)
+        if "node" in self.table:
+            read["node"] = self._text("node", "the name of a host")
+        return read
+
+    # -- what is special to a kind ------------------------------------------------------------
+
+    def _details(self, kind: str) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for key in ("grace_s", "for_s", "delay_s"):
+            if key in self.table:
+                read[key] = self._seconds(key)
+        if kind == "data" and not read["delay_s"]:
+            self.wrong("delay_s", "more than 0 seconds")
+        if kind in ("disk", "corrupt"):
+            read["path"] = os.path.realpath(self._text("path", "a folder"))
+        if kind == "raise" and "exception" in self.table:
+            read["exception"] = self._exception()
+        if kind == "corrupt":
+            read["how"] = self._one_of("how", HOWS, "flip")
+        if kind == "network":
+            read["device"] = self._text("device", "the name of a network device")
+            reason = network.impossible(read["device"])
+            if reason:
+                raise UsageError(f"{self.where}: {reason}")
+        return read | (self._disk() if kind == "disk" else {})
+
+    def _disk(self) -> dict[str, Any]:
+        mode = self._one_of("mode", MODES, "fail")
+        for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
+            if key in self.table and mode not in modes:
+                raise UsageError(f'{self.where}: {key} goes with mode = "{modes[0]}", not {mode!r}')
+        number = errno.ENOSPC if mode == "full" else errno.EIO
+        if "errno" in self.table:
+            value = self.table["errno"]
+            numbers = {name: n for n, name in errno.errorcode.items()}
+            number = numbers.get(value, 0) if isinstance(value, str) else value
+            if type(number) is not int or number not in errno.errorcode:
+                self.wrong("errno", 'the name or number of an error, as "EIO" or 5')
+        return {"mode": mode, "errno": number}
+
+    def _exception(self) -> str:
+        text = self._text("exception", 'as "RuntimeError: boom"')
+        name, _, message = text.partition(":")
+        if "." in name:
+            return text  # of a library; the rank has it or not
+        kind = getattr(builtins, name, None)
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            self.wrong("exception", "an exception of Python or module.Name, as RuntimeError: boom")
+        try:
+            kind(message.strip())
+        except TypeError:
+            self.wrong("exception", "one that takes a text, as RuntimeError: boom")
+        return text
+
+    # -- values -------------------------------------------------------------------------------
+
+    def _one_of(self, key: str, names: tuple[str, ...], default: str | None) -> str:
+        value = self.table.get(key, default)
+        if value not in names or not isinstance(value, str):
+            listed = ", ".join(f'"{name}"' for name in names)
+            self.wrong(key, listed if len(names) == 1 else f"one of {listed}")
+        return value
+
+    def _whole(self, key: str, least: int) -> int:
+        value = self.table[key]
+        if type(value) is not int or value < least:
+            self.wrong(key, f"a whole number from {least} on")
+        return value
+
+    def _seconds(self, key: str) -> float:
+        value = self.table[key]
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            self.wrong(key, "a number of seconds from 0 on")
+        return float(value)
+
+    def _text(self, key: str, must: str) -> str:
+        value = self.table.get(key)
+        if not isinstance(value, str) or not value.strip():
+            self.wrong(key, must)
+        return value
+
+
+_EXAMPLES = {
+    "kill": "who = 1",
+    "stop": "who = 1",
+    "raise": "who = 1",
+    "disk": 'path = "checkpoints"',
+    "corrupt": 'path = "checkpoints"',
+    "network": 'device = "eth0"',
+    "data": "delay_s = 0.5",
+}

@@ -1,0 +1,143 @@
+"""When each fault of a plan comes: pure functions of the plan, its seed and what has happened.
+
+Every fault draws from a stream of its own, so that one more fault changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+from headway.launch.chaos.plan import Fault, Plan
+
+AHEAD = 100  # occurrences of one fault that an attempt can have
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One fault at one moment of one attempt."""
+
+    fault: Fault
+    keys: tuple[str, ...]  # of its occurrences; the first that nobody has claimed is meant
+    step: int | None = None  # of the rank, counted in this attempt
+    after_s: float | None = None  # since this attempt began
+    draw: float | None = None  # which rank, as a share of the world, where that is random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What the schedule of an attempt depends on."""
+
+    claimed: Mapping[int, frozenset[str]]  # keys that were taken, by the fault's number
+    earlier: Mapping[int, int]  # how many of them before this launch
+    ran_s: Mapping[int, float]  # seconds that this launch ran, by the fault that counts them
+    steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
+
+
+def moments(plan: Plan, attempt: int, past: Past) -> list[Moment]:
+    """Everything that is planned for this attempt."""
+    found: list[Moment] = []
+    for fault in plan.faults:
+        if counts(fault, attempt):
+            found += _of(fault, plan.seed, attempt, past)
+    return found
+
+
+def counts(fault: Fault, attempt: int) -> bool:
+    """Whether the fault has to do with this attempt at all."""
+    return fault.attempts is None or attempt in fault.attempts
+
+
+def _of(fault: Fault, seed: int, attempt: int, past: Past) -> Iterator[Moment]:
+    taken = past.claimed.get(fault.number, frozenset())
+    if fault.recurring:
+        yield from _recurring(fault, seed, taken, past)
+        return
+    if fault.at_step is not None and fault.attempts is None:
+        keys = [f"k{k}" for k in range(fault.times or 1)]
+    else:
+        keys = [f"a{attempt}"]
+        if fault.times is not None and len(taken) >= fault.times:
+            return
+    if fault.on_restart and attempt == 0:
+        return
+    free = tuple(key for key in keys if key not in taken)
+    if free:
+        draw = _draw(fault, seed, free[0])
+        yield Moment(fault, free, step=fault.at_step, after_s=fault.after_s, draw=draw)
+
+
+def _recurring(
+    fault: Fault, seed: int, taken: frozenset[str], past: Past
+) -> Iterator[Moment]:  # fmt: skip
+    """By rate: counted over the attempts of this launch, as if they were one."""
+    earlier = past.earlier.get(fault.number, 0)
+    most = earlier + AHEAD + len(taken)
+    due = list(islice(dues(fault, seed), most if fault.times is None else fault.times))
+    begin = due[earlier - 1] if 0 < earlier <= len(due) else 0
+    ran = past.ran_s.get(fault.number, 0.0)
+    steps = _steps_of(fault, past.steps.get(fault.number, {}))
+    left = AHEAD
+    for k, at in enumerate(due):
+        key = f"k{k}"
+        if key in taken or k < earlier or not left:
+            continue
+        draw = _draw(fault, seed, key)
+        if fault.every_s is not None and at - begin > ran:
+            yield Moment(fault, (key,), after_s=at - begin - ran, draw=draw)
+        elif fault.every_s is None and at - begin > steps:
+            yield Moment(fault, (key,), step=round(at - begin) - steps, draw=draw)
+        left -= 1
+
+
+def dues(fault: Fault, seed: int) -> Iterator[float]:
+    """Seconds or steps of the run at which a recurring fault comes, one after the other."""
+    source = random.Random(f"{seed}:{fault.number}:when")
+    if fault.every_s is not None:
+        mean = fault.every_s
+        return accumulate(iter(lambda: source.expovariate(1 / mean), None))
+    assert fault.steps_between is not None
+    low, high = fault.steps_between
+    return accumulate(iter(lambda: float(source.randint(low, high)), None))
+
+
+def _steps_of(fault: Fault, steps: Mapping[int, int]) -> int:
+    """Of the rank itself, or of the run: in training that is in step they are the same."""
+    if isinstance(fault.who, int):
+        return steps.get(fault.who, 0)
+    return max(steps.values(), default=0)
+
+
+def _draw(fault: Fault, seed: int, key: str) -> float | None:
+    if fault.who != "random":
+        return None
+    return round(random.Random(f"{seed}:{fault.number}:{key}:who").random(), 6)
+
+
+def drawn(draw: float, world: int) -> int:
+    """The rank that a draw means in a world of that size."""
+    return int(draw * world)
+
+
+def told(plan: Plan) -> Iterator[str]:
+    """The whole schedule in words, as far as it is known before a job runs."""
+    nothing = Past(claimed={}, earlier={}, ran_s={}, steps={})
+    for fault in plan.faults:
+        yield f"{fault.number}. {fault.text}"
+        if not (fault.recurring or fault.who == "random"):
+            continue
+        shown = list(_of(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
+        for moment in shown[:10]:
+            yield f"     {_told(moment)}"
+        if len(shown) > 10:
+            yield "     ..."
+
+
+def _told(moment: Moment) -> str:
+    when = f"step {moment.step}" if moment.step is not None else f"{moment.after_s:.3f} s"
+    if moment.draw is None:
+        return when
+    examples = ", ".join(f"rank {drawn(moment.draw, world)} of {world}" for world in (2, 8, 64))
+    return f"{when}: {examples}"

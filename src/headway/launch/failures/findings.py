@@ -1,0 +1,152 @@
+"""What one fact says on its own: a cause, a symptom, a cascade, or nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from headway.launch.failures import codes, wording, xid
+from headway.launch.failures.signatures import DECISIVE, SPECIFIC, Signature, match
+from headway.launch.failures.tracebacks import looks_raised
+from headway.launch.failures.verdict import SOURCES, Fact
+from headway.taxonomy import CATEGORIES
+
+QUIET = 33  # the most that a warning weighs
+SILENT = 18  # the most that a line of information weighs
+STRONG = ("scheduler", "kernel", "k8s")
+
+# Where an exception of no telling type was raised, when that tells more than its words.
+_PLACES = (
+    (
+        "data_pipeline",
+        re.compile(
+            r"DataLoader worker|torch/utils/data/_utils/(?:collate|fetch)|/webdataset/|/datasets/(?!__init__)"
+            r"|torchvision/(?:datasets|io)|/PIL/|/litdata/|/streaming/(?:base|text)|/torchdata/|/decord/"
+            r"|/soundfile|/torchaudio/|/h5py/|/lmdb/|/pyarrow/|:__getitem__ *$|:collate\w* *$|:_?collate_fn"
+        ),
+    ),
+    (
+        "checkpoint",
+        re.compile(
+            r"torch/serialization\.py:_?(?:legacy_)?load|/distributed/checkpoint/|/safetensors/|:load_state_dict"
+            r"|:_?load_checkpoint|:resume_checkpoint|:_load_from_checkpoint|:load_from_checkpoint|/checkpointing\.py:_?load"
+            r"|:_?restore\w* *$"
+        ),
+    ),
+    (
+        "compile",
+        re.compile(
+            r"torch/_inductor/[\w/]+\.py:\w+ *$|torch/_dynamo/(?!eval_frame|external_utils)[\w/]+\.py:\w+ *$"
+            r"|triton/(?:compiler|backends)/|torch/utils/cpp_extension\.py|torch/_functorch/\S+:\w+ *$"
+        ),
+    ),
+    ("rendezvous", re.compile(r"distributed/elastic/rendezvous|torch/distributed/rendezvous\.py")),
+)
+_SHM_PLACE = re.compile(
+    r"multiprocessing/(?:reductions|queues|heap|synchronize|shared_memory|resource_sharer)"
+)
+_SAVING = re.compile(
+    r"torch/serialization\.py:(?:save|_save|__init__|__exit__|_open_zipfile_writer)"
+)
+_VAGUE = frozenset({"exception", "path", "shape", "config"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A fact and its meaning."""
+
+    fact: Fact
+    id: str
+    category: str
+    role: str
+    weight: int
+    owner: str
+    retry: str
+    source: str
+
+
+def find(fact: Fact) -> Finding | None:
+    """The meaning of a fact on its own; None if it has none."""
+    if fact.source == "exit" and fact.code is not None:
+        return None if fact.code == 0 else _made(fact, "exit_code", "unknown", "exit", 10)
+    told = xid.parse(fact.text) if "id" in fact.text else None
+    if told is not None:
+        category, role, weight = xid.role(told.number)
+        return _made(fact, f"xid_{told.number}", category, role, weight, source="kernel")
+    found = _signature(fact)
+    if found is None:
+        return None
+    made = _made(fact, found.id, found.category, found.role, found.weight, source=found.source)
+    made = replace(made, owner=found.owner or made.owner, retry=found.retry or made.retry)
+    return _toned(_placed(made))
+
+
+def _signature(fact: Fact) -> Signature | None:
+    if fact.source == "exception":
+        kind, mark, message = fact.text.partition(": ")
+        text = f"{kind}{mark}{wording.said(message)}"
+        return match(text, loud=True, echo=False)
+    text = wording.said(fact.text)
+    if fact.source in STRONG:
+        return match(text, loud=True, echo=False)
+    raised = looks_raised(text)
+    echo = not raised and fact.level != "error" and wording.is_echo(fact.text)
+    return match(text, loud=raised or fact.level == "error", echo=echo)
+
+
+def _placed(found: Finding) -> Finding:
+    """Sharpened by the place where it was raised."""
+    within = found.fact.within
+    if not within:
+        return found
+    if found.id == "enospc" and _SHM_PLACE.search(within):
+        return _as(found, "shm_or_fd_limit", f"{found.id}_shm")
+    if found.id == "exception" and _SAVING.search(within) and "cannot be opened" in found.fact.text:
+        return _as(found, "disk_full", "write_failed")
+    if found.id not in _VAGUE:
+        return found
+    innermost = " ".join(within.split()[-3:])
+    for category, place in _PLACES:
+        if place.search(innermost):
+            return replace(_as(found, category, f"{found.id}_in_{category}"), weight=SPECIFIC + 12)
+    return found
+
+
+def _toned(found: Finding) -> Finding:
+    """A warning, or a word in passing, weighs less than an error."""
+    tone = found.fact.level
+    if found.weight >= DECISIVE or found.role in ("cascade", "fact") or found.fact.source in STRONG:
+        return found
+    if tone == "warning" and "NCCL WARN" not in found.fact.text:
+        return replace(found, weight=min(found.weight, QUIET), role="symptom")
+    if tone == "info" and found.id != "nan_progress":
+        return replace(found, weight=min(found.weight, SILENT), role="symptom")
+    return found
+
+
+def _made(
+    fact: Fact, name: str, category: str, role: str, weight: int, *, source: str = ""
+) -> Finding:
+    owner, retry, _ = CATEGORIES[category]
+    if not source or SOURCES.index(fact.source) < SOURCES.index(source):
+        source = fact.source
+    return Finding(
+        fact=fact,
+        id=name,
+        category=category,
+        role=role,
+        weight=weight,
+        owner=owner,
+        retry=retry,
+        source=source,
+    )
+
+
+def _as(found: Finding, category: str, name: str) -> Finding:
+    owner, retry, _ = CATEGORIES[category]
+    return replace(found, category=category, id=name, owner=owner, retry=retry)
+
+
+def code_of(fact: Fact) -> int | None:
+    """The exit code that a fact tells, in its field or in its words."""
+    return fact.code if fact.code is not None else codes.told(fact.text)

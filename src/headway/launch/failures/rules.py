@@ -1,0 +1,252 @@
+"""From facts to a verdict: which of all findings is the first cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from headway.launch.failures import codes, xid
+from headway.launch.failures.findings import Finding, code_of, find
+from headway.launch.failures.signatures import DECISIVE, SPECIFIC
+from headway.launch.failures.suspects import suspect
+from headway.launch.failures.verdict import CUT, SOURCES, Fact, Other, Verdict, fingerprint
+from headway.taxonomy import CATEGORIES
+
+WENT_ON = 8  # ordinary lines after an error, with another error to come: it ended nothing
+FATAL = 32  # a symptom that weighs less may be a word in passing
+OTHERS = 12  # findings beside the cause that are reported
+# Ends that come to a job which is already broken: a cause that was there before them wins.
+_LAST_ENDS = frozenset({"time_limit", "user_cancel"})
+_CRASHES = frozenset({4, 6, 7, 8, 11})
+
+
+def classify(facts: Iterable[Fact]) -> Verdict:
+    """The first cause that the facts tell."""
+    known = list(facts)
+    found = _sharpened([one for fact in known if (one := find(fact)) is not None])
+    dead = [one for one in found if not one.fact.survived]
+    cause = _decisive(dead) or _root(dead)
+    if cause is not None:
+        return _verdict(cause, cause.fact.rank, found, _confidence(cause, dead))
+    return _by_symptoms(dead, found, known)
+
+
+def failed(facts: Iterable[Fact]) -> bool:
+    """Whether the facts tell of a failure at all."""
+    return any(
+        not fact.survived
+        and ((code_of(fact) or 0) != 0 or ((one := find(fact)) is not None and _fatal(one)))
+        for fact in facts
+    )
+
+
+def _fatal(found: Finding) -> bool:
+    if found.role == "cascade":
+        return found.id == "launcher"
+    return found.role in ("root", "exit") or (found.role == "symptom" and found.weight >= FATAL)
+
+
+def _sharpened(found: list[Finding]) -> list[Finding]:
+    """What only all findings together tell."""
+    sick = xid.sick(told for one in found if (told := xid.parse(one.fact.text)) is not None)
+    return [
+        replace(one, category="gpu_hardware", owner="infra", retry="swap", weight=95)
+        if sick and (told := xid.parse(one.fact.text)) is not None and told.gpu in sick
+        else one
+        for one in found
+    ]
+
+
+def _decisive(found: Sequence[Finding]) -> Finding | None:
+    """A word of the scheduler, the kernel or the hardware, by the order of evidence."""
+    words = [one for one in found if one.role == "root" and one.weight >= DECISIVE]
+    words.sort(key=lambda one: SOURCES.index(one.source))
+    for one in words:
+        if one.category in _LAST_ENDS and _broken_before(one, found):
+            continue
+        return _first([other for other in words if other.category == one.category])
+    return None
+
+
+def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
+    return any(
+        one.category not in _LAST_ENDS
+        and (one.role == "root" or (one.role == "symptom" and one.weight >= SPECIFIC))
+        and _before(one.fact, end.fact)
+        for one in found
+    )
+
+
+def _root(found: Sequence[Finding]) -> Finding | None:
+    """The first cause in time; of one chain of exceptions, the first that says something."""
+    roots = [one for one in found if one.role == "root"]
+    if not roots:
+        return None
+    last = max((one.fact.line for one in roots), default=0)
+    ended = [one for one in roots if not _went_on(one, roots, last)] or roots
+    first = _first(ended)
+    chain = [one for one in ended if _same_chain(one, first)]
+    told = [one for one in chain if one.weight >= SPECIFIC] or chain
+    best = _first(told)
+    if best.weight >= SPECIFIC:
+        return best
+    return _explained(best, ended)
+
+
+def _explained(vague: Finding, roots: Sequence[Finding]) -> Finding:
+    """A vague exception gives way to a telling line of the same rank, or one just before."""
+    telling = [
+        one
+        for one in roots
+        if one.weight >= SPECIFIC
+        and (one.fact.rank == vague.fact.rank or vague.fact.rank is None or one.fact.rank is None)
+    ]
+    return _first(telling) if telling else vague
+
+
+def _went_on(one: Finding, roots: Sequence[Finding], last: int) -> bool:
+    """Whether the job ran on after an error, up to another one of the same log."""
+    later = [
+        other.fact
+        for other in roots
+        if other.fact.file == one.fact.file and other.fact.line > one.fact.line
+    ]
+    if not one.fact.line or not later:
+        return False
+    return one.fact.after - min(fact.after for fact in later) >= WENT_ON
+
+
+def _same_chain(one: Finding, other: Finding) -> bool:
+    if one is other:
+        return True
+    same_log = one.fact.file == other.fact.file and one.fact.rank == other.fact.rank
+    return same_log and one.fact.chain == other.fact.chain != 0
+
+
+def _first(found: Sequence[Finding]) -> Finding:
+    """The first in time; where that is not known, the one that says most."""
+    if len({one.fact.file for one in found}) == 1 and all(one.fact.line for one in found):
+        return min(found, key=lambda one: (one.fact.line, -one.weight))
+    if all(one.fact.at is not None for one in found):
+        return min(found, key=lambda one: (one.fact.at or 0.0, -one.weight))
+    return max(found, key=lambda one: one.weight)
+
+
+def _before(one: Fact, other: Fact) -> bool:
+    if one.at is not None and other.at is not None and abs(one.at - other.at) > 1:
+        return one.at < other.at
+    return one.file == other.file and 0 < one.line < other.line
+
+
+def _by_symptoms(
+    dead: Sequence[Finding], found: Sequence[Finding], facts: Sequence[Fact]
+) -> Verdict:
+    symptoms = [one for one in dead if one.role == "symptom"]
+    death = _first_death(facts)
+    no_oom = any(one.id == "no_oom" for one in found)
+    strongest = max((one.weight for one in symptoms), default=0)
+    if death is not None and strongest < SPECIFIC:
+        code = code_of(death) or 0
+        number = codes.signal_of(code)
+        told = [one for one in symptoms if one.weight >= 34 and one.id != "aborted"]
+        if number == 9 or (number in _CRASHES and number != 6) or not told:
+            return _of_code(death, code, no_oom, found)
+    if symptoms:
+        first = _first([one for one in symptoms if one.weight >= strongest - 4])
+        rank = suspect([one for one in symptoms if one.category == first.category], facts)
+        confidence = "medium" if first.weight >= SPECIFIC else "low"
+        return _verdict(first, first.fact.rank if rank is None else rank, found, confidence)
+    return _nothing(found)
+
+
+def _first_death(facts: Sequence[Fact]) -> Fact | None:
+    """The exit that tells most: a signal that nobody's launcher sends, then the first."""
+    dead = [(code, fact) for fact in facts if (code := code_of(fact)) and not fact.survived]
+    own = [one for one in dead if codes.signal_of(one[0]) not in (15, 2, 1)]
+    signalled = [one for one in own if codes.signal_of(one[0]) is not None]
+    for group in (signalled, own, dead):
+        if group:
+            return min(group, key=lambda one: (one[1].at or 0.0, one[1].line))[1]
+    return None
+
+
+def _of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Finding]) -> Verdict:
+    category, evidence = codes.meaning(code, no_oom=no_oom)
+    owner, retry, _ = CATEGORIES[category]
+    words = fact.text.strip() or evidence
+    if words not in evidence:
+        evidence = f"{words} ({evidence})" if fact.text else evidence
+    made = Finding(
+        fact=replace(fact, text=evidence),
+        id=f"exit_{abs(code)}" if code >= 0 else f"signal_{-code}",
+        category=category,
+        role="exit",
+        weight=10,
+        owner=owner,
+        retry=retry,
+        source="exit",
+    )
+    sure = category == "native_crash" or (category == "unknown" and no_oom)
+    return _verdict(made, fact.rank, found, "medium" if sure else "low")
+
+
+def _nothing(found: Sequence[Finding]) -> Verdict:
+    fact = next((one.fact for one in found if not one.fact.survived), Fact(source="exit"))
+    evidence = fact.text or "it ended without leaving a reason"
+    made = Finding(
+        fact=replace(fact, text=evidence),
+        id="none",
+        category="unknown",
+        role="root",
+        weight=0,
+        owner="ambiguous",
+        retry="bounded",
+        source=fact.source,
+    )
+    return _verdict(made, fact.rank, found, "low")
+
+
+def _confidence(cause: Finding, found: Sequence[Finding]) -> str:
+    rivals = {one.category for one in found if one.role == "root" and one.weight >= SPECIFIC}
+    if cause.weight >= DECISIVE:
+        return "high"
+    if cause.weight < SPECIFIC:
+        return "medium" if cause.source == "exception" else "low"
+    return "high" if len(rivals) == 1 and cause.fact.level != "warning" else "medium"
+
+
+def _verdict(
+    cause: Finding, rank: int | None, found: Sequence[Finding], confidence: str
+) -> Verdict:
+    evidence = " ".join(cause.fact.text.split())[:CUT]
+    return Verdict(
+        category=cause.category,
+        owner=cause.owner,
+        retry=cause.retry,
+        rank=rank,
+        node=cause.fact.node,
+        evidence=evidence,
+        signature=cause.id,
+        confidence=confidence,
+        fingerprint=fingerprint(cause.category, cause.id, evidence),
+        others=_others(cause, found),
+        file=cause.fact.file,
+        line=cause.fact.line,
+    )
+
+
+def _others(cause: Finding, found: Sequence[Finding]) -> tuple[Other, ...]:
+    """What was seen beside the cause: each kind once."""
+    seen: dict[tuple[str, str], Other] = {}
+    for one in found:
+        if one.fact is cause.fact or one.id == cause.id or one.role == "fact":
+            continue
+        role = (
+            "survived"
+            if one.fact.survived
+            else {"root": "other", "exit": "cascade"}.get(one.role, one.role)
+        )
+        text = " ".join(one.fact.text.split())[:CUT] or codes.in_words(one.fact.code or 0)
+        other = Other(role=role, category=one.category, rank=one.fact.rank, evidence=text)
+        seen.setdefault((one.id, role), other)
+    return tuple(list(seen.values())[:OTHERS])

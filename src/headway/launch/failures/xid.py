@@ -1,0 +1,85 @@
+"""Xid errors of NVIDIA's driver: which are causes, which follow from another, which say nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_LINE = re.compile(
+    r"(?:NVRM: +)?Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]+)\): (?P<number>\d+)(?:, (?:pid=(?P<pid>\d+))?)?"
+    r"|\b[Xx][Ii][Dd](?: ?(?:error|code|event|errors))?[ :=#]+(?P<other>\d{1,3})\b"
+)
+# Memory, links, bus, the GPU's own processors, its power: the board is at fault.
+HARDWARE = frozenset(
+    {
+        46,
+        48,
+        54,
+        56,
+        57,
+        58,
+        61,
+        62,
+        64,
+        74,
+        79,
+        81,
+        88,
+        95,
+        109,
+        110,
+        119,
+        120,
+        121,
+        122,
+        123,
+        136,
+        140,
+    }
+    | {142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 154, 155, 156, 157, 158, 160, 161}
+)
+CONTAINED = 94  # an ECC error that was contained: only the application dies, but of the hardware
+APPLICATION = frozenset({13, 31, 32, 68, 69})
+SECONDARY = frozenset({43, 45})  # the channel of a process that has died, or is being killed
+IGNORED = frozenset({63, 92})  # rows remapped, single-bit errors: no failure by themselves
+MANY = 3  # processes on one GPU: then it is the GPU's fault, not theirs
+
+
+class Xid(NamedTuple):
+    """One line of the driver."""
+
+    number: int
+    gpu: str
+    pid: str
+
+
+def parse(text: str) -> Xid | None:
+    """The Xid that a line tells, if any."""
+    found = _LINE.search(text)
+    if found is None:
+        return None
+    return Xid(int(found["number"] or found["other"]), found["gpu"] or "", found["pid"] or "")
+
+
+def role(number: int) -> tuple[str, str, int]:
+    """Category, role and weight of an Xid on its own."""
+    if number in HARDWARE or number == CONTAINED:
+        return "gpu_hardware", "root", 97
+    if number in APPLICATION:
+        return "cuda_fault", "root", 70
+    if number in SECONDARY:
+        return "cuda_fault", "cascade", 24
+    if number in IGNORED:
+        return "unknown", "fact", 0
+    return "gpu_hardware", "symptom", 40
+
+
+def sick(found: Iterable[Xid]) -> set[str]:
+    """The GPUs whose faults hit many processes: hardware, even for an application's Xid."""
+    pids: dict[str, set[str]] = defaultdict(set)
+    for one in found:
+        if one.number in APPLICATION and one.gpu and one.pid:
+            pids[one.gpu].add(one.pid)
+    return {gpu for gpu, hit in pids.items() if len(hit) >= MANY}

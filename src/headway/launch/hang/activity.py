@@ -1,0 +1,92 @@
+"""Whether a process does anything: its CPU time and bytes moved, with everything below it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from headway.launch import tree
+
+BUSY_CORES = 0.1  # below this share of a core nobody works, but a watchdog may tick
+BUSY_BYTES = 100_000  # a second, read or written
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """CPU seconds and bytes of every process of a tree, at one moment."""
+
+    at: float
+    used: dict[int, tuple[float, int]]
+
+
+def sample(pid: int, at: float, seen: dict[int, tree.Seen] | None = None) -> Sample:
+    """Look at a process and all below it."""
+    used = {}
+    for one in {pid, *tree.below(pid, seen)}:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{one}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            cpu = (int(fields[11]) + int(fields[12])) / _TICK
+            used[one] = (cpu, _bytes(one))
+    return Sample(at, used)
+
+
+def _bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            lines = dict(line.split(b":") for line in file)
+        return int(lines[b"rchar"]) + int(lines[b"wchar"])
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def busy(earlier: Sample, later: Sample) -> bool:
+    """Whether somebody of that tree worked between two samples."""
+    seconds = later.at - earlier.at
+    if seconds <= 0:
+        return True
+    if later.used.keys() - earlier.used.keys():
+        return True  # it starts processes
+    cpu = moved = 0.0
+    for pid in later.used.keys() & earlier.used.keys():
+        cpu += later.used[pid][0] - earlier.used[pid][0]
+        moved += later.used[pid][1] - earlier.used[pid][1]
+    return cpu / seconds >= BUSY_CORES or moved / seconds >= BUSY_BYTES
+
+
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped it, and no debugger."""
+    try:
+        return tree.look(pid).state == "T" and not traced(pid)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def traced(pid: int) -> bool:
+    """Whether a debugger holds it, or it waits for a person at its prompt."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"TracerPid:"):
+                    if int(line.split()[1]):
+                        return True
+                    break
+        with open(f"/proc/{pid}/syscall", "rb") as file:
+            words = file.read().split()
+        read = {"x86_64": b"0", "aarch64": b"63"}.get(os.uname().machine)
+        terminal = os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty"))
+        return terminal and words[:2] == [read, b"0x0"]
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def on_device(pid: int) -> bool:
+    """Whether it has a GPU open: then a wait for the device looks like work."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(("/dev/nvidia", "/dev/kfd")):
+                    return True
+    return False

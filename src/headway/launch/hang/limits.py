@@ -1,0 +1,72 @@
+"""How long a rank may go without a step: learned from the job itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+FLOOR_S = 10.0  # no shorter silence is a hang
+SPAN_FLOOR_S = 60.0  # the same inside a save, a compile and the like
+UNSEEN_S = 600.0  # for the first of a kind: nothing is known of it yet
+START_S = 300.0  # before the first step, where no earlier attempt tells
+OVER_GAPS = 5.0  # times the 99th percentile of the time between steps
+OVER_LONGEST = 2.0  # times the longest that was ever seen
+OVER_SPANS = 3.0
+# What a rank may be in for long, with no step, and be well.
+LONG = frozenset(
+    {
+        "checkpoint_save",
+        "checkpoint_load",
+        "compile",
+        "compile_import",
+        "evaluation",
+        "publish",
+        "import",
+        "data_wait",
+        "data_iter",
+        "process_group_init",
+    }
+)
+
+
+@dataclass
+class Learned:
+    """What is known of the job's rhythm, over its attempts."""
+
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    longest_gap: float = 0.0
+    longest: dict[str, float] = field(default_factory=dict)  # seconds, by the name of the span
+    started_in: float = 0.0  # the longest way to a first step
+
+    def gap(self, seconds: float, steps: int = 1) -> None:
+        """So long from one step to the next."""
+        self.gaps.append(seconds / max(steps, 1))
+        if steps == 1:
+            self.longest_gap = max(self.longest_gap, seconds)
+
+    def spans(self, longest: Mapping[str, int]) -> None:
+        """The longest of each kind that a rank has been through."""
+        for name, ns in longest.items():
+            self.longest[name] = max(self.longest.get(name, 0.0), ns / 1e9)
+
+    def limit(self, stepped: bool, inside: Iterable[str]) -> float:
+        """Seconds of silence that are still well, for a rank that is inside these spans."""
+        kinds = [name for name in inside if name in LONG]
+        limits = [self._between_steps() if stepped else self._before_steps()]
+        for kind in kinds:
+            seen = self.longest.get(kind)
+            limits.append(UNSEEN_S if seen is None else max(SPAN_FLOOR_S, OVER_SPANS * seen))
+        return max(limits)
+
+    def _between_steps(self) -> float:
+        if not self.gaps:
+            return START_S
+        ordered = sorted(self.gaps)
+        usual = ordered[int(0.99 * (len(ordered) - 1))]
+        return max(FLOOR_S, OVER_GAPS * usual, OVER_LONGEST * self.longest_gap)
+
+    def _before_steps(self) -> float:
+        if not self.started_in:
+            return START_S
+        return max(SPAN_FLOOR_S, OVER_SPANS * self.started_in)

@@ -1,0 +1,182 @@
+"""The watch itself: called in each round of the launcher's watch, it counts silence.
+
+Silence is counted in rounds, not by the clock: a launcher that was stopped itself, or a laptop
+that slept, has not watched anybody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headway.journal.writer import now
+from headway.launch import tree
+from headway.launch.follow import Followed
+from headway.launch.hang import activity, stacks
+from headway.launch.hang.activity import Sample
+from headway.launch.hang.limits import Learned
+from headway.launch.watch import Watch
+
+ROUND_S = 0.5  # no round counts for more
+CONFIRM_S = 2.0  # between two looks at the stacks
+BUSY_FACTOR = 5.0  # a rank that works, at one place, is given so much longer
+DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work
+
+
+class Hang(NamedTuple):
+    """What was found."""
+
+    rank: int | None  # the one that is behind, if that can be told
+    evidence: str
+    quiet_s: float
+    limit_s: float
+
+
+@dataclass
+class _Rank:
+    """One rank under watch."""
+
+    steps: int = 0
+    last_step: int = 0
+    quiet: float = 0.0
+    since_start: float = 0.0
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=120))
+    next_sample: float = 1.0
+    patience: float = 1.0  # grows when a look at its stacks showed that it moves
+
+
+class HangWatch:
+    """Tells of a hang once per silence."""
+
+    def __init__(self, folder: str, learned: Learned, tell: Callable[[Hang], None]) -> None:
+        self.folder = folder
+        self.learned = learned
+        self.tell = tell
+        self._ranks: dict[int, _Rank] = {}
+        self._at = 0
+        self._looked: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
+        self._look_again = 0.0
+        self._told = False
+
+    def round(self, watch: Watch) -> None:
+        """One look at all ranks of this host."""
+        t = now()
+        passed = min((t - self._at) / 1e9, ROUND_S) if self._at else 0.0
+        self._at = t
+        alive = [p for p in watch.ranks() if p.died is None and not p.left]
+        for process in alive:
+            self._count(process, passed)
+        if len(alive) < len(watch.ranks()) or not alive:
+            self._looked = {}
+            return  # somebody has died or is done: that is another matter
+        late = [p for p in alive if self._late(p)]
+        if not late:
+            self._looked, self._told = {}, False
+        elif not self._told:
+            self._confirm(late, alive, passed)
+
+    def _count(self, process: Followed, passed: float) -> None:
+        pulse, rank = process.pulse(), self._ranks.setdefault(process.pid, _Rank())
+        rank.since_start += passed
+        if pulse.steps != rank.steps:
+            if rank.steps:
+                made = pulse.steps - rank.steps
+                self.learned.gap((pulse.last_step - rank.last_step) / 1e9, made)
+            else:
+                self.learned.started_in = max(self.learned.started_in, rank.since_start)
+            rank.steps, rank.last_step = pulse.steps, pulse.last_step
+            rank.quiet, rank.patience, rank.next_sample = 0.0, 1.0, 1.0
+            rank.samples.clear()
+        rank.quiet += passed
+        self.learned.spans(process.longest)
+        if rank.quiet >= rank.next_sample:
+            rank.next_sample = rank.quiet + 1.0
+            rank.samples.append(activity.sample(process.pid, rank.quiet))
+
+    def _limit(self, process: Followed) -> float:
+        rank = self._ranks[process.pid]
+        inside = [str(span.get("name")) for span in process.open.values()]
+        if process.pulse().waiting:
+            inside.append("data_wait")
+        return self.learned.limit(rank.steps > 0, inside) * rank.patience
+
+    def _late(self, process: Followed) -> bool:
+        """Silent for too long, and not for a reason that can be seen from outside."""
+        rank, limit = self._ranks[process.pid], self._limit(process)
+        if rank.quiet < limit or activity.traced(process.pid):
+            return False
+        if activity.stopped(process.pid) or not self._busy(rank, limit):
+            return True
+        factor = DEVICE_FACTOR if activity.on_device(process.pid) else BUSY_FACTOR
+        return rank.quiet >= factor * limit
+
+    def _busy(self, rank: _Rank, limit: float) -> bool:
+        """Whether it worked in the later half of the time it was given."""
+        if len(rank.samples) < 2:
+            return True
+        last = rank.samples[-1]
+        since = [s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)]
+        return activity.busy(since[0], last)
+
+    def _confirm(self, late: list[Followed], alive: list[Followed], passed: float) -> None:
+        """Look at the stacks twice; who stands at the same place both times hangs."""
+        halted = [p for p in late if activity.stopped(p.pid)]
+        if halted:
+            self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
+            return
+        if not self._looked:
+            self._looked = {p.pid: stacks.main_thread(stacks.dump(p)) for p in late}
+            self._look_again = CONFIRM_S
+            return
+        self._look_again -= passed
+        if self._look_again > 0:
+            return
+        first, self._looked = self._looked, {}
+        moved = False
+        for process in late:
+            if stacks.main_thread(stacks.dump(process)) != first.get(process.pid):
+                self._ranks[process.pid].patience *= 2
+                moved = True
+        if not moved:
+            self._found(None, late, alive, "")
+
+    def _found(
+        self, behind: Followed | None, late: list[Followed], alive: list[Followed], why: str
+    ) -> None:
+        self._told = True
+        texts = {p.pid: stacks.dump(p) for p in alive if not activity.stopped(p.pid)}
+        for process in alive:
+            text = texts.get(process.pid) or _unseen(process)
+            name = f"rank{process.rank if process.rank is not None else ''}-{process.pid}.txt"
+            stacks.save(self.folder, name, text)
+        frames = {p.pid: stacks.main_thread(texts.get(p.pid, "")) for p in alive}
+        behind = behind or self._behind(late, frames)
+        worst = behind or late[0]
+        rank = self._ranks[worst.pid]
+        place = stacks.where(frames.get(worst.pid, ()))
+        words = f"no step for {rank.quiet:.0f} s, {self._limit(worst):.0f} s would be usual"
+        if behind is not None and behind.rank is not None:
+            words += f"; rank {behind.rank} is behind"
+        words += f": {why}" if why else (f" at {place}" if place else "")
+        number = behind.rank if behind is not None else None
+        self.tell(Hang(number, words[:300], rank.quiet, self._limit(worst)))
+
+    def _behind(self, late: list[Followed], frames: dict[int, tuple[str, ...]]) -> Followed | None:
+        steps = {p.pid: self._ranks[p.pid].steps for p in late}
+        if len(set(steps.values())) > 1:
+            least = min(steps, key=lambda pid: steps[pid])
+            return next(p for p in late if p.pid == least)
+        if len(late) == 1:
+            return late[0]
+        odd = stacks.odd_one_out({p.pid: frames[p.pid] for p in late if frames.get(p.pid)})
+        return next((p for p in late if p.pid == odd), None)
+
+
+def _unseen(process: Followed) -> str:
+    """What can be said of a process that gives no stacks."""
+    try:
+        return f"no stacks: the process is in state {tree.look(process.pid).state}\n"
+    except (OSError, ValueError, IndexError):
+        return "no stacks: the process is gone\n"

@@ -1,0 +1,98 @@
+"""Stacks of a process that the probe lives in, asked for from outside, and what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from headway.launch.follow import Followed
+from headway.probe.stacks import NAME
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
+_WAITING = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
+
+
+def dump(process: Followed, limit_s: float = 1.0) -> str:
+    """All stacks of the process now; nothing if it cannot be asked."""
+    asked = process.stacks
+    if asked is None:
+        return ""
+    number, fd = asked
+    path = f"/proc/{process.pid}/fd/{fd}"
+    try:
+        if NAME not in os.readlink(path):  # the job has closed it, and reused the number
+            return ""
+        with open(path, "rb") as file:
+            before = file.seek(0, os.SEEK_END)
+            os.kill(process.pid, number)
+            text = _read_all(file, before, limit_s)
+    except OSError:
+        return ""
+    return text.decode(errors="replace")
+
+
+def _read_all(file: object, before: int, limit_s: float) -> bytes:
+    """Until nothing more comes for a moment."""
+    until = time.monotonic() + limit_s
+    text, quiet = b"", 0
+    while time.monotonic() < until and quiet < 3:
+        time.sleep(0.02)
+        file.seek(before)  # type: ignore[attr-defined]
+        found: bytes = file.read()  # type: ignore[attr-defined]
+        quiet = quiet + 1 if found and len(found) == len(text) else 0
+        text = found
+    return text
+
+
+def main_thread(text: str) -> tuple[str, ...]:
+    """The frames of the main thread, innermost first, as `file:line in name`."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            blocks.append([])
+        elif blocks and (frame := _FRAME.match(line)):
+            blocks[-1].append(f"{frame['file']}:{frame['line']} in {frame['name']}")
+    return tuple(blocks[-1]) if blocks else ()  # it is the oldest thread, and comes last
+
+
+def where(frames: tuple[str, ...]) -> str:
+    """The innermost frame of the user's own code, or the innermost of all."""
+    for frame in frames:
+        if "-packages/" not in frame and "/lib/python" not in frame:
+            return frame
+    return frames[0] if frames else ""
+
+
+def odd_one_out(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
+    """The rank that stands elsewhere than all others; None if there is no such one."""
+    if len(stacks) < 2:
+        return None
+    places = {rank: where(frames) for rank, frames in stacks.items()}
+    counts = Counter(places.values()).most_common()
+    if len(counts) != 2 or counts[1][1] != 1 or (len(stacks) == 2):
+        return _not_in_a_collective(stacks)
+    return next(rank for rank, place in places.items() if place == counts[1][0])
+
+
+def _not_in_a_collective(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
+    """Of ranks that wait for each other, the one that does not wait."""
+    outside = [
+        rank
+        for rank, frames in stacks.items()
+        if not any(place in frame for frame in frames[:8] for place in _WAITING)
+    ]
+    return outside[0] if len(outside) == 1 and len(stacks) > 1 else None
+
+
+def save(folder: str, name: str, text: str) -> str:
+    """Keep a dump in the run folder; where it is."""
+    path = os.path.join(folder, name)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+    return path

@@ -1,0 +1,86 @@
+"""What to do after an attempt has failed: a pure function of what happened so far.
+
+A restart costs GPU hours, so it follows the cause: what will fail again is not tried again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+BOUNDED = 3  # attempts in a row that add no durable step, where a retry may help
+PATIENT = 10  # the same where the cause lies outside the job and passes
+WAITING = frozenset({"network", "storage", "rendezvous", "node_failure", "platform_start"})
+LONGEST_WAIT = 60.0
+SWAP_CODE = 75  # EX_TEMPFAIL: `headway run` asks for another node with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What became of one attempt."""
+
+    category: str
+    retry: str  # yes, bounded, resume, no, swap
+    fingerprint: str = ""
+    step: int | None = None  # the step it came to
+    node: str | None = None
+    progressed: bool = False  # it added a durable step
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done now, and the reason in words."""
+
+    action: str  # restart, stop, swap
+    why: str
+    wait_s: float = 0.0
+
+
+def decide(history: Sequence[Past], restarts: int, *, nodes: int = 1, seed: int = 0) -> Decision:
+    """The decision after the last attempt of `history`."""
+    last = history[-1]
+    if last.retry == "no":
+        return Decision("stop", f"{last.category} comes back on a retry")
+    if last.retry == "resume":
+        return Decision("stop", "its time is over; start it again and it resumes")
+    if last.retry == "swap":
+        return Decision("swap", f"{last.category} stays with the node{_named(last.node)}")
+    if nodes > 1 and last.node and _same(history, "node") >= 2:
+        return Decision("swap", f"{last.category} hit the node {last.node} again")
+    if last.retry == "bounded" and last.step and _same(history, "step") >= 2:
+        return Decision("stop", f"the same failure at step {last.step} again: data or code")
+    idle = len(list(takewhile(lambda past: not past.progressed, reversed(history))))
+    most = BOUNDED if last.retry == "bounded" else PATIENT
+    if idle >= most:
+        return Decision("stop", f"{idle} attempts in a row added no durable step: a crash loop")
+    if len(history) > restarts:
+        return Decision("stop", f"all {restarts} restarts are used")
+    wait = _wait(history, seed)
+    return Decision("restart", f"restart {len(history)} of {restarts}", wait)
+
+
+def _same(history: Sequence[Past], what: str) -> int:
+    """How often the last failure has come, with this about it the same."""
+    last = history[-1]
+    return sum(
+        past.fingerprint == last.fingerprint and getattr(past, what) == getattr(last, what)
+        for past in history
+    )
+
+
+def _wait(history: Sequence[Past], seed: int) -> float:
+    """Nothing the first time; then longer each time, and not all jobs of a cluster at once."""
+    last = history[-1]
+    if last.category not in WAITING:
+        return 0.0
+    again = len(list(takewhile(lambda past: past.category == last.category, reversed(history))))
+    if again < 2:
+        return 0.0
+    jitter = random.Random(f"{seed}:{len(history)}").uniform(0.5, 1.5)
+    return round(min(2.0 ** (again - 2), LONGEST_WAIT) * jitter, 3)
+
+
+def _named(node: str | None) -> str:
+    return f" {node}" if node else ""

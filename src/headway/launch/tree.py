@@ -1,0 +1,91 @@
+"""The processes of this machine as /proc shows them: parents, groups, states."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Seen(NamedTuple):
+    """One process at the moment of a look."""
+
+    parent: int
+    group: int
+    state: str
+
+
+def processes() -> dict[int, Seen]:
+    """Every process that may be looked at."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+                found[int(name)] = look(int(name))
+    return found
+
+
+def look(pid: int) -> Seen:
+    """One process; OSError if there is none."""
+    fields = _stat(pid)
+    return Seen(int(fields[1]), int(fields[2]), fields[0].decode())
+
+
+def exit_code(pid: int) -> int | None:
+    """How a process ended that nobody has waited for yet; negative for a death by signal."""
+    try:
+        fields = _stat(pid)
+        if fields[0] not in (b"Z", b"X"):
+            return None
+        return os.waitstatus_to_exitcode(int(fields[49]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _stat(pid: int) -> list[bytes]:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def below(root: int, seen: dict[int, Seen] | None = None) -> set[int]:
+    """Every process below `root`."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _, _) in (processes() if seen is None else seen).items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        new = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def above(pid: int, root: int, seen: dict[int, Seen]) -> list[int]:
+    """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
+    found = []
+    while pid in seen and pid != root:
+        pid = seen[pid].parent
+        found.append(pid)
+    return found if found and found[-1] == root else []
+
+
+def alive(pids: Iterable[int]) -> set[int]:
+    """Those that have not ended; a zombie has."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if look(pid).state not in ("Z", "X"):
+                found.add(pid)
+    return found
+
+
+def wait_gone(pids: Iterable[int], seconds: float) -> bool:
+    """Whether all have ended within that time."""
+    left, until = alive(pids), time.monotonic() + seconds
+    while left and time.monotonic() < until:
+        time.sleep(0.002)
+        left = alive(left)
+    return not left

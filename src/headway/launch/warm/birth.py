@@ -1,0 +1,174 @@
+"""Forks a process that becomes the child of whoever asked for it.
+
+It is forked twice: when the process between ends, the kernel gives the new one to the nearest
+process above that adopts orphans, which is the one that asks, as long as it asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from headway.launch.warm import kernel, request, wire
+from headway.launch.warm.request import Received
+
+ADOPTED_S = 5.0
+HIGH, ROOM = 1000, 20  # where our own descriptor is
+
+
+class Spare:
+    """A process that is forked already and waits for its request."""
+
+    def __init__(self, between: int, way: int) -> None:
+        self.between = between
+        self.way = way
+
+    def hand_over(self, handles: Sequence[int]) -> bool:
+        """Give it the request; False if it is gone."""
+        try:
+            wire.send(self.way, b"spawn", handles)
+        except OSError:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.between, signal.SIGKILL)
+            return False
+        finally:
+            os.close(self.way)
+        return True
+
+
+def fork_spare(ahead: Callable[[], int | Received | None]) -> Spare | Received:
+    """Returns twice: here the spare, and there, once it has one, its request.
+
+    There, `ahead` is called while it waits: what it returns is the way to the spare's nest, or,
+    in a process that this nest has forked, its request.
+    """
+    ours, theirs = wire.pair()
+    server = os.getpid()
+    between = os.fork()
+    if between:
+        os.close(theirs)
+        return Spare(between, ours)
+    os.close(ours)
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(0)
+    parent = os.getpid()
+    if os.fork():
+        _sleep()
+    return _born(parent, theirs, ahead)
+
+
+def _sleep() -> NoReturn:
+    """The process between: it only has to end, which takes long with much memory to give back."""
+    with contextlib.suppress(OSError):
+        os.execv("/bin/sleep", ["sleep", "2147483647"])
+    while True:
+        signal.pause()
+
+
+def _born(between: int, way: int, ahead: Callable[[], int | Received | None]) -> Received:
+    """In the new process: wait for the request, then for its parent."""
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != between:
+        os._exit(0)
+    nest = ahead()
+    if isinstance(nest, Received):
+        return nest
+    message, handles = wire.receive(way)
+    if not message:
+        os._exit(0)
+    os.close(way)
+    received = request.unpack(handles)
+    received.nest = nest
+    kernel.die_with_parent(0)
+    os.kill(between, signal.SIGKILL)
+    _await_parent(received.request.parent, between)
+    kernel.die_with_parent(received.request.death_signal)
+    if os.getppid() != received.request.parent:
+        os._exit(0)
+    return received
+
+
+def _await_parent(wanted: int, between: int) -> None:
+    until = time.monotonic() + ADOPTED_S
+    while (parent := os.getppid()) != wanted:
+        if parent != between or time.monotonic() > until:
+            os._exit(0)  # who asked has died
+        time.sleep(0.00005)
+
+
+def place(received: Received) -> None:
+    """Take over what the kernel keeps for a process."""
+    wanted = received.request
+    if wanted.new_session:
+        os.setsid()
+    elif wanted.group is not None:
+        os.setpgid(0, wanted.group)
+    os.fchdir(received.cwd)
+    os.umask(wanted.umask)
+    if os.sched_getaffinity(0) != set(wanted.affinity):
+        os.sched_setaffinity(0, wanted.affinity)
+    policy, priority = wanted.scheduler
+    if (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) != (policy, priority):
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    if os.getpriority(os.PRIO_PROCESS, 0) != wanted.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, wanted.nice)
+    _put_descriptors(received)
+    for name, values in kernel.limits().items():
+        soft, hard = wanted.limits.get(name, values)
+        if (soft, hard) != values:
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+
+
+def _put_descriptors(received: Received) -> None:
+    """Exactly the wanted ones, under their numbers, and the way to reply."""
+    wanted = received.request.fds
+    above = max([2, *wanted]) + 1
+
+    def lifted(fd: int) -> int:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
+
+    received.reply = lifted(received.reply)
+    sources = [lifted(fd) for fd in received.fds]
+    kept = {received.reply, *sources}
+    if received.nest is not None:
+        received.nest = out_of_the_way(received.nest, above, received.request.limits)
+        kept.add(received.nest)
+    close_all_but(kept)
+    for source, fd in zip(sources, wanted, strict=True):
+        os.dup2(source, fd)
+        os.close(source)
+
+
+def out_of_the_way(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
+    """The same descriptor under a number that no program comes upon."""
+    soft = min(
+        n for n in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits["RLIMIT_NOFILE"][0], 1 << 20)
+        if n >= 0
+    )  # fmt: skip
+    high = HIGH if soft > HIGH + ROOM else soft - ROOM
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(above, high))
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Descriptors of the zygote and of others who asked it."""
+    for fd in kernel.descriptors():
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def answer(received: Received, fault: str = "") -> None:
+    """Tell the requester: here I am, or why I am not."""
+    words = f"{os.getpid()} {fault}" if fault else str(os.getpid())
+    try:
+        wire.send(received.reply, words.encode())
+    except OSError:
+        os._exit(0)  # nobody waits for it any more
+    os.close(received.reply)

@@ -1,0 +1,164 @@
+"""What a zygote has loaded, and which commands can do with it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headway.launch.warm.command import Invocation, Unfit
+
+# Read by C code at start or at import, where reading cannot be seen; those of the second list are
+# read later, or set again in the child.
+EARLY = (
+    "PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_",
+    "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "TORCH_", "PYTORCH_", "ATEN_", "KINETO_", "DNNL_",
+    "ONEDNN_", "TQDM_", "NETWORKX_", "FSSPEC_",
+)  # fmt: skip
+LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_GLOO_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+# Which devices there are does not change what an import finds, as long as there are any.
+DEVICES = "CUDA_VISIBLE_DEVICES"
+# Everybody reads these, and a script that names one hardly ever sets it.
+COMMON = {"HOME", "PATH", "USER", "LOGNAME", "LNAME", "USERNAME", "SHELL", "TERM", "PWD", "CI"}
+SETS_VARIABLES = re.compile(
+    rb"environ\s*(\[[^]\n]*\]\s*=[^=]|\.\s*(setdefault|update|__setitem__)\b|\|=)|\bputenv\b"
+)
+VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{2,}\b")
+SOURCES = (".py", ".pyc", ".so")
+ATTRIBUTES = {
+    "b": "bytes_warning", "B": "dont_write_bytecode", "d": "debug", "E": "ignore_environment",
+    "I": "isolated", "O": "optimize", "P": "safe_path", "q": "quiet", "R": "hash_randomization",
+    "s": "no_user_site", "S": "no_site", "v": "verbose",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """Conditions under which a process may be forked instead of started."""
+
+    executable: str
+    options: list[tuple[str, str]]  # of the interpreter, at the zygote's own start
+    flags: dict[str, int]  # what these and the environment have made of sys.flags
+    warnings: list[str]  # and of sys.warnoptions
+    env: dict[str, str]  # the job's
+    preset: dict[str, str]  # what its script sets by itself before it imports
+    reads: list[str]  # variables that were read at import
+    modules: list[str]  # top-level names that a fresh interpreter has not loaded
+    mains: dict[str, str] = field(default_factory=dict)  # programs whose presets are known
+
+    def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
+        """Raises Unfit with the reason why this must be started cold."""
+        if not same_file(invocation.executable, self.executable):
+            raise Unfit(f"{invocation.executable} is not the interpreter of the zygote")
+        self._check_options(invocation)
+        self._check_environment(env)
+        self._check_program(invocation, cwd)
+
+    def _check_options(self, invocation: Invocation) -> None:
+        ours = {letter for letter, value in self.options if not value}
+        wanted = {letter for letter, value in invocation.options if not value}
+        for letter in sorted(ours ^ wanted):
+            if letter in ours or not self.flags.get(ATTRIBUTES[letter]):
+                raise Unfit(f"the option -{letter} acts when the interpreter starts")
+        for letter in "WX":
+            told = [value for name, value in invocation.options if name == letter]
+            known = [value for name, value in self.options if name == letter]
+            if told != known and not (letter == "W" and told == self.warnings):
+                raise Unfit(f"the option -{letter} acts when the interpreter starts")
+
+    def _check_environment(self, env: Mapping[str, str]) -> None:
+        for name in sorted({*self.reads, *self.env, *env}):
+            if not self._matters(name):
+                continue
+            known, wanted = self.env.get(name), env.get(name)
+            if wanted == known or (name in self.preset and wanted == self.preset[name]):
+                continue
+            if name == DEVICES and has_devices(known) == has_devices(wanted):
+                continue
+            if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
+                continue  # set again in the child
+            raise Unfit(f"{name} is read at import, and is {wanted!r} here")
+
+    def _matters(self, name: str) -> bool:
+        if name.startswith("HEADWAY_") and name != "HEADWAY_OFF":
+            return False
+        return name in self.reads or (name.startswith(EARLY) and not name.startswith(LATE))
+
+    def _check_program(self, invocation: Invocation, cwd: str) -> None:
+        first = cwd
+        if invocation.kind == "script":
+            path = os.path.join(cwd, invocation.program)
+            if invocation.program == "-" or not os.path.isfile(path):
+                raise Unfit(f"{invocation.program} is no file")
+            first = os.path.dirname(os.path.realpath(path))
+            self._check_source(path)
+        elif invocation.kind == "module":
+            for path in self.mains:
+                if _is_module(path, invocation.program):
+                    self._check_source(path)
+        elif "resource_tracker" in invocation.program:
+            raise Unfit("")  # it imports next to nothing
+        hidden = shadowed(first, set(self.modules))
+        if hidden:
+            raise Unfit(f"{hidden} in {first} would come before the installed one")
+
+    def _check_source(self, path: str) -> None:
+        """Variables that a script sets before it imports come too late for a zygote, unless it
+        was seen to set them."""
+        if self.mains.get(os.path.realpath(path)) == identity(path):
+            return
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except OSError as error:
+            raise Unfit(f"{path}: {error.strerror}") from None
+        if not SETS_VARIABLES.search(text):
+            return
+        for found in VARIABLE.findall(text):
+            name = found.decode()
+            if name not in COMMON and name not in self.preset and self._matters(name):
+                raise Unfit(f"{os.path.basename(path)} may set {name}, which is read at import")
+
+
+def same_file(one: str, other: str) -> bool:
+    """The same interpreter of the same environment: `python` and `python3` side by side are."""
+    if one == other:
+        return True
+    folders = {os.path.realpath(os.path.dirname(path)) for path in (one, other)}
+    return len(folders) == 1 and os.path.realpath(one) == os.path.realpath(other)
+
+
+def has_devices(value: str | None) -> bool:
+    """What CUDA_VISIBLE_DEVICES leaves visible."""
+    return value is None or value.strip() not in ("", "-1", "NoDevFiles")
+
+
+def shadowed(folder: str, names: set[str]) -> str:
+    """A file there that an import would find before the installed package; empty if none."""
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    for entry in entries:
+        stem = entry.partition(".")[0]
+        if stem not in names:
+            continue
+        if entry.endswith(SOURCES) or os.path.isfile(os.path.join(folder, entry, "__init__.py")):
+            return entry
+    return ""
+
+
+def identity(path: str) -> str:
+    """Of a file's content, as far as one can tell without reading it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def _is_module(path: str, module: str) -> bool:
+    """Whether this file may be what `python -m module` runs."""
+    parts = module.replace(".", "/")
+    return path.endswith((f"/{parts}.py", f"/{parts}/__main__.py"))

@@ -1,0 +1,195 @@
+"""Warm starts below a warm process: torchrun's workers, children of mp.spawn.
+
+A process that may start others has a nest: a child forked before its first line, that forks for
+it. `subprocess` and `multiprocessing` both start processes by one function in C; here that
+function goes to the nest, if what is to be started can be forked, and to the original otherwise.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.launch.warm import birth, kernel, request, serve, wire
+from headway.launch.warm.command import Unfit, read
+from headway.launch.warm.kit import Kit
+from headway.launch.warm.request import Received
+
+COMMON = (
+    "args", "executables", "close_fds", "pass_fds", "cwd", "env", "p2cread", "p2cwrite", "c2pread",
+    "c2pwrite", "errread", "errwrite", "errpipe_read", "errpipe_write", "restore_signals",
+    "start_new_session",
+)  # fmt: skip
+USER = ("gid", "groups", "uid", "umask", "preexec_fn")
+SIGNATURES = {21: (*COMMON, *USER), 23: (*COMMON, "process_group", *USER, "allow_vfork")}
+
+
+def wanted(env: dict[str, str], argv: Sequence[str]) -> bool:
+    """A rank and a helper of multiprocessing start nothing that would profit."""
+    return "RANK" not in env and "--multiprocessing-fork" not in argv
+
+
+def fork(spares: int) -> int | Received:
+    """Fork the nest of this process. Returns the way to it; in what it forks later, its request."""
+    ours, theirs = wire.pair()
+    parent = os.getpid()
+    if kernel.hidden_fork() == 0:
+        kernel.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+        settle("headway-nest", {theirs})
+        return serve.serve(theirs, spares)
+    os.close(theirs)
+    return ours
+
+
+def settle(name: str, kept: set[int]) -> None:
+    """A process that only forks: out of reach of the job's signals, files and terminal."""
+    kernel.name(name)
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    birth.close_all_but(kept)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        if fd not in kept and fd != nothing:
+            os.dup2(nothing, fd)
+    if nothing > 2:
+        os.close(nothing)
+
+
+class Seam:
+    """In place of `_posixsubprocess.fork_exec`."""
+
+    def __init__(self, nest: wire.End, kit: Kit) -> None:
+        self.nest = nest
+        self.kit = kit
+        self.bonds = kernel.bonds()
+        self.session = os.getsid(0)
+        self.original: Callable[..., int] = _posixsubprocess.fork_exec
+        self.lock = threading.Lock()
+        self.told: set[str] = set()
+
+    def install(self) -> None:
+        """Both of its users look it up when they need it."""
+        self._put(self)
+        # posix_spawn would go around it; what it does is the same.
+        setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _put(self, function: Callable[..., int]) -> None:
+        _posixsubprocess.fork_exec = function
+        if hasattr(subprocess, "_fork_exec"):
+            subprocess._fork_exec = function
+
+    def _leave(self) -> None:
+        """A forked child is not the nest's parent: it starts its processes cold."""
+        self._put(self.original)
+        self.nest.close()
+
+    def __call__(self, *args: Any) -> int:
+        """The new process's pid, in one way or the other."""
+        if self.lock.acquire(blocking=False):
+            try:
+                return self._warm(args)
+            except Unfit as why:
+                self._note(str(why))
+            except Exception as error:
+                self._note(f"{type(error).__name__}: {error}")
+            finally:
+                self.lock.release()
+        return self.original(*args)
+
+    def _note(self, why: str) -> None:
+        if not why or why in self.told or why.endswith("is no Python program"):
+            return
+        self.told.add(why)
+        recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
+        if recorder is not None:
+            recorder.emit("note", hook="warm", text=f"a process was started cold: {why}"[:300])
+
+    def _warm(self, args: Sequence[Any]) -> int:
+        names = SIGNATURES.get(len(args))
+        if names is None or not self.nest.usable():
+            raise Unfit("")
+        call = dict(zip(names, args, strict=True))
+        if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
+            raise Unfit("it is to change its user, or to run something before it starts")
+        argv = [os.fsdecode(word) for word in call["args"]]
+        env = _environment(call["env"])
+        invocation = read(_executable(call["executables"]), argv, env.get("PATH"))
+        cwd = os.fsdecode(call["cwd"]) if call["cwd"] else os.getcwd()
+        self.kit.check(invocation, env, cwd)
+        if kernel.bonds() != self.bonds:
+            raise Unfit("this process has changed its user, its limits or its namespaces")
+        if os.getsid(0) != self.session and not call["start_new_session"]:
+            raise Unfit("this process has left its session")
+        mapping = _descriptors(call)
+        group = call.get("process_group", -1)
+        with _no_signals() as mask:
+            asked = request.of_this_process(
+                invocation,
+                env,
+                umask=call["umask"] if call["umask"] >= 0 else None,
+                restore_signals=bool(call["restore_signals"]),
+                death_signal=signal.SIGKILL if "RANK" in env else 0,
+                new_session=bool(call["start_new_session"]),
+                group=os.getpgrp() if group < 0 else group,
+                fds=list(mapping),
+                mask=mask,
+            )
+            with request.folder(call["cwd"]) as folder:
+                return request.ask(self.nest.fd, asked, folder, list(mapping.values()))
+
+
+def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
+    if given is None:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in given)
+    return {key: value for key, _, value in pairs}
+
+
+def _executable(candidates: Sequence[bytes]) -> str:
+    """The first that can be executed, as the C function tries them."""
+    for candidate in map(os.fsdecode, candidates):
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return os.path.abspath(candidate)
+    raise Unfit("")
+
+
+def _descriptors(call: dict[str, Any]) -> dict[int, int]:
+    """Number in the child: number here."""
+    if call["close_fds"]:
+        found = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
+    else:
+        found = set(request.inheritable()) | set(call["pass_fds"])
+    found -= {call["errpipe_write"], call["errpipe_read"]}
+    mapping = {fd: fd for fd in sorted(found)}
+    for fd, key in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        if call[key] >= 0:
+            mapping[fd] = call[key]
+    return mapping
+
+
+def _inheritable(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _no_signals() -> Any:
+    """A handler of the job must not run in between; yields the mask that the child gets."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        yield sorted(map(int, before))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

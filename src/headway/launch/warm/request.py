@@ -1,0 +1,153 @@
+"""A request for a process: the command, and all that a child has from its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headway.launch.warm import kernel, wire
+from headway.launch.warm.command import Invocation, Unfit
+
+REPLY_S = 10.0  # a zygote that takes longer is not worth waiting for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the child shall be."""
+
+    invocation: Invocation
+    env: dict[str, str]
+    parent: int
+    death_signal: int = 0  # what it gets when its parent dies
+    new_session: bool = False
+    group: int | None = None  # 0: one of its own
+    fds: list[int] = field(default_factory=list)  # the numbers of its open descriptors
+    umask: int = 0o022
+    limits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    nice: int = 0
+    affinity: list[int] = field(default_factory=list)
+    scheduler: tuple[int, int] = (0, 0)
+    ignored: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+
+    @classmethod
+    def decode(cls, text: bytes) -> Request:
+        """What `encode` made."""
+        raw: dict[str, Any] = json.loads(text)
+        words = raw.pop("invocation")
+        words["argv"], words["args"] = tuple(words["argv"]), tuple(words["args"])
+        words["options"] = tuple((letter, value) for letter, value in words["options"])
+        return cls(invocation=Invocation(**words), **raw)
+
+    def encode(self) -> bytes:
+        """For a zygote of perhaps another version of Python."""
+        return json.dumps(asdict(self)).encode()
+
+
+def of_this_process(
+    invocation: Invocation,
+    env: Mapping[str, str],
+    *,
+    umask: int | None = None,
+    restore_signals: bool = True,
+    **fields: Any,
+) -> Request:
+    """A request for a child of this very process."""
+    facts = kernel.status()
+    ignored = set(kernel.ignored(facts))
+    if restore_signals:  # as subprocess does it; the interpreter then ignores them again
+        ignored -= {signal.SIGPIPE, signal.SIGXFSZ}
+    inherited: dict[str, Any] = {
+        "parent": os.getpid(),
+        "umask": int(facts["Umask"], 8) if umask is None else umask,
+        "limits": kernel.limits(),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "scheduler": (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
+        "ignored": sorted(ignored),
+        "mask": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
+        "group": os.getpgrp(),
+    }
+    return Request(invocation=invocation, env=dict(env), **{**inherited, **fields})
+
+
+def inheritable() -> list[int]:
+    """The descriptors that a child gets when nobody closes them."""
+    found = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own is gone
+            if os.get_inheritable(int(entry)):
+                found.append(int(entry))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def folder(path: str | bytes | None) -> Iterator[int]:
+    """A handle of the child's working directory."""
+    try:
+        fd = os.open(path or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unfit(f"{path!r}: {error.strerror}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def ask(zygote: int, request: Request, cwd: int, fds: Sequence[int]) -> int:
+    """Have it forked; returns its pid, once it is a child of this process.
+
+    `fds` are what the descriptors `request.fds` of the child are of.
+    """
+    if len(fds) > wire.MOST:
+        raise Unfit(f"{len(fds)} open files are to be inherited")
+    payload = os.memfd_create("headway-request", os.MFD_CLOEXEC)
+    ours, theirs = wire.pair()
+    try:
+        os.write(payload, request.encode())
+        with kernel.Adopting():
+            try:
+                wire.send(zygote, b"spawn", [payload, theirs, cwd, *fds])
+            finally:
+                os.close(theirs)
+            answer, _ = wire.receive(ours, REPLY_S)
+    except TimeoutError:
+        raise Unfit("the zygote does not answer") from None
+    except OSError as error:
+        raise Unfit(f"the zygote is gone ({error.strerror})") from None
+    finally:
+        os.close(ours)
+        os.close(payload)
+    pid, _, fault = answer.decode().partition(" ")
+    if not pid:
+        raise Unfit("the zygote is gone")
+    if fault:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(int(pid), 0)
+        raise Unfit(fault)
+    return int(pid)
+
+
+@dataclass
+class Received:
+    """A request at the other end, with its handles."""
+
+    request: Request
+    reply: int
+    cwd: int
+    fds: list[int]
+    nest: int | None = None  # the way to its own nest, if that is there already
+
+
+def unpack(handles: Sequence[int]) -> Received:
+    """The request that came with these handles."""
+    payload, reply, cwd, *fds = handles
+    with open(payload, "rb") as file:
+        file.seek(0)
+        request = Request.decode(file.read())
+    return Received(request, reply, cwd, fds)

@@ -1,0 +1,152 @@
+"""Imports what the last attempt imported, and leaves out what a fork would break.
+
+torch and what it brings are known to be safe. Any other package is first imported in a forked
+child, the scout, which tells what that has done; only a harmless one is then imported for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+
+from headway.launch.warm import kernel, wire
+from headway.launch.warm.watching import BY_PREFIX, Reads
+
+FAMILY = {
+    "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock",
+    "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
+}  # fmt: skip
+RANK_VARIABLES = {
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
+}  # fmt: skip
+SCOUT_S = 120.0
+NVIDIA = "/dev/nvidia"
+
+
+class Loaded:
+    """What was imported, and what was not, with the reason."""
+
+    def __init__(self, known_bad: dict[str, str], known_good: Iterable[str]) -> None:
+        self.left_out = dict(known_bad)
+        self.good = set(known_good)
+        self.reads = Reads()
+
+    def load(self, names: list[str], *, ranked: bool) -> None:
+        """Import in the order of the list: torch's first, then package by package."""
+        packages: dict[str, list[str]] = {}
+        for name in names:
+            packages.setdefault(name.partition(".")[0], []).append(name)
+        with self.reads:
+            for name in names:
+                top = name.partition(".")[0]
+                if top in FAMILY or top in sys.stdlib_module_names:
+                    self._import([name])
+            for top, members in packages.items():
+                known = top in FAMILY or top in sys.stdlib_module_names
+                if known or top in self.left_out or top in sys.modules:
+                    continue
+                why = "" if top in self.good else self._scout(members, ranked)
+                if why:
+                    self.left_out[top] = why
+                    continue
+                self.good.add(top)
+                self._import(members)
+
+    def _import(self, names: list[str]) -> None:
+        for name in names:
+            if name in self.left_out or name in sys.modules:
+                continue
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
+
+    def _scout(self, names: list[str], ranked: bool) -> str:
+        """Why these cannot be imported ahead; empty if they can."""
+        ours, theirs = wire.pair()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            why = "its import failed"
+            with contextlib.suppress(BaseException):
+                why = self._try(names, ranked)
+            with contextlib.suppress(BaseException):
+                wire.send(theirs, json.dumps(why).encode())
+            os._exit(0)
+        os.close(theirs)
+        try:
+            answer, _ = wire.receive(ours, SCOUT_S)
+        except TimeoutError:
+            answer = json.dumps("its import takes too long").encode()
+        finally:
+            os.close(ours)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        return str(json.loads(answer)) if answer else "its import ends the process"
+
+    def _try(self, names: list[str], ranked: bool) -> str:
+        kernel.die_with_parent(signal.SIGKILL)
+        before = set(kernel.descriptors().values())
+        self.reads.names.clear()
+        self.reads.all_by.clear()
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                if name == names[0]:
+                    return f"{type(error).__name__}: {error}"[:200]
+        return dirt(before) or self._reading(ranked)
+
+    def _reading(self, ranked: bool) -> str:
+        wrong = sorted(RANK_VARIABLES & self.reads.names) if ranked else []
+        if wrong:
+            return f"it reads {wrong[0]} at import"
+        everything = sorted(self.reads.all_by - BY_PREFIX - FAMILY)
+        return f"{everything[0]} reads the whole environment at import" if everything else ""
+
+
+def dirt(before: set[str]) -> str:
+    """What makes this process unfit to be forked; empty if nothing does."""
+    if kernel.threads() > 1:
+        return "it has started threads"
+    for children in _files("/proc/self/task/{}/children"):
+        if children.strip():
+            return "it has started a process"
+    opened = sorted(set(kernel.descriptors().values()) - before)
+    if opened:
+        return f"it keeps {opened[0]} open"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "it has initialised CUDA"
+    if torch is not None and _poisoned(torch):
+        return "it has made CUDA unusable after a fork"
+    return ""
+
+
+def _files(pattern: str) -> list[str]:
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(pattern.format(task)) as file:
+            found.append(file.read())
+    return found
+
+
+def _poisoned(torch: object) -> bool:
+    """torch marks a child of a process that has asked the CUDA runtime anything."""
+    bad = getattr(getattr(torch, "cuda", None), "_is_in_bad_fork", None)
+    if bad is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        answer = 1
+        with contextlib.suppress(BaseException):
+            answer = int(bool(bad()))
+        os._exit(answer)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0

@@ -1,0 +1,72 @@
+"""Thread counts of math libraries: read from the environment at import, so set again in a child."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+
+# What OpenBLAS looks at, in its order.
+OPENBLAS = (
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_DEFAULT_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OMP_NUM_THREADS",
+)
+SYMBOLS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("scipy_", "")
+    for suffix in ("64_", "", "_64_")
+)
+
+
+def count_again(env: Mapping[str, str], job_env: Mapping[str, str]) -> None:
+    """As many threads as the libraries would have taken from `env`."""
+    torch = sys.modules.get("torch")
+    wanted = number(env.get("OMP_NUM_THREADS"))
+    if (
+        torch is not None
+        and wanted
+        and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS")
+    ):
+        torch.set_num_threads(wanted)
+    count = openblas_count(env, len(os.sched_getaffinity(0)))
+    if count > 1:
+        for path in _loaded("openblas"):
+            _set_openblas(path, count)
+
+
+def openblas_count(env: Mapping[str, str], cpus: int) -> int:
+    """What OpenBLAS makes of the environment."""
+    for name in OPENBLAS:
+        told = number(env.get(name))
+        if told:
+            return min(told, cpus)
+    return cpus
+
+
+def number(text: str | None) -> int:
+    """A plain count of threads; 0 for anything else."""
+    return int(text) if text and text.strip().isdecimal() else 0
+
+
+def _loaded(name: str) -> set[str]:
+    """Shared libraries of this process with that in their name."""
+    found = set()
+    with open("/proc/self/maps") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if name in os.path.basename(path) and ".so" in path:
+                found.add(f"/{path}")
+    return found
+
+
+def _set_openblas(path: str, count: int) -> None:
+    with contextlib.suppress(OSError):
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        for symbol in SYMBOLS:
+            with contextlib.suppress(AttributeError):
+                getattr(library, symbol)(count)
+                return

@@ -1,0 +1,188 @@
+"""The zygote: imports once, and forks every process of the job that is asked for.
+
+`main` is called in the last part of an interpreter's start. In the zygote itself it never returns;
+in a process that it has forked it returns when that process is ready to run its program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from headway.launch.warm import birth, kernel, nest, serve, stage, wire
+from headway.launch.warm.become import Beginnings, become
+from headway.launch.warm.kit import Kit
+from headway.launch.warm.request import Received
+from headway.launch.warm.scout import Loaded, dirt
+
+ENV_FD = "HEADWAY_WARM_FD"  # where the zygote finds its launcher
+# For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
+# OpenBLAS starts its threads at import.
+IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def main(fresh: set[str]) -> None:
+    """Be the zygote; or, in a child, become what was asked for.
+
+    `fresh` are the modules that every interpreter of the job loads at its start.
+    """
+    beginnings = Beginnings(fresh)
+    launcher = int(os.environ.pop(ENV_FD))
+    hello = wire.receive_large(launcher)
+    if not hello:
+        os._exit(0)
+    if hello["with_launcher"]:
+        kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != hello["launcher"]:
+        os._exit(0)
+    nest.settle("headway-zygote", {launcher, 2})
+    kit = _prepare(hello, beginnings, launcher)
+    workers: int = hello["workers"]
+    ahead = (lambda: nest.fork(workers)) if "RANK" not in hello["env"] else (lambda: None)
+    received: Received | None = serve.serve(launcher, 1, ahead)
+    while received is not None:
+        received = _live(received, kit, beginnings, workers)
+
+
+def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Kit:
+    """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
+    started = time.monotonic()
+    os.environ.pop("PYTHONPATH", None)
+    before = set(kernel.descriptors().values())
+    for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
+        if os.environ.get(key) != value:
+            os.environ[key] = value
+    _hold_back_the_probe(hello["preset"])
+    loaded = Loaded(hello["left_out"], hello["good"])
+    with _undisturbed(hello["nice"]):
+        loaded.load(hello["modules"], ranked=hello["ranked"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    fault = dirt(before)
+    kit = Kit(
+        executable=hello["executable"],
+        options=[(letter, value) for letter, value in hello["options"]],
+        flags={name: int(getattr(sys.flags, name)) for name in _flag_names()},
+        warnings=list(sys.warnoptions),
+        env=hello["env"],
+        preset=hello["preset"],
+        reads=sorted(loaded.reads.names),
+        modules=sorted({name.partition(".")[0] for name in sys.modules} - beginnings.modules),
+        mains=hello["mains"],
+    )
+    gc.collect()
+    gc.freeze()
+    told = {
+        "fault": fault,
+        "kit": asdict(kit),
+        "left_out": loaded.left_out,
+        "good": sorted(loaded.good),
+        "seconds": time.monotonic() - started,
+    }
+    try:
+        wire.send_large(launcher, told)
+    except OSError:
+        os._exit(0)
+    if fault:
+        os._exit(0)
+    return kit
+
+
+def _flag_names() -> list[str]:
+    return list(type(sys.flags).__match_args__)
+
+
+@contextlib.contextmanager
+def _undisturbed(nice: int) -> Any:
+    """The job comes first, where the lower priority can be taken back."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    if nice and _may_go_back(before, before + nice):
+        os.setpriority(os.PRIO_PROCESS, 0, before + nice)
+    yield
+    if os.getpriority(os.PRIO_PROCESS, 0) != before:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+def _may_go_back(high: int, low: int) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os.setpriority(os.PRIO_PROCESS, 0, low)
+            os.setpriority(os.PRIO_PROCESS, 0, high)
+            os._exit(0)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _hold_back_the_probe(preset: dict[str, str]) -> None:
+    """The zygote itself records nothing."""
+    if "headway.probe.imports" in sys.modules:
+        from headway.probe import imported
+        from headway.probe.recorder import recorder
+
+        imported.take_settings(preset)
+        recorder.hold()
+
+
+def _live(received: Received, kit: Kit, beginnings: Beginnings, workers: int) -> Received | None:
+    """In a new process: None when it is ready for its program; a request in one that its nest
+    has forked."""
+    begun = time.monotonic_ns()
+    request = received.request
+    wanted = nest.wanted(request.env, request.invocation.argv)
+    if received.nest is not None and (request.new_session or not wanted):
+        os.close(received.nest)  # a nest must be in the session of its process
+        received.nest = None
+    try:
+        birth.place(received)
+    except (OSError, ValueError) as error:
+        birth.answer(received, f"{type(error).__name__}: {error}")
+        os._exit(1)
+    birth.answer(received)
+    try:
+        if wanted:
+            inner = _settle_nest(received, kit, workers)
+            if inner is not None:
+                return inner
+        become(request, beginnings, kit.env)
+        _wake_the_probe(begun)
+        stage.set_up(request.invocation)
+    except Exception:
+        _start_cold(received)
+    return None
+
+
+def _settle_nest(received: Received, kit: Kit, workers: int) -> Received | None:
+    way = received.nest
+    if way is None:
+        made = nest.fork(workers)
+        if isinstance(made, Received):
+            return made
+        above = max([2, *received.request.fds]) + 1
+        way = birth.out_of_the_way(made, above, received.request.limits)
+        os.close(made)
+    nest.Seam(wire.End(way), kit).install()
+    return None
+
+
+def _wake_the_probe(begun: int) -> None:
+    imports = sys.modules.get("headway.probe.imports")
+    if imports is not None:
+        imports.reborn(begun)
+
+
+def _start_cold(received: Received) -> None:
+    """Something of ours has failed: the real thing, in the same process."""
+    request = received.request
+    if request.env.get("HEADWAY_STRICT"):
+        import traceback
+
+        traceback.print_exc(file=sys.__stderr__)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
+    os.execve(request.invocation.executable, list(request.invocation.argv), request.env)

@@ -1,0 +1,115 @@
+"""Planned faults beside what was detected: which failure each of them led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headway.journal.reader import Journal
+from headway.ledger.attempts import Draft
+from headway.ledger.clocks import Axis
+from headway.ledger.model import Failure, Fault
+
+GENTLE = ("data", "corrupt")
+
+_Found = tuple[int, int, str, dict[str, Any]]  # when, in which attempt, whose journal, the event
+
+
+def find(drafts: Sequence[Draft], failures: Sequence[Failure], axis: Axis) -> tuple[Fault, ...]:
+    """Every fault that was injected, in the order of time."""
+    found: list[_Found] = []
+    for journal in _journals(drafts):
+        for event in journal.named("fault"):
+            at = axis.at(journal, event["t"])
+            index = _attempt(drafts, journal.launch, at)
+            found.append((at, index, journal.name, event))
+    found = _together(sorted(found, key=lambda entry: entry[:3]))
+    led = _led_to(found, failures)
+    return tuple(
+        _fault(at, index, event, led.get(place), failures)
+        for place, (at, index, _, event) in enumerate(found)
+    )
+
+
+def _journals(drafts: Sequence[Draft]) -> Iterator[Journal]:
+    """Each one once; launchers, agents and helpers are shared by the attempts of a launch."""
+    seen: set[str] = set()
+    for draft in drafts:
+        ranks = [life.journal for life in draft.lives]
+        for journal in (*draft.launch.journals, *draft.agents, *draft.others, *ranks):
+            if journal.name not in seen:
+                seen.add(journal.name)
+                yield journal
+
+
+def _together(found: Sequence[_Found]) -> list[_Found]:
+    """What several ranks did to themselves by one line of the plan is one fault."""
+    out: dict[tuple[Any, ...], _Found] = {}
+    for place, (at, index, name, event) in enumerate(found):
+        same = (index, event.get("fault"), event.get("key", place), event.get("kind"))
+        if same in out:
+            first = out[same][3]
+            out[same] = (*out[same][:3], {**first, "who": _joined(first, event)})
+        else:
+            out[same] = at, index, name, event
+    return list(out.values())
+
+
+def _joined(*events: dict[str, Any]) -> str:
+    """`rank 0, 1` from `rank 0` and `rank 1`."""
+    words = [str(event.get("who")).removeprefix("rank ") for event in events]
+    ranks = sorted({word for text in words for word in text.split(", ")}, key=_in_order)
+    return f"rank {', '.join(ranks)}"
+
+
+def _in_order(word: str) -> tuple[int, str]:
+    return (int(word), "") if word.isdecimal() else (0, word)
+
+
+def _attempt(drafts: Sequence[Draft], launch: str, at: int) -> int:
+    """The attempt of that launch which was going on."""
+    own = [index for index, draft in enumerate(drafts) if draft.launch.name == launch]
+    begun = [index for index in own if drafts[index].begin <= at]
+    return begun[-1] if begun else own[0]
+
+
+def _led_to(found: Sequence[_Found], failures: Sequence[Failure]) -> dict[int, int]:
+    """Of each failure the last fault before it in its attempt, with those of the same plan line."""
+    led: dict[int, int] = {}
+    for number, failure in enumerate(failures):
+        before = [
+            place
+            for place, (at, index, _, _) in enumerate(found)
+            if index == failure.attempt and at <= failure.at
+        ]
+        if not before:
+            continue
+        last = max(before, key=lambda place: (not _gentle(found[place][3]), found[place][0]))
+        line = found[last][3].get("fault")
+        for place in before:
+            if found[place][3].get("fault") == line:
+                led[place] = number
+    return led
+
+
+def _gentle(event: dict[str, Any]) -> bool:
+    """It holds a job up, and seldom ends it."""
+    return event.get("kind") in GENTLE or event.get("mode") == "slow" or "missed" in event
+
+
+def _fault(
+    at: int, index: int, event: dict[str, Any], led: int | None, failures: Sequence[Failure]
+) -> Fault:
+    missed = event.get("missed")
+    return Fault(
+        attempt=index,
+        at=at,
+        kind=str(event.get("kind")),
+        who=str(event.get("who")),
+        planned=str(event.get("planned") or ""),
+        step=event.get("step"),
+        missed=None if missed is None else str(missed),
+        failure=led,
+        detected=None if led is None else failures[led].category,
+        detected_after=None if led is None else failures[led].at - at,
+    )

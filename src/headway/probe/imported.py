@@ -1,0 +1,92 @@
+"""What this process has imported: by this a later start knows what to have ready.
+
+Only what is installed: modules of the job's own may change from one attempt to the next, and what
+they do when they are imported is the job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+MOST = 6000  # names
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+STANDARD = os.path.dirname(os.__file__) + os.sep
+NEVER = {"__main__", "__mp_main__", "headway", "sitecustomize", "usercustomize", "antigravity"}
+# They act when an interpreter starts; what a script sets is for others.
+AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG")
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.I)
+
+# Variables that the script had set when torch was imported.
+_settings: dict[str, str | None] = {}
+_known = False  # this process imports on behalf of others, whose settings were told before
+
+
+def tell(order: Iterable[str]) -> dict[str, Any]:
+    """The fields of the event `imported`; `order` is that of the imports."""
+    names = [name for name in dict.fromkeys(order) if _again(name)][:MOST]
+    return {"modules": list(fold(names)), "set": _settings, **_program()}
+
+
+def fold(names: Iterable[str]) -> Iterator[str]:
+    """Shorter: a leading dot stands for the package of the name before."""
+    package = ""
+    for name in names:
+        yield name[len(package) :] if package and name.startswith(f"{package}.") else name
+        package = name.rpartition(".")[0]
+
+
+def take_settings(told: Mapping[str, str]) -> None:
+    """The settings of an earlier process, under which this one imports."""
+    global _known
+    _known = True
+    _settings.update(told)
+
+
+def note_settings() -> None:
+    """torch is about to be imported: what has the script set, against what it was started with?
+
+    A zygote must import under the same settings. Values that look secret are left out.
+    """
+    if _known:
+        return
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return
+    given = dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
+    _settings.clear()
+    for name in sorted({*given, *os.environ}):
+        value = os.environ.get(name)
+        if value != given.get(name) and not name.startswith(("HEADWAY_", *AT_START)):
+            _settings[name] = None if SECRET.search(name) else value
+
+
+def _again(name: str) -> bool:
+    """Whether another process would import the same by this name."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if spec is None or spec.name != name or name.partition(".")[0] in NEVER:
+        return False
+    origin = spec.origin
+    if origin in ("built-in", "frozen"):
+        return True
+    where = origin or next(iter(spec.submodule_search_locations or ()), "") + os.sep
+    return where.startswith(STANDARD) or any(part in where for part in INSTALLED)
+
+
+def _program() -> dict[str, str]:
+    """The file that runs, and which version of it."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not path:
+        return {}
+    path = os.path.realpath(path)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return {}
+    return {"main": path, "file": f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"}

@@ -1,0 +1,245 @@
+"""Every planned fault on a real job: detected, classified, and recovered or stopped by policy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headway.ledger.model import Ledger
+from headway.ledger.run import load
+
+from .conftest import BIN, Done, job, python, quiet_env
+from .namespaces import missing, two_nodes
+
+pytestmark = pytest.mark.timeout(110)
+HEADWAY = [str(BIN / "headway"), "run"]
+TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+
+
+def rehearse(
+    folder: Path, plan: str, *words: str, env: dict[str, str] | None = None, steps: int = 60
+) -> Done:
+    """A resumable job of two ranks, a checkpoint every ten steps, with up to three restarts."""
+    command = words or (*TORCHRUN, job("resumable"), str(steps))
+    done = subprocess.run(
+        [*HEADWAY, "-o", "run", "--restarts", "3", "--chaos", plan, "--", *command],
+        cwd=folder,
+        env={**os.environ, **quiet_env(folder), **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+    )
+    return Done(done.returncode, load(folder / "run"), {}, done.stdout)
+
+
+def attempts(ledger: Ledger) -> list[tuple[str, int | None, int | None]]:
+    return [(a.outcome, a.resumed_from, a.last_step) for a in ledger.attempts]
+
+
+def balanced(ledger: Ledger) -> None:
+    assert sum(ledger.buckets.values()) == ledger.wall
+    assert not [note for note in ledger.notes if "chaos" in note or "switched off" in note]
+
+
+def test_kills_of_a_rank_of_the_agent_and_of_everything(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        """
+        [[fault]]
+        kind = "kill"
+        who = 1
+        at_step = 15
+        [[fault]]
+        kind = "kill"
+        who = "agent"
+        at_step = 12
+        attempt = 1
+        [[fault]]
+        kind = "kill"
+        who = "all"
+        at_step = 14
+        attempt = [2, 7]
+        """
+    )
+    done = rehearse(tmp_path, "plan.toml")
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code == 0, done.output
+    first, second, third, last = attempts(ledger)
+    assert first == ("failed", None, 15)
+    assert second[:2] == ("failed", 10) and second[2] is not None and second[2] >= 22
+    assert third[:2] == ("failed", 20) and third[2] == 34
+    assert last == ("completed", 30, 60)
+    assert [f.who for f in ledger.faults] == ["rank 1", "agent", "all"]
+    assert [f.step for f in ledger.faults] == [15, 12, 14]
+    assert [f.failure for f in ledger.faults] == [0, 1, 2]
+    assert all(f.detected_after is not None and f.detected_after >= 0 for f in ledger.faults)
+    assert ledger.failures[0].root_rank == 1
+    assert "SIGKILL" in ledger.failures[0].evidence and "SIGKILL" in ledger.failures[2].evidence
+    restarts = [f"restart: restart {n} of 3" for n in (1, 2, 3)]
+    assert [failure.decision for failure in ledger.failures] == restarts
+    assert "Planned:  kill rank 1 at step 15" in done.output
+
+
+def test_preemption_with_a_grace_that_is_not_enough(tmp_path: Path) -> None:
+    plan = "terminate step=20 grace=1"
+    done = rehearse(tmp_path, plan, steps=100_000, env={"IGNORE_TERM": "1"})
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code != 0
+    assert [a.outcome for a in ledger.attempts] == ["preempted"], done.output
+    (failure,) = ledger.failures
+    assert (failure.category, failure.owner) == ("preemption", "scheduler")
+    assert failure.decision == "stop: it was told to stop by SIGTERM"
+    told, killed = ledger.faults
+    assert (told.kind, told.who, told.step) == ("terminate", "launcher", 20)
+    assert killed.kind == "kill" and killed.planned.endswith("the grace is over")
+    assert killed.at - told.at >= 1_000_000_000
+
+
+def test_a_stopped_rank_is_a_hang(tmp_path: Path) -> None:
+    pytest.importorskip("headway.launch.hang", reason="hang watch is not there")
+    done = rehearse(tmp_path, "stop rank=1 step=25")
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code == 0, done.output
+    assert attempts(ledger) == [("failed", None, 25), ("completed", 20, 60)]
+    (failure,), (fault,) = ledger.failures, ledger.faults
+    assert (failure.category, failure.root_rank) == ("hang", 1)
+    assert failure.decision == "restart: restart 1 of 3"
+    assert (fault.who, fault.detected, fault.step) == ("rank 1", "hang", 25)
+
+
+def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
+    done = rehearse(tmp_path, "stop rank=1 step=25 for=1; raise rank=1 step=40", steps=60)
+    ledger = done.run.ledger
+    balanced(ledger)
+    stopped, raised = ledger.faults
+    assert (stopped.kind, stopped.failure) == ("stop", None)
+    assert raised.at - stopped.at >= 1_000_000_000
+    # The exception is the program's own: it comes again, so it is not tried again.
+    assert done.code != 0
+    assert attempts(ledger) == [("failed", None, 40)]
+    (failure,) = ledger.failures
+    assert (failure.category, failure.root_rank) == ("user_code", 1), done.output
+    assert "RuntimeError: a planned fault" in failure.evidence
+    assert failure.decision is not None and failure.decision.startswith("stop:")
+    assert raised.failure == 0
+
+
+def test_a_slow_disk_and_late_batches(tmp_path: Path) -> None:
+    plan = "disk path=checkpoints mode=slow delay=0.4 step=15; data delay=0.1 step=25 for=1"
+    done = rehearse(tmp_path, plan, env={"SAVE_BY": "path"})
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code == 0, done.output
+    assert attempts(ledger) == [("completed", None, 60)]
+    assert done.seconds("waste.checkpoint_block") >= 5 * 0.4
+    assert done.seconds("waste.data_stall") >= 0.9
+    disk, data = ledger.faults
+    assert (disk.kind, disk.who, disk.step, disk.failure) == ("disk", "rank 0, 1", 15, None)
+    assert (data.kind, data.who, data.step, data.failure) == ("data", "rank 0, 1", 25, None)
+
+
+def test_a_failing_disk_is_tried_again_and_a_damaged_checkpoint_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    plan = "disk path=checkpoints step=25; corrupt path=checkpoints how=truncate when=restart"
+    done = rehearse(tmp_path, plan)
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code == 0, done.output
+    assert attempts(ledger) == [("failed", None, 30), ("completed", 10, 60)]
+    (failure,) = ledger.failures
+    assert (failure.category, failure.root_rank) == ("storage", 0), done.output
+    assert "Input/output error" in failure.evidence
+    assert failure.decision == "restart: restart 1 of 3"
+    disk, corrupt = ledger.faults
+    assert (disk.failure, disk.detected) == (0, "storage")
+    assert (corrupt.attempt, corrupt.failure) == (1, None)
+    assert corrupt.who.endswith("checkpoints/step-000020.pt")
+    assert "step-000020.pt is damaged" in done.output
+
+
+def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
+    done = rehearse(tmp_path, "disk path=checkpoints mode=full step=15")
+    ledger = done.run.ledger
+    balanced(ledger)
+    assert done.code != 0
+    assert attempts(ledger) == [("failed", None, 20)]
+    (failure,) = ledger.failures
+    assert (failure.category, failure.root_rank) == ("disk_full", 0), done.output
+    assert failure.decision == "stop: disk_full comes back on a retry"
+    assert ledger.faults[0].detected == "disk_full"
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+def test_a_cut_network_between_two_nodes(tmp_path: Path) -> None:
+    env = {**os.environ, **quiet_env(tmp_path), "HEADWAY_RUN": "both", "GROUP_TIMEOUT": "5"}
+    plan = "network device=cable node=node-1 step=25 for=8"
+    headway = [*HEADWAY, "--name", "both", "--restarts", "3", "--chaos", plan]
+    torchrun = [str(BIN / "torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
+    with two_nodes() as nodes:
+        where = ["--master-addr", nodes[0].address, "--master-port", "29512"]
+        launchers = [
+            node.start(
+                [*headway, "--", *torchrun, *where, "--node-rank", str(i), job("resumable"), "60"],
+                env,
+                cwd=tmp_path,
+            )
+            for i, node in enumerate(nodes)
+        ]
+        outputs = [launcher.communicate(timeout=95)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    ledger = load(tmp_path / "headway" / "both").ledger
+    balanced(ledger)
+    assert attempts(ledger)[0][0] == "failed"
+    assert attempts(ledger)[-1] == ("completed", 20, 60), outputs
+    (fault,) = ledger.faults
+    assert (fault.kind, fault.who, fault.step, fault.failure) == ("network", "cable", 25, 0)
+    assert ledger.failures[0].category in ("comm_timeout", "network", "hang"), outputs
+    assert ledger.failures[0].decision == "restart: restart 1 of 3"
+
+
+def test_an_exception_comes_out_of_the_very_step(tmp_path: Path) -> None:
+    """From a plain loop, from compiled training, and from `headway.step()`."""
+    plan = "raise rank=0 between=7..7 exception='ValueError: planned'"
+    done = rehearse(tmp_path, plan, *python(job("raising")))
+    assert done.code == 0, done.output
+    balanced(done.run.ledger)
+    told = [line for line in done.output.splitlines() if line.startswith("planned in step")]
+    assert told == ["planned in step 7"] * 3, done.output
+    assert [f.step for f in done.run.ledger.faults] == [7, 14, 21]
+    assert [f.failure for f in done.run.ledger.faults] == [None] * 3
+
+
+def test_a_wrong_plan_stops_nothing_but_itself(tmp_path: Path) -> None:
+    words = ["chaos", "--plan", "kill rank=1 step=soon", "--", "touch", "started"]
+    done = subprocess.run(
+        [str(BIN / "headway"), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "headway: the plan: fault 1: at_step is 'soon', but it must be a whole number from 1 on\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_tells_the_schedule(tmp_path: Path) -> None:
+    words = [str(BIN / "headway"), "chaos", "--dry-run", "--plan"]
+    plan = "seed=7; kill who=random every=60 times=2; stop rank=0 step=9 for=3"
+    told = [
+        subprocess.run([*words, plan], cwd=tmp_path, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert told[0].stdout == told[1].stdout
+    assert told[0].stdout.splitlines() == [
+        "seed 7, 2 fault(s)",
+        "1. kill a random rank every 60 s on average, 2 times at most",
+        "     69.539 s: rank 0 of 2, rank 3 of 8, rank 28 of 64",
+        "     83.239 s: rank 1 of 2, rank 6 of 8, rank 52 of 64",
+        "2. stop rank 0 for 3 s at step 9",
+    ]

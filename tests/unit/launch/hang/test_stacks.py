@@ -1,0 +1,65 @@
+"""What stacks tell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from headway.launch.follow import Followed
+from headway.launch.hang import stacks
+
+DUMP = """\
+Thread 0x00007f6cb5a6fb81 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+  File "/usr/lib/python3.11/queue.py", line 180 in get
+
+Current thread 0x00007f6cb5a6fb80 (most recent call first):
+  File "/venv/site-packages/torch/autograd/graph.py", line 979 in _engine_run_backward
+  File "/venv/site-packages/torch/_tensor.py", line 623 in backward
+  File "/home/me/train.py", line 8 in <module>
+"""
+
+
+def test_the_main_thread_is_the_oldest() -> None:
+    frames = stacks.main_thread(DUMP)
+    assert frames[0].endswith("graph.py:979 in _engine_run_backward")
+    assert stacks.where(frames) == "/home/me/train.py:8 in <module>"
+    assert stacks.main_thread("") == ()
+    assert stacks.where(()) == ""
+
+
+def test_the_rank_that_does_not_wait_is_behind() -> None:
+    waits = stacks.main_thread(DUMP)
+    sleeps = ("/home/me/train.py:11 in <module>",)
+    assert stacks.odd_one_out({0: waits, 1: sleeps}) == 1
+    assert stacks.odd_one_out({0: waits, 1: waits, 2: waits, 3: sleeps}) == 3
+    assert stacks.odd_one_out({0: waits, 1: waits}) is None
+    assert stacks.odd_one_out({0: sleeps, 1: sleeps}) is None
+    assert stacks.odd_one_out({0: sleeps}) is None
+
+
+PROGRAM = """
+import sys, time
+from headway.probe import stacks
+told = {}
+stacks.install(lambda ev, **fields: told.update(fields))
+def here():
+    print(told["signal"], told["fd"], flush=True); time.sleep(60)
+here()
+"""
+
+
+def test_a_living_process_tells_where_it_stands() -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        number, fd = map(int, child.stdout.readline().split())
+        followed = Followed("", child.pid)
+        assert stacks.dump(followed) == ""  # it has not said how to ask
+        followed.stacks = (number, fd)
+        for _ in range(2):
+            assert " in here" in stacks.main_thread(stacks.dump(followed))[0]
+        followed.stacks = (number, 0)  # a number that the job uses for something else
+        assert stacks.dump(followed) == ""
+        assert os.path.exists(f"/proc/{child.pid}")
+        child.kill()

@@ -1,0 +1,80 @@
+"""What is done after a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.launch.policy import BOUNDED, PATIENT, Past, decide
+
+
+def past(category: str = "unknown", retry: str = "bounded", **more: object) -> Past:
+    return Past(category=category, retry=retry, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("retry", "action"),
+    [
+        ("yes", "restart"),
+        ("bounded", "restart"),
+        ("no", "stop"),
+        ("resume", "stop"),
+        ("swap", "swap"),
+    ],
+)
+def test_the_cause_decides(retry: str, action: str) -> None:
+    assert decide([past(retry=retry)], 3).action == action
+
+
+def test_restarts_are_counted() -> None:
+    history = [past(retry="yes", progressed=True, step=n) for n in range(3)]
+    assert decide(history, 3).why == "restart 3 of 3"
+    used = decide([*history, past(retry="yes", progressed=True)], 3)
+    assert (used.action, used.why) == ("stop", "all 3 restarts are used")
+    assert decide(history[:1], 0).action == "stop"
+
+
+@pytest.mark.parametrize(("retry", "most"), [("bounded", BOUNDED), ("yes", PATIENT)])
+def test_a_crash_loop_stops(retry: str, most: int) -> None:
+    history = [past(retry=retry, step=n, fingerprint=str(n)) for n in range(most)]
+    assert decide(history[:-1], 100).action == "restart"
+    stopped = decide(history, 100)
+    assert stopped.action == "stop"
+    assert "crash loop" in stopped.why
+
+
+def test_a_durable_step_ends_a_crash_loop() -> None:
+    idle = [past(step=n, fingerprint=str(n)) for n in range(BOUNDED - 1)]
+    added = past(step=50, progressed=True, fingerprint="x")
+    assert decide([*idle, added], 100).action == "restart"
+    later = [past(step=n, fingerprint="later") for n in range(60, 59 + BOUNDED)]
+    assert decide([*idle, added, *later], 100).action == "restart"
+
+
+def test_the_same_failure_at_the_same_step_is_data_or_code() -> None:
+    first = past(fingerprint="f", step=70, progressed=True)
+    again = past(fingerprint="f", step=70, progressed=True)
+    assert "data or code" in decide([first, again], 9).why
+    assert decide([first, past(fingerprint="f", step=71, progressed=True)], 9).action == "restart"
+    assert decide([first, past(fingerprint="g", step=70, progressed=True)], 9).action == "restart"
+    # What passes by itself may come at any step.
+    gone = [past("network", "yes", fingerprint="f", step=70, progressed=True)] * 2
+    assert decide(gone, 9).action == "restart"
+
+
+def test_the_same_node_again_is_a_lemon() -> None:
+    history = [
+        past("cuda_fault", fingerprint="f", node="n7", step=step, progressed=True)
+        for step in (10, 90)
+    ]
+    assert decide(history, 9, nodes=4).action == "swap"
+    assert decide(history, 9, nodes=1).action == "restart"  # there is no other
+
+
+def test_only_some_causes_wait_and_longer_each_time() -> None:
+    waits = [decide([past("network", "yes")] * n, 99, seed=1).wait_s for n in range(1, 9)]
+    assert waits[0] == 0
+    assert all(0.5 * 2 ** (n - 2) <= waits[n - 1] <= 1.5 * 2 ** (n - 2) for n in range(2, 9))
+    assert decide([past("preemption", "yes")] * 3, 99).wait_s == 0
+    assert decide([past("network", "yes")] * 2, 99, seed=1) != decide(
+        [past("network", "yes")] * 2, 99, seed=2
+    )
