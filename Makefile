@@ -45,7 +45,7 @@ format: $(VENV)/.dev  ## rewrite the code in the project's style
 	$(PY) -m ruff format .
 
 bench: $(VENV)/.dev  ## run every benchmark
-	set -e; for name in recorder ledger truth_against_peers; do \
+	set -e; for name in recorder ledger classify truth_against_peers; do \
 	    echo "== $$name"; $(PY) benchmarks/$$name.py; done
 
 docs: $(VENV)/.docs  ## build the documentation into site/

@@ -1,6 +1,6 @@
-"""From kill -9 of one of two ranks to the first new step of both, by launcher.
+"""From kill -9 of the last of two ranks to the first new step of all, by launcher.
 
-    python benchmarks/recover.py [--kills 10] [--job tiny|dlrm] [--only NAME] [--keep]
+    python benchmarks/recover.py [--kills 10] [--ranks 2] [--job tiny|dlrm] [--only NAME] [--keep]
 
 Every launcher runs the same job, which writes down its own first step (jobs/stepping.py); the kill
 and the clock are this program's. Compared are Headway with warm starts, Headway without, torchrun's
@@ -31,7 +31,8 @@ import peers
 from keep import keep
 
 HERE = Path(__file__).resolve().parent
-BIN = Path(sys.executable).parent
+HEADWAY = [sys.executable, "-m", "headway"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 JOBS = {
     "tiny": [str(HERE / "jobs" / "tiny.py")],
     # 40,000 rows of 16 floats in 26 tables, and Adam's two moments: 200 MB
@@ -47,11 +48,11 @@ NAMES = ("headway warm", "headway cold", "torchrun", "ft_launcher")
 class Session:
     """One job under one launcher, killed again and again."""
 
-    def __init__(self, name: str, job: str, kills: int, folder: Path, seed: int) -> None:
-        self.name, self.folder, self.kills = name, folder, kills
+    def __init__(self, name: str, job: str, ranks: int, kills: int, folder: Path) -> None:
+        self.name, self.folder, self.ranks, self.kills = name, folder, ranks, kills
         self.steps = folder / "steps"
         self.steps.mkdir()
-        self.random = random.Random(seed)
+        self.random = random.Random(7)
         self.dlrm = job == "dlrm"
         env = {
             **os.environ,
@@ -72,9 +73,9 @@ class Session:
 
     def command(self) -> list[str]:
         """The launcher, up to the script."""
-        ranks = ["--nproc-per-node", "2"]
-        headway = [str(BIN / "headway"), "run", "-o", "run"]
-        torchrun = [str(BIN / "torchrun"), "--standalone", *ranks]
+        ranks = ["--nproc-per-node", str(self.ranks)]
+        headway = [*HEADWAY, "run", "-o", "run"]
+        torchrun = [*TORCHRUN, *ranks]
         more = str(self.kills + 2)
         if self.name == "torchrun":
             return [*headway, "--", *torchrun, "--max-restarts", more]
@@ -110,8 +111,8 @@ class Session:
             time.sleep(0.01)
 
     def measure(self) -> list[float]:
-        """Seconds from each kill to the first step of both ranks."""
-        self.wait("a first step", lambda: len(self.pids()) == 2, 300)
+        """Seconds from each kill to the first step of all ranks."""
+        self.wait("a first step", lambda: len(self.pids()) == self.ranks, 300)
         if self.name == "headway warm":
             memory = self.folder / "run" / "warm.json"
             self.wait("the zygote", lambda: memory.exists() and "seconds" in memory.read_text())
@@ -122,9 +123,9 @@ class Session:
             time.sleep(self.random.uniform(0.2, 1.0))
             before = self.pids()
             killed = time.monotonic()
-            os.kill(before[1], signal.SIGKILL)
+            os.kill(before[self.ranks - 1], signal.SIGKILL)
             fresh = lambda old=before: all(  # noqa: E731
-                rank in self.pids() and self.pids()[rank] != old[rank] for rank in (0, 1)
+                rank in self.pids() and self.pids()[rank] != old[rank] for rank in old
             )
             self.wait("a step after the kill", fresh)
             firsts = [
@@ -141,7 +142,7 @@ class Session:
         if not run.exists():
             return {}
         out = subprocess.run(
-            [str(BIN / "headway"), "report", str(run), "--json"], capture_output=True, text=True
+            [*HEADWAY, "report", str(run), "--json"], capture_output=True, text=True
         )
         ledger = json.loads(out.stdout)
         times = len(ledger["time_to_recover_s"]) or 1
@@ -177,14 +178,14 @@ def limit() -> float:
     return float(done.stdout)
 
 
-def compare(job: str, names: list[str], kills: int) -> dict[str, object]:
+def compare(job: str, names: list[str], ranks: int, kills: int) -> dict[str, object]:
     """All launchers, one after the other, in this run."""
     rows: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             folder = Path(scratch) / name.replace(" ", "-")
             folder.mkdir()
-            session = Session(name, job, kills, folder, seed=7)
+            session = Session(name, job, ranks, kills, folder)
             try:
                 took = session.measure()
             except RuntimeError as error:
@@ -207,25 +208,36 @@ def compare(job: str, names: list[str], kills: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--name", default="recover", help="of the file that --keep writes")
     parser.add_argument("--job", choices=JOBS, action="append")
     parser.add_argument("--only", choices=NAMES, action="append")
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
     names = args.only or list(NAMES)
     result: dict[str, object] = {
-        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+        "machine": machine(),
+        "ranks": args.ranks,
         "versions": {"python": platform.python_version(), "torch": version("torch")},
         "fork_of_torch_s": round(limit(), 4),
     }
     for job in args.job or list(JOBS):
-        rows = compare(job, names, args.kills)
+        rows = compare(job, names, args.ranks, args.kills)
         result[job] = rows
         show(job, rows)
-    keep("recover", result)
+    keep(args.name, result)
+
+
+def machine() -> str:
+    """Cores, and the GPU if there is one."""
+    import torch
+
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{os.cpu_count()} cores, {platform.machine()}{gpu}"
 
 
 def show(job: str, rows: dict[str, object]) -> None:
-    print(f"\n{job}: from kill -9 of rank 1 to the first new step of both ranks, seconds")
+    print(f"\n{job}: from kill -9 of the last rank to the first new step of all, seconds")
     base = rows.get("torchrun", {})
     torchrun = base.get("median_s") if isinstance(base, dict) else None
     for name, row in rows.items():

@@ -22,6 +22,10 @@ ranked = "RANK" in os.environ
 if ranked:
     dist.init_process_group("gloo")
 rank = dist.get_rank() if ranked else 0
+if kind == "grace" and rank == 0:
+    def last(*_):
+        time.sleep(7); open("saved", "w").close(); os._exit(0)
+    signal.signal(signal.SIGTERM, last)
 net = torch.nn.Linear(4, 1)
 if ranked:
     net = torch.nn.parallel.DistributedDataParallel(net)
@@ -213,6 +217,19 @@ def test_told_to_stop_it_is_not_restarted(job: Job, number: signal.Signals) -> N
     outcome = "preempted" if number == signal.SIGTERM else "stopped"
     assert job.outcomes == [(outcome, None)], job.output
     balanced(job)
+
+
+def test_a_rank_may_save_as_long_as_the_scheduler_lets_it(job: Job) -> None:
+    """The other one dies of the signal at once; that is no reason to end the attempt."""
+    job.start(*TORCHRUN, "grace", "0", "0", "once")
+    until = time.monotonic() + 60
+    while not (job.folder / "last.pt").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    job.process.send_signal(signal.SIGTERM)
+    job.finish()
+    assert (job.folder / "saved").exists(), job.output
+    assert job.outcomes == [("preempted", None)], job.output
 
 
 def test_a_job_that_is_well_is_left_alone(job: Job) -> None:

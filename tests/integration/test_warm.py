@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,14 +200,16 @@ ENDINGS = {
     "unraisable": "class A:\n    def __del__(self):\n        1 / 0\nA()\nprint('on')",
     "hook": "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0",
     "recursion": "def f():\n    f()\nf()",
-    "warning": "import warnings\nwarnings.warn('w', stacklevel=1)\nwarnings.warn('top', stacklevel=9)",
+    "warning": "import warnings\nwarnings.warn('w', stacklevel=1)\n"
+    "warnings.warn('top', stacklevel=9)",
     "stack": "import traceback\ndef f():\n    traceback.print_stack()\nf()",
     "handler": "import signal, os, sys\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(9))\n"
     "os.kill(os.getpid(), signal.SIGTERM)\nimport time\ntime.sleep(9)",
     "unflushed": "import sys; sys.stdout.write('no newline')",
     "pickle": "import pickle\nclass A:\n    pass\n"
     "print(type(pickle.loads(pickle.dumps(A()))) is A, pickle.dumps(A)[:40])",
-    "inspect": "import inspect\ndef f():\n    'doc'\nprint(inspect.getsource(f), inspect.getfile(f))",
+    "inspect": "import inspect\ndef f():\n    'doc'\n"
+    "print(inspect.getsource(f), inspect.getfile(f))",
     "bad_output": "import sys; print('\\udc80')",
     "assertion": "x = [1, 2]\nassert len(x) == 3, x",
 }

@@ -18,6 +18,7 @@ VERBS = {
     "top": "watch a run live in the terminal",
     "compare": "compare two runs; a gate for CI",
     "export": "write a run as a Perfetto trace, OpenMetrics text or CSV",
+    "classify": "say why a job failed, from any log",
     "doctor": "start a child as `run` does and say what would be seen",
     "config": "print every setting and where its value came from",
 }

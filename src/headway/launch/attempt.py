@@ -117,7 +117,12 @@ class Attempt:
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes `_wait`
 
     def _died(self, process: Followed) -> None:
-        if process.fatal and not process.clean and self.would_restart(self._known()):
+        if (
+            process.fatal
+            and not process.clean
+            and self._signal is None
+            and self.would_restart(self._known())
+        ):
             self.doom(f"rank {process.rank} died")
 
     def _wait(self, child: Process) -> int:

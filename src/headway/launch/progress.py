@@ -37,12 +37,16 @@ class Progress:
 
     def _base(self, ranks: Iterable[Followed]) -> int | None:
         """The step that was resumed from; 0 if nothing was loaded."""
-        bases: list[int | None] = []
-        for rank in ranks:
-            for load in rank.loads:
-                found = self._steps.get(str(load.get("file")))
-                bases.append(self._steps.get(str(load.get("path"))) if found is None else found)
-        known = [base for base in bases if base is not None]
+        loads = [load for rank in ranks for load in rank.loads]
+        known = [base for rank in ranks if (base := self._loaded(rank)) is not None]
         if known:
             return max(known)
-        return None if bases else 0
+        return None if loads else 0
+
+    def _loaded(self, rank: Followed) -> int | None:
+        """The step of the last known checkpoint that a rank has loaded: others did not do."""
+        for load in reversed(rank.loads):
+            for key in (load.get("file"), load.get("path")):
+                if str(key) in self._steps:
+                    return self._steps[str(key)]
+        return None

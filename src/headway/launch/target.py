@@ -67,8 +67,9 @@ def prepare(
     known = _join(folder, run, identity, force)
     _write(folder, run, identity, command, url, known)
     launch = together.take(folder / JOURNAL, env)
-    before = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
-    return Target(run=run, folder=folder, url=url, launch=launch, index=len(before - {launch}))
+    names = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
+    before = {name for name in names if name.partition(".")[0] != launch}  # restarts are name.1 ...
+    return Target(run=run, folder=folder, url=url, launch=launch, index=len(before))
 
 
 def _identity(env: Mapping[str, str]) -> str | None:

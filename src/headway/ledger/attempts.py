@@ -82,7 +82,8 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) 
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
     begin = min(axis.at(x, x.begin) for x in group)
     ends = [axis.at(x, event["t"]) for x, event in exits]
-    if len(exits) < len(group):
+    over = len(exits) == len(group) or any(True for x in group for _ in x.named("decision"))
+    if not over:
         ends += [axis.at(x, x.last_sign()) for x in (*group, *members)]
     codes = [event.get("code") for _, event in exits]
     launch = Launch(
@@ -90,7 +91,7 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) 
         begin=begin,
         end=max(*ends, begin),
         exit_code=next((code for code in codes if code), codes[0] if codes else None),
-        ended=len(exits) == len(group),
+        ended=over,
         journals=tuple(group),
     )
     for key in ("allocated", "queued"):

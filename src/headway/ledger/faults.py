@@ -11,12 +11,13 @@ from headway.ledger.clocks import Axis
 from headway.ledger.model import Failure, Fault
 
 GENTLE = ("data", "corrupt")
+NEVER = "its moment did not come"
 
 _Found = tuple[int, int, str, dict[str, Any]]  # when, in which attempt, whose journal, the event
 
 
 def find(drafts: Sequence[Draft], failures: Sequence[Failure], axis: Axis) -> tuple[Fault, ...]:
-    """Every fault that was injected, in the order of time."""
+    """Every fault that was injected, in the order of time; then those whose moment never came."""
     found: list[_Found] = []
     for journal in _journals(drafts):
         for event in journal.named("fault"):
@@ -27,8 +28,22 @@ def find(drafts: Sequence[Draft], failures: Sequence[Failure], axis: Axis) -> tu
     led = _led_to(found, failures)
     return tuple(
         _fault(at, index, event, led.get(place), failures)
-        for place, (at, index, _, event) in enumerate(found)
+        for place, (at, index, _, event) in enumerate([*found, *_left(drafts, found, axis)])
     )
+
+
+def _left(drafts: Sequence[Draft], found: Sequence[_Found], axis: Axis) -> Iterator[_Found]:
+    """Lines of the plan that have hit nothing, once the run is over."""
+    if not drafts or drafts[-1].outcome == "running":
+        return
+    came = {event.get("fault") for _, _, _, event in found}
+    told = [(x, e) for draft in drafts for x in draft.launch.journals for e in x.named("plan")]
+    for journal, event in told[:1]:
+        lines = event.get("faults")
+        for number, line in enumerate(lines if isinstance(lines, list) else [], 1):
+            if number not in came and isinstance(line, dict):
+                left = {**line, "who": "nobody", "missed": NEVER}
+                yield axis.at(journal, event["t"]), len(drafts) - 1, journal.name, left
 
 
 def _journals(drafts: Sequence[Draft]) -> Iterator[Journal]:

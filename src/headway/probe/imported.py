@@ -27,8 +27,12 @@ _known = False  # this process imports on behalf of others, whose settings were 
 
 def tell(order: Iterable[str]) -> dict[str, Any]:
     """The fields of the event `imported`; `order` is that of the imports."""
-    names = [name for name in dict.fromkeys(order) if _again(name)][:MOST]
-    return {"modules": list(fold(names)), "set": _settings, **_program()}
+    return {"modules": list(fold(again(order))), "set": _settings, **_program()}
+
+
+def again(order: Iterable[str]) -> list[str]:
+    """The names by which another process would import the same."""
+    return [name for name in dict.fromkeys(order) if _again(name)][:MOST]
 
 
 def fold(names: Iterable[str]) -> Iterator[str]:
@@ -67,7 +71,6 @@ def note_settings() -> None:
 
 
 def _again(name: str) -> bool:
-    """Whether another process would import the same by this name."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if spec is None or spec.name != name or name.partition(".")[0] in NEVER:

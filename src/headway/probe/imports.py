@@ -63,6 +63,7 @@ class Watch:
         self.depth = 0
         self.away = False  # while our own modules are loaded
         self.order: list[str] = []  # every name that was looked for, first things first
+        self.inherited = 0  # how many of them by the zygote that forked this process
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec that the other finders give, with a stand-in for its loader."""
@@ -201,6 +202,8 @@ def reborn(begun: int) -> None:
     global ENTERED
     ENTERED = monotonic_ns()
     EARLY.clear()
+    if _watch is not None:
+        _watch.inherited = len(_watch.order)
     if "headway.probe.recorder" in sys.modules:
         from headway.probe.recorder import recorder
 
@@ -218,11 +221,17 @@ def _rearm() -> None:
         chaos.arm()
 
 
-def told() -> dict[str, Any]:
-    """What this process has imported that another start could have ready, and under what."""
+def told() -> dict[str, Any] | None:
+    """What this process has imported that another start could have ready, and under what.
+
+    None for a forked process that had all of it ready.
+    """
     from headway.probe import imported
 
-    return imported.tell(_watch.order if _watch is not None else [])
+    if _watch is None:
+        return imported.tell([])
+    own = imported.again(_watch.order[_watch.inherited :])
+    return imported.tell(_watch.order) if own or not _watch.inherited else None
 
 
 def _note_settings() -> None:

@@ -26,7 +26,7 @@ class Recorder:
     """The journal of this process, before and after it has a file."""
 
     def __init__(self) -> None:
-        self.warm = False  # forked by a zygote
+        self.warm, self.begun = False, 0  # forked by a zygote, and when
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
@@ -107,6 +107,8 @@ class Recorder:
             warm=self.warm,
             torch=getattr(sys.modules.get("torch"), "__version__", None),
         )
+        if self.warm:
+            first["begin"] = self.begun  # the kernel knows when it was forked, to wait
         name = f"{first['host']}-{self.pid}-{first['begin'] // 1_000_000}"
         writer = Writer(os.path.join(folder, f"{name}.jsonl"), self.pid)
         first["fs"] = writer.file_clock()
@@ -175,7 +177,7 @@ class Recorder:
         pace.forget()
         imports.ENTERED = monotonic_ns()
         self._reset()
-        self.helper = True
+        self.helper, self.warm = True, False
 
     def hold(self) -> None:
         """This process only forks others: it records nothing."""
@@ -190,7 +192,7 @@ class Recorder:
             settle()
         pace.forget()
         self._reset()
-        self.warm = True
+        self.warm, self.begun = True, begun
         if self.rank is not None:
             self.start()
         self.span("launcher_init", begun, monotonic_ns(), what="warm")
@@ -200,7 +202,9 @@ class Recorder:
         if self.told or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return
         self.told = True
-        self.emit("imported", **imports.told())
+        told = imports.told()
+        if told is not None:
+            self.emit("imported", **told)
 
 
 _dead: set[str] = set()
@@ -268,12 +272,12 @@ def _owner_is_rank() -> bool:
 
 
 def _at_process_end(call: Callable[[], None]) -> None:
-    import multiprocessing.util
-
     atexit.register(call)
-    if multiprocessing.util._exiting is False:  # type: ignore[attr-defined]
-        # Children of multiprocessing leave by os._exit, past atexit.
-        multiprocessing.util.Finalize(None, call, exitpriority=100)
+    # Children of multiprocessing leave by os._exit, past atexit. Nothing is imported for this:
+    # the order of sys.modules goes into the keys of torch's compile caches.
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None and util._exiting is False:
+        util.Finalize(None, call, exitpriority=100)
 
 
 _MAIN = threading.main_thread().ident or 0

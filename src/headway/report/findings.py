@@ -174,4 +174,4 @@ def made_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
     if fault.failure is None or fault.detected is None or fault.detected_after is None:
         return f"no failure: attempt {fault.attempt} went on", ""
     decision = ledger.failures[fault.failure].decision
-    return f"{fault.detected} after {duration(fault.detected_after)}", decision or "none"
+    return f"{fault.detected} after {duration(fault.detected_after)}", decision or ""

@@ -247,6 +247,8 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         if len(recoveries) == len(ledger.failures)
         else None,
         "evidence": _lines(failure.evidence),
+        "node": one_line(failure.node or "", 100),
+        "decision": one_line(failure.decision or "", 200),
     }
 
 

@@ -137,6 +137,8 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
         )
         yield _fact("  owner", f"{failure.owner}; retry: {failure.retry}")
         yield _fact("  evidence", one_line(failure.evidence, 400))
+        if failure.decision:
+            yield _fact("  then", one_line(failure.decision, 200))
     yield from _more(len(ledger.failures))
 
 

@@ -31,6 +31,7 @@ class Driver:
 
     def prepare(self) -> dict[str, Any]:
         self.warm.prepare()
+        self.warm.prepare()  # for a job of one process the second call starts the zygote
         return {"ready": self.warm.ready(100), "pids": sorted(self.warm.pids())}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Prints everything about itself that a program can see."""
 
 import gc
-import io
 import json
 import locale
 import os
@@ -118,6 +117,6 @@ def facts():
 
 
 if __name__ == "__main__":
-    out = io.open(os.environ["TELL"], "w") if "TELL" in os.environ else sys.stdout
-    json.dump(facts(), out)
-    out.flush()
+    found = facts()
+    with open(os.environ["TELL"], "w") as out:
+        json.dump(found, out)

@@ -45,6 +45,13 @@ def test_an_older_checkpoint_saved_again_adds_nothing() -> None:
     assert progress.conclude([fallen_back]) == (22, False)
 
 
+def test_the_last_load_is_the_one_that_did() -> None:
+    progress = Progress()
+    progress.conclude([Rank(25, [save(10, "a", "/10.pt"), save(20, "b", "/20.pt")])])
+    damaged_first = Rank(3, [], [load("b", "/20.pt"), load("a", "/10.pt")])
+    assert progress.conclude([damaged_first]) == (13, False)
+
+
 def test_nothing_loaded_is_from_the_start() -> None:
     progress = Progress()
     progress.conclude([Rank(25, [save(20, "b")])])

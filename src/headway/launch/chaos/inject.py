@@ -40,7 +40,7 @@ class Injector:
         self.folder = str(target.journal)
         self.host = os.uname().nodename
         before = _claimed(os.listdir(self.folder), plan.mark)
-        self._earlier = {number: len(keys) for number, keys in before.items()}
+        self._earlier = {number: 1 + max(map(_place, keys)) for number, keys in before.items()}
         self._ran: dict[int, float] = {}
         self._steps: dict[int, dict[int, int]] = {}
         self._answered = {n for n in os.listdir(self.folder) if claims.parts(n, plan.mark)}
@@ -55,6 +55,9 @@ class Injector:
         """An attempt is about to start: what comes before it, and what its ranks have to do."""
         self._attempt = attempt
         self._began = now()
+        lines = [{"kind": fault.kind, "planned": fault.text} for fault in self.plan.faults]
+        event = {"ev": "plan", "t": self._began, "seed": self.plan.seed, "faults": lines}
+        attempt.writer.write(event)
         past = Past(
             claimed=_claimed(os.listdir(self.folder), self.plan.mark),
             earlier=self._earlier,
@@ -64,9 +67,14 @@ class Injector:
         planned = moments(self.plan, self._index(), past)
         own = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
         self._waiting = [m for m in own if not m.fault.on_restart]
-        orders = [self._order(m) for m in planned if m.fault.by_rank or m.fault.by_step]
+        orders: dict[int, dict[str, Any]] = {}
+        for moment in planned:
+            if moment.fault.by_rank or moment.fault.by_step:
+                order = orders.setdefault(moment.fault.number, _order(moment.fault))
+                order["moments"].append(self._when(moment))
         if orders:
-            content = {"mark": self.plan.mark, "launch": attempt.launch, "orders": orders}
+            content: dict[str, Any] = {"mark": self.plan.mark, "launch": attempt.launch}
+            content["orders"] = list(orders.values())
             attempt.env_extra[ENV_CHAOS] = json.dumps(content, separators=(",", ":"))
         attempt.watch.each_round.append(self.round)
         for moment in own:
@@ -97,26 +105,11 @@ class Injector:
     def _index(self) -> int:
         return self.target.index + self._attempt.number
 
-    def _order(self, moment: Moment) -> dict[str, Any]:
-        """A moment as the rank reads it; where the launcher acts, rank 0 holds still for it."""
-        fault = moment.fault
-        order: dict[str, Any] = {
-            "fault": fault.number,
-            "kind": fault.kind if fault.by_rank else "hold",
-            "who": fault.who if fault.by_rank else "first" if fault.node else 0,
-            "keys": moment.keys,
-            "planned": fault.text,
-        }
+    def _when(self, moment: Moment) -> dict[str, Any]:
+        found = {"keys": moment.keys, "step": moment.step, "draw": moment.draw}
         if moment.after_s is not None:
-            order["at"] = self._began + round(moment.after_s * 1e9)
-        for key, value in (("step", moment.step), ("draw", moment.draw), ("node", fault.node)):
-            if value is not None:
-                order[key] = value
-        if fault.steps_between is not None:
-            order["over"] = True  # torchrun's own restarts
-        if fault.by_rank:
-            order |= {key: getattr(fault, key) for key in _ORDERED.get(fault.kind, ())}
-        return order
+            found["at"] = self._began + round(moment.after_s * 1e9)
+        return {key: value for key, value in found.items() if value is not None}
 
     # -- what is due --------------------------------------------------------------------------
 
@@ -240,7 +233,8 @@ class Injector:
         rest = everything if fault.who == "launcher" else pids & everything
         if rest:
             event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": "kill"}
-            event |= {"who": str(fault.who), "planned": f"{fault.text}: the grace is over"}
+            who = "all" if fault.who == "launcher" else self._name(fault, None, self._attempt.watch)
+            event |= {"who": who, "planned": f"{fault.text}: the grace is over"}
             self._attempt.writer.write(event)
             _send(rest, signal.SIGKILL)
 
@@ -265,6 +259,24 @@ class Injector:
             self._attempt.writer.write({"ev": "note", "t": now(), "hook": "chaos", "text": text})
 
 
+def _order(fault: Fault) -> dict[str, Any]:
+    """A fault as the ranks read it; where the launcher acts, one of them holds still for it."""
+    order: dict[str, Any] = {
+        "fault": fault.number,
+        "kind": fault.kind if fault.by_rank else "hold",
+        "who": fault.who if fault.by_rank else "first" if fault.node else 0,
+        "planned": fault.text,
+        "moments": [],
+    }
+    if fault.node is not None:
+        order["node"] = fault.node
+    if fault.steps_between is not None:
+        order["over"] = True  # torchrun's own restarts
+    if fault.by_rank:
+        order |= {key: getattr(fault, key) for key in _ORDERED.get(fault.kind, ())}
+    return order
+
+
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 
 
@@ -272,6 +284,11 @@ def _send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _place(key: str) -> int:
+    """Which occurrence of a recurring fault it was."""
+    return int(key[1:]) if key[1:].isdecimal() else 0
 
 
 def _world(ranks: list[Followed]) -> int:

@@ -20,7 +20,7 @@ SHORT = {
     "delay": "delay_s",
 }
 LISTS = ("steps_between", "attempt")
-TEXTS = ("path", "exception", "device", "node", "mode", "how", "when", "errno")
+TEXTS = ("path", "exception", "device", "node", "mode", "how", "when")
 
 
 def parse_inline(text: str, where: str = "--chaos") -> Plan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 
 from headway.launch.chaos.plan import Fault, Plan
 
@@ -31,7 +31,7 @@ class Past:
     """What the schedule of an attempt depends on."""
 
     claimed: Mapping[int, frozenset[str]]  # keys that were taken, by the fault's number
-    earlier: Mapping[int, int]  # how many of them before this launch
+    earlier: Mapping[int, int]  # how many of a recurring fault came before this launch
     ran_s: Mapping[int, float]  # seconds that this launch ran, by the fault that counts them
     steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
 
@@ -69,27 +69,31 @@ def _of(fault: Fault, seed: int, attempt: int, past: Past) -> Iterator[Moment]:
         yield Moment(fault, free, step=fault.at_step, after_s=fault.after_s, draw=draw)
 
 
-def _recurring(
-    fault: Fault, seed: int, taken: frozenset[str], past: Past
-) -> Iterator[Moment]:  # fmt: skip
+def _recurring(fault: Fault, seed: int, taken: frozenset[str], past: Past) -> Iterator[Moment]:
     """By rate: counted over the attempts of this launch, as if they were one."""
     earlier = past.earlier.get(fault.number, 0)
-    most = earlier + AHEAD + len(taken)
-    due = list(islice(dues(fault, seed), most if fault.times is None else fault.times))
-    begin = due[earlier - 1] if 0 < earlier <= len(due) else 0
-    ran = past.ran_s.get(fault.number, 0.0)
-    steps = _steps_of(fault, past.steps.get(fault.number, {}))
-    left = AHEAD
-    for k, at in enumerate(due):
-        key = f"k{k}"
-        if key in taken or k < earlier or not left:
+    by_time = fault.every_s is not None
+    so_far = (
+        past.ran_s.get(fault.number, 0.0)
+        if by_time
+        else _steps_of(fault, past.steps.get(fault.number, {}))
+    )
+    begin, left = 0.0, AHEAD
+    for k, due in enumerate(dues(fault, seed)):
+        if not left or (fault.times is not None and k >= fault.times):
+            return
+        if k < earlier:
+            begin = due
             continue
-        draw = _draw(fault, seed, key)
-        if fault.every_s is not None and at - begin > ran:
-            yield Moment(fault, (key,), after_s=at - begin - ran, draw=draw)
-        elif fault.every_s is None and at - begin > steps:
-            yield Moment(fault, (key,), step=round(at - begin) - steps, draw=draw)
+        key, ahead = f"k{k}", due - begin - so_far
+        if ahead <= 0 or key in taken:
+            continue
         left -= 1
+        draw = _draw(fault, seed, key)
+        if by_time:
+            yield Moment(fault, (key,), after_s=ahead, draw=draw)
+        else:
+            yield Moment(fault, (key,), step=round(ahead), draw=draw)
 
 
 def dues(fault: Fault, seed: int) -> Iterator[float]:

@@ -1,8 +1,45 @@
-"""Why a training job failed: from logs, exit codes, signals, kernel and scheduler facts."""
+"""Why a training job failed: from logs, exit codes, signals, kernel and scheduler facts.
 
-from headway.launch.failures.reader import read_log
+The rules and the signatures are loaded when the first question is asked: most jobs do not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
 from headway.launch.failures.recurrence import recurrence
-from headway.launch.failures.rules import classify
 from headway.launch.failures.verdict import Fact, Other, Verdict
 
-__all__ = ["Fact", "Other", "Verdict", "classify", "read_log", "recurrence"]
+__all__ = ["Fact", "Other", "Verdict", "classify", "failed", "read_log", "recurrence"]
+
+
+def classify(facts: Iterable[Fact]) -> Verdict:
+    """The first cause that the facts tell; the category `unknown` if they tell none."""
+    from headway.launch.failures import rules
+
+    return rules.classify(facts)
+
+
+def failed(facts: Iterable[Fact]) -> bool:
+    """Whether the facts tell of a failure at all."""
+    from headway.launch.failures import rules
+
+    return rules.failed(facts)
+
+
+def read_log(
+    stream: BinaryIO,
+    *,
+    rank: int | None = None,
+    node: str | None = None,
+    file: str = "",
+    seen: Callable[[int], None] | None = None,
+) -> list[Fact]:
+    """The facts of a log of any length, in its order; `rank` and `node` where it names none.
+
+    The stream is read once, in bounded memory; `seen` is told the bytes of each piece.
+    """
+    from headway.launch.failures import reader
+
+    return reader.read_log(stream, rank=rank, node=node, file=file, seen=seen)

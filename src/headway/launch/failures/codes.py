@@ -17,28 +17,17 @@ _TOLD = re.compile(
     r"|[Ee]xit ?[Cc]ode:? +(?P<pod>\d+)\s*$|exitCode\"?: *(?P<json>\d+)"
     r"|ExitCode=(?P<slurm>\d+:\d+)"
 )
-_SHELL = (
-    (
-        re.compile(
-            r"^(?:\S+: line \d+: +)?(?:\d+ +)?Killed\b(?!:)|(?:task|tasks) [\d,\- ]+: Killed"
-        ),
-        9,
-    ),
-    (
-        re.compile(
-            r"^(?:\S+: line \d+: +)?(?:\d+ +)?Terminated\b(?!:)|(?:task|tasks) [\d,\- ]+: Terminated"
-        ),
-        15,
-    ),
-    (re.compile(r"^(?:\S+: line \d+: +)?(?:\d+ +)?Segmentation fault\b|: Segmentation fault"), 11),
-    (re.compile(r"^(?:\S+: line \d+: +)?(?:\d+ +)?Aborted\b|(?:task|tasks) [\d,\- ]+: Aborted"), 6),
-    (
-        re.compile(
-            r"^(?:\S+: line \d+: +)?(?:\d+ +)?Bus error\b|(?:task|tasks) [\d,\- ]+: Bus error"
-        ),
-        7,
-    ),
+_SHELL = tuple(
+    (re.compile(rf"^(?:\S+: line \d+: +)?(?:\d+ +)?{word}\b(?!:)|tasks? [\d,\- ]+: {word}"), number)
+    for word, number in (
+        ("Killed", 9),
+        ("Terminated", 15),
+        ("Segmentation fault", 11),
+        ("Aborted", 6),
+        ("Bus error", 7),
+    )
 )
+_WINDOWS = 0xC0000000  # from here on an exception of Windows
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
@@ -92,6 +81,8 @@ def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
         return "user_cancel", f"interrupted by {words}"
     if number in _CRASHES:
         return "native_crash", f"crashed with {words}"
+    if code >= _WINDOWS:
+        return "native_crash", f"crashed with status {code:#x}"
     if code == 2:
         return "user_code", "exit code 2, as for wrong arguments"
     return "unknown", f"ended with {words} and no reason"

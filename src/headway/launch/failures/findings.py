@@ -20,24 +20,26 @@ _PLACES = (
     (
         "data_pipeline",
         re.compile(
-            r"DataLoader worker|torch/utils/data/_utils/(?:collate|fetch)|/webdataset/|/datasets/(?!__init__)"
-            r"|torchvision/(?:datasets|io)|/PIL/|/litdata/|/streaming/(?:base|text)|/torchdata/|/decord/"
-            r"|/soundfile|/torchaudio/|/h5py/|/lmdb/|/pyarrow/|:__getitem__ *$|:collate\w* *$|:_?collate_fn"
+            r"DataLoader worker|torch/utils/data/_utils/(?:collate|fetch)|/webdataset/|/litdata/"
+            r"|/datasets/(?!__init__)|torchvision/(?:datasets|io)|/PIL/|/streaming/(?:base|text)"
+            r"|/torchdata/|/decord/|/soundfile|/torchaudio/|/h5py/|/lmdb/|/pyarrow/"
+            r"|:__getitem__ *$|:collate\w* *$|:_?collate_fn"
         ),
     ),
     (
         "checkpoint",
         re.compile(
-            r"torch/serialization\.py:_?(?:legacy_)?load|/distributed/checkpoint/|/safetensors/|:load_state_dict"
-            r"|:_?load_checkpoint|:resume_checkpoint|:_load_from_checkpoint|:load_from_checkpoint|/checkpointing\.py:_?load"
-            r"|:_?restore\w* *$"
+            r"torch/serialization\.py:_?(?:legacy_)?load|/distributed/checkpoint/|/safetensors/"
+            r"|:load_state_dict|:_?load_checkpoint|:resume_checkpoint|:_?load_from_checkpoint"
+            r"|/checkpointing\.py:_?load|:_?restore\w* *$"
         ),
     ),
     (
         "compile",
         re.compile(
-            r"torch/_inductor/[\w/]+\.py:\w+ *$|torch/_dynamo/(?!eval_frame|external_utils)[\w/]+\.py:\w+ *$"
-            r"|triton/(?:compiler|backends)/|torch/utils/cpp_extension\.py|torch/_functorch/\S+:\w+ *$"
+            r"torch/_inductor/[\w/]+\.py:\w+ *$|triton/(?:compiler|backends)/"
+            r"|torch/_dynamo/(?!eval_frame|external_utils)[\w/]+\.py:\w+ *$"
+            r"|torch/utils/cpp_extension\.py|torch/_functorch/\S+:\w+ *$"
         ),
     ),
     ("rendezvous", re.compile(r"distributed/elastic/rendezvous|torch/distributed/rendezvous\.py")),
@@ -48,6 +50,9 @@ _SHM_PLACE = re.compile(
 _SAVING = re.compile(
     r"torch/serialization\.py:(?:save|_save|__init__|__exit__|_open_zipfile_writer)"
 )
+_IN_WORKER = re.compile(r"DataLoader worker(?: process|$)")
+# What means the sample, not the program or its checkpoint, when a loader's worker raises it.
+_OF_SAMPLES = frozenset({"checkpoint", "user_code"})
 _VAGUE = frozenset({"exception", "path", "shape", "config"})
 
 
@@ -97,6 +102,8 @@ def _signature(fact: Fact) -> Signature | None:
 def _placed(found: Finding) -> Finding:
     """Sharpened by the place where it was raised."""
     within = found.fact.within
+    if _IN_WORKER.search(f"{within} {found.fact.text}") and found.category in _OF_SAMPLES:
+        return replace(_as(found, "data_pipeline", f"{found.id}_in_worker"), weight=SPECIFIC + 12)
     if not within:
         return found
     if found.id == "enospc" and _SHM_PLACE.search(within):

@@ -17,9 +17,7 @@ _DATE = (
     r"(?P<year>(?:19|20)\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _-]"
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?P<part>[.,]\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
-_MONTHS = {
-    name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
-}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NAMES = "|".join(_MONTHS)
 # What may stand in front of the words, over and over again.
 _PREFIXES = tuple(
@@ -59,6 +57,12 @@ _RANK = re.compile(r"\[(?:[^\[\]]{0,120} )?[Rr]ank:? ?(\d+)\]|\blocal_rank: (\d+
 _LEVELS = {"E": "error", "F": "error", "W": "warning", "I": "info"}
 _MESSAGE = ("message", "msg", "log", "error", "textPayload", "event")
 _TIME = ("time", "ts", "timestamp", "@timestamp", "asctime")
+
+
+# A line of JSON that was spread over many: the words of a message are what it says.
+_VALUE = re.compile(
+    r"""^\s*["'](?:message|msg|error|exception|reason)["']\s*:\s*["'](.*?)["']?,?\s*$"""
+)
 
 
 class Line(NamedTuple):
@@ -107,13 +111,16 @@ def _of_text(text: str, year: int) -> Line:
         )
         at = at if at is not None or not names.get("hour") else _seconds(names, year)
         text = text[hit.end() :]
+    if '": "' in text and (value := _VALUE.match(text)):
+        text = value[1]
     if rank is None and (told := _RANK.search(text[:400])):
         rank = next(int(group) for group in told.groups() if group is not None)
     return Line(text, rank, node, at, level, kernel)
 
 
 def _seconds(names: dict[str, str | None], year: int) -> float | None:
-    month = names.get("month") or _MONTHS.get(names.get("name") or "")
+    name = names.get("name")
+    month = str(_MONTHS.index(name) + 1) if name else names.get("month")
     parts = (
         names.get("year") or year,
         month,

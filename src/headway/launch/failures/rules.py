@@ -13,7 +13,10 @@ from headway.launch.failures.verdict import CUT, SOURCES, Fact, Other, Verdict, 
 from headway.taxonomy import CATEGORIES
 
 WENT_ON = 8  # ordinary lines after an error, with another error to come: it ended nothing
+TOGETHER = 5.0  # seconds within which ends of ranks count as one
 FATAL = 32  # a symptom that weighs less may be a word in passing
+# What was seen beside the cause can be.
+ROLES = ("symptom", "cascade", "other", "survived")
 OTHERS = 12  # findings beside the cause that are reported
 # Ends that come to a job which is already broken: a cause that was there before them wins.
 _LAST_ENDS = frozenset({"time_limit", "user_cancel"})
@@ -68,6 +71,10 @@ def _decisive(found: Sequence[Finding]) -> Finding | None:
     return None
 
 
+def _is_last_end(one: Finding) -> bool:
+    return one.category in _LAST_ENDS and one.weight >= DECISIVE
+
+
 def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
     return any(
         one.category not in _LAST_ENDS
@@ -79,11 +86,10 @@ def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
 
 def _root(found: Sequence[Finding]) -> Finding | None:
     """The first cause in time; of one chain of exceptions, the first that says something."""
-    roots = [one for one in found if one.role == "root"]
+    roots = [one for one in found if one.role == "root" and not _is_last_end(one)]
     if not roots:
         return None
-    last = max((one.fact.line for one in roots), default=0)
-    ended = [one for one in roots if not _went_on(one, roots, last)] or roots
+    ended = [one for one in roots if not _went_on(one, roots)] or roots
     first = _first(ended)
     chain = [one for one in ended if _same_chain(one, first)]
     told = [one for one in chain if one.weight >= SPECIFIC] or chain
@@ -104,7 +110,7 @@ def _explained(vague: Finding, roots: Sequence[Finding]) -> Finding:
     return _first(telling) if telling else vague
 
 
-def _went_on(one: Finding, roots: Sequence[Finding], last: int) -> bool:
+def _went_on(one: Finding, roots: Sequence[Finding]) -> bool:
     """Whether the job ran on after an error, up to another one of the same log."""
     later = [
         other.fact
@@ -160,8 +166,11 @@ def _by_symptoms(
 
 
 def _first_death(facts: Sequence[Fact]) -> Fact | None:
-    """The exit that tells most: a signal that nobody's launcher sends, then the first."""
+    """The exit that tells most: of the first ones, a signal that no launcher sends."""
     dead = [(code, fact) for fact in facts if (code := code_of(fact)) and not fact.survived]
+    times = [fact.at for _, fact in dead if fact.at is not None]
+    if times:  # what ends long after the first was ended by its launcher
+        dead = [one for one in dead if (one[1].at or 0.0) <= min(times) + TOGETHER]
     own = [one for one in dead if codes.signal_of(one[0]) not in (15, 2, 1)]
     signalled = [one for one in own if codes.signal_of(one[0]) is not None]
     for group in (signalled, own, dead):

@@ -1,10 +1,87 @@
-"""What Slurm says of a job."""
+"""What Slurm says of a job, from the text of `scontrol show job` and `sacct --parsable2`."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+
 from headway.launch.failures.verdict import Fact
 
+PATIENCE = 2.0  # seconds that scontrol may take
+# States that say why a job ended; FAILED says only that it did.
+TELLING = frozenset(
+    {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE", "CANCELLED", "OUT_OF_MEMORY"}
+)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(\S*)")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
-def ask_slurm() -> list[Fact]:
-    """What `scontrol show job $SLURM_JOB_ID` says, if this is a Slurm job."""
+
+def ask_slurm(env: Mapping[str, str] = os.environ) -> list[Fact]:
+    """What Slurm says of the job that this process is part of; nothing outside of Slurm."""
+    job, scontrol = env.get("SLURM_JOB_ID"), shutil.which("scontrol", path=env.get("PATH"))
+    if not job or scontrol is None:
+        return []
+    command = [scontrol, "show", "job", job]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return from_scontrol(done.stdout) if done.returncode == 0 else []
+
+
+def from_scontrol(text: str) -> list[Fact]:
+    """The facts of one job as `scontrol show job` prints it."""
+    fields = dict(_FIELD.findall(text))
+    state, job = fields.get("JobState", ""), fields.get("JobId", "?")
+    if fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"):
+        state = "PREEMPTED"
+    elif state in ("RUNNING", "COMPLETING") and _over(fields):
+        state = "TIMEOUT"
+    return _facts(job, state, fields.get("ExitCode", ""), fields.get("NodeList", ""))
+
+
+def from_sacct(text: str, job: str | None = None) -> list[Fact]:
+    """The facts of the last life of each job, or of one job, in `sacct --parsable2`."""
+    lines = text.splitlines()
+    names = lines[0].split("|") if lines else []
+    rows = [dict(zip(names, line.split("|"), strict=False)) for line in lines[1:]]
+    last = {row.get("JobID", ""): row for row in rows if "." not in row.get("JobID", ".")}
+    return [
+        fact
+        for name, row in last.items()
+        if job is None or name == job
+        for fact in _facts(
+            name, row.get("State", ""), row.get("ExitCode", ""), row.get("NodeList", "")
+        )
+    ]
+
+
+def _facts(job: str, state: str, code: str, node: str) -> list[Fact]:
+    name, _, who = state.partition(" ")
+    node_name = node if node and not node.startswith(("(null)", "None")) else None
+    if name in TELLING:
+        text = f"Slurm job {job} ended as {name} {who}".rstrip()
+        return [Fact(source="scheduler", text=text, node=node_name)]
+    if name == "FAILED":
+        status, _, number = code.partition(":")
+        exit_code = -int(number) if number.isdecimal() and int(number) else int(status or 0)
+        text = f"Slurm job {job} ended as FAILED, exit code {code}"
+        return [Fact(source="exit", text=text, code=exit_code, node=node_name)]
     return []
+
+
+def _over(fields: Mapping[str, str]) -> bool:
+    """Whether the time that the job was given is used up."""
+    run, limit = _seconds(fields.get("RunTime", "")), _seconds(fields.get("TimeLimit", ""))
+    return run is not None and limit is not None and run >= limit
+
+
+def _seconds(text: str) -> int | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

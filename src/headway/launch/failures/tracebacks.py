@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headway.launch.failures.lines import Line
 from headway.launch.failures.verdict import Fact
 
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600  # lines after which a block without an exception is given up
+PATIENCE = 5000  # lines of other ranks after which an open block is given up
 FRAMES = 4  # innermost frames that are kept
+SHORTEST_PREFIX = 4
 CONTINUED = 3  # lines of a message that are taken where the first says nothing
 
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
@@ -31,10 +33,13 @@ _LINKS = (
     "terminated with the following error",
 )
 _ALONE = re.compile(
-    r"^(?:(?:[a-zA-Z_]\w*\.)+[A-Z]\w*|\w+(?:Error|Exception|Failed)|KeyboardInterrupt|SystemExit)(?:\(\w+\))?(?:: |:?$)"
+    r"^(?:(?:[a-zA-Z_]\w*\.)+[A-Z]\w*|\w+(?:Error|Exception|Failed)|KeyboardInterrupt|SystemExit)"
+    r"(?:\(\w+\))?(?:: |:?$)"
 )
-IGNORED = re.compile(r"^(?:Exception ignored in|Error in sys\.excepthook|Error in atexit)")
-THREAD = re.compile(r"^Exception in thread ")
+_ASIDE = re.compile(
+    r"^(?:Exception ignored in|Exception in thread |Error in sys\.excepthook|Error in atexit)"
+)
+_Key = tuple[int | None, str | None]
 
 
 @dataclass(slots=True)
@@ -58,14 +63,16 @@ class Tracebacks:
     """Takes lines, gives an exception for each block; ranks may be mixed."""
 
     def __init__(self) -> None:
-        self._channels: dict[tuple[int | None, str | None], _Channel] = {}
+        self._channels: dict[_Key, _Channel] = {}
+        self._active: set[_Key] = set()
+        self._waited = 0
         self._chains = 0
-        self.ready: list[Fact] = []
+        self._ready: list[Fact] = []
 
     @property
     def open(self) -> bool:
         """Whether some block still waits for its end."""
-        return any(one.open or one.wanted for one in self._channels.values())
+        return bool(self._active)
 
     def feed(self, line: Line, number: int) -> bool:
         """Take a line; True if it is part of a block and tells nothing by itself."""
@@ -75,25 +82,47 @@ class Tracebacks:
             self._begin(key, line)
             return True
         if channel is None:
-            if IGNORED.match(line.text) or THREAD.match(line.text):
+            if _ASIDE.match(line.text):
                 self._channels[key] = _Channel(aside=True)
+            self._wait()
             return False
         text = _without(channel.prefix, line.text)
         if channel.open:
-            return self._inside(channel, text, line, number)
-        self._outside(channel, text)
-        return False
+            part = self._inside(channel, text, line, number)
+        else:
+            part = False
+            self._outside(channel, text)
+        if not channel.open and not channel.wanted:
+            self._active.discard(key)
+        self._wait()
+        return part
 
-    def flush(self) -> list[Fact]:
-        """Every exception that is complete; at the end of a log, all."""
-        for channel in self._channels.values():
-            self._finish(channel)
-        found, self.ready = self.ready, []
+    def take(self) -> list[Fact]:
+        """The exceptions that are complete."""
+        found, self._ready = self._ready, []
         return found
 
-    def _begin(self, key: tuple[int | None, str | None], line: Line) -> None:
+    def flush(self) -> list[Fact]:
+        """At the end of a log: every exception, complete or not."""
+        for channel in self._channels.values():
+            self._finish(channel)
+        self._active.clear()
+        return self.take()
+
+    def _wait(self) -> None:
+        """A rank may die in the middle of its last words: do not wait for ever."""
+        self._waited = self._waited + 1 if self._active else 0
+        if self._waited > PATIENCE:
+            for key in self._active:
+                self._channels[key].open = False
+                self._finish(self._channels[key])
+            self._active.clear()
+
+    def _begin(self, key: _Key, line: Line) -> None:
         channel = self._channels.setdefault(key, _Channel())
         self._finish(channel)
+        self._active.add(key)
+        self._waited = 0
         before = line.text.partition(HEADER)[0]
         inner = before.rstrip().endswith("Original")
         if not channel.linked and not inner:
@@ -143,19 +172,24 @@ class Tracebacks:
         if any(link in text for link in _LINKS):
             channel.linked = True
             self._finish(channel)
-        elif IGNORED.match(text) or THREAD.match(text):
+        elif _ASIDE.match(text):
             channel.aside = True
         elif channel.wanted and channel.done is not None and text.strip():
             channel.wanted -= 1
             joined = f"{channel.done.text} {text.strip()}"
-            channel.done = _with_text(channel.done, joined)
+            channel.done = replace(channel.done, text=joined)
             if not channel.wanted:
                 self._finish(channel)
 
     def _finish(self, channel: _Channel) -> None:
         if channel.done is not None:
-            self.ready.append(channel.done)
+            self._ready.append(channel.done)
         channel.done, channel.wanted = None, 0
+
+
+def is_part(text: str) -> bool:
+    """Whether a line belongs to a traceback or links it with another one."""
+    return HEADER in text or any(link in text for link in _LINKS) or _ASIDE.match(text) is not None
 
 
 def looks_raised(text: str) -> bool:
@@ -175,18 +209,19 @@ def _plausible(kind: str, indented: bool) -> bool:
 
 
 def _without(prefix: str, text: str) -> str:
-    """The line without the prefix that the block's first line had; digits may differ."""
-    if not prefix or len(text) < len(prefix):
+    """The line without what it has in common with the words before the block's header.
+
+    Digits may differ; less than a word and a mark behind it is no prefix.
+    """
+    if not prefix:
         return text
-    head = text[: len(prefix)]
-    return text[len(prefix) :] if _blurred(head) == _blurred(prefix) else text
+    pairs = zip(_blurred(prefix), _blurred(text), strict=False)
+    same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(prefix))
+    same = min(same, len(text))
+    if same < len(prefix):
+        same = max(text.rfind(mark, 0, same) + len(mark) for mark in (": ", "] ", "| "))
+    return text[same:] if same >= SHORTEST_PREFIX else text
 
 
 def _blurred(text: str) -> str:
     return re.sub(r"\d", "0", text)
-
-
-def _with_text(fact: Fact, text: str) -> Fact:
-    from dataclasses import replace
-
-    return replace(fact, text=text)

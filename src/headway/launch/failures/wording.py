@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import re
 
+_HEAD = 120  # a level stands near the start of a line
 _LEVELS = (
     ("error", re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b[:\]|\s)-]|\[[EF]\b|\[[EF]\d|^[EF]\d{4} ")),
-    ("error", re.compile(r"^(?:[\w./#+-]+: ){0,3}(?:line \d+: )?(?:fatal |docker: )?(?:[Ee]rror|fatal)\b[: ]")),
-    ("error", re.compile(r"^\S+: line \d+: ")),
-    ("warning", re.compile(r"\b(?:WARNING|WARN|\w*Warning)\b[:\]|\s)-]|\[W\b|\[W\d|^W\d{4} |^warning: ")),
+    (
+        "error",
+        re.compile(r"^(?:[\w./#+-]+: ){0,3}(?:line \d+: )?(?:fatal )?(?:[Ee]rror|fatal)\b[: ]"),
+    ),
+    ("error", re.compile(r"^\S+: line \d+: |^Fatal Python error")),
+    ("warning", re.compile(r"^wandb: |^warning: |\b(?:WARNING|WARN|\w*Warning)\b[:\]|\s)-]")),
+    ("warning", re.compile(r"\[W\b|\[W\d|^W\d{4} ")),
     ("info", re.compile(r"\b(?:INFO|DEBUG|NOTICE)\b[:\]|\s)-]|\[[ID]\b|\[[ID]\d|^I\d{4} ")),
 )
-_HEAD = 120  # a level stands near the start of a line
 # What may be, what to do about it, what to read: never what happened.
 _ADVICE = re.compile(
-    r"(?:might|may|could|can) (?:also )?(?:be|have been) (?:also )?"
-    r"(?:caused|due|triggered|because|related|a result|the result|asynchronously|incorrect)"
-    r"|(?:possible|potential|common|likely|probable) (?:root )?(?:cause|reason)s?"
-    r"|it is possible that|(?:this|that|which|it|they) (?:error )?"
-    r"(?:can|may|might|could|usually|typically|often|probably|generally|normally|is likely)\b"
-    r"|\b(?:can|may|might) (?:happen|occur|lead|result|cause|hang|fail|crash|run|be\b)"
-    r"|\bconsider\b|\byou (?:can|may|might|could|should|want|need|must|have to)\b(?!'t|not)"
-    r"|\btry (?:to|setting|reducing|increasing|using|running|again|with|a|lower|decreas)"
-    r"|^please\b|\bplease (?:try|check|make|see|set|use|refer|report|file|install|update|consider|re)"
-    r"|\bif you\b|\bif reserved\b|\bif (?:this|that|the|it|either) .{0,40}(?:persist|happen|help|occur)"
-    r"|recommend|for debugging|make sure|\bensure (?:that )?(?:you|the|your)|\bsee (?:also|https?|the doc)"
-    r"|^(?:hint|note|tip|advice|suggestion)s?\b|\bsuggest|feel free|to (?:avoid|enable|disable|suppress|"
-    r"silence|fix|resolve|work around|debug|prevent|reduce)\b|^compile with|^set(?:ting)? [`'\"]?[A-Z_]{6}"
-    r"|\(\d\) (?:the|ray|a) |check (?:the|your|if|whether|that|for)\b|in case of|would have|is expected\b"
-    r"|will (?:be )?(?:retr|skip|ignor|fall)|falling back|retrying|\bretry(?:ing)? in|ignoring\b|skipping\b",
+    "|".join(
+        (
+            r"(?:might|may|could|can) (?:also )?(?:be|have been) (?:also )?(?:caused|due|triggered"
+            r"|because|related|a result|the result|asynchronous|incorrect)",
+            r"(?:possible|potential|common|likely|probable) (?:root )?(?:cause|reason)s?",
+            r"it is possible that|in case of|would have|is expected\b|\bif (?:you|reserved)\b",
+            r"(?:this|that|which|it|they) (?:error )?(?:can|may|might|could|usually|typically|often"
+            r"|probably|generally|normally|is likely)\b",
+            r"\b(?:can|may|might) (?:happen|occur|lead|result|cause|hang|fail|crash|run)\b",
+            r"\byou (?:can|may|might|could|should|want|need|must|have to)\b(?!'t|not)",
+            r"\btry (?:to|setting|reducing|increasing|using|running|again|with|a|lower|decreas)",
+            r"^please\b|\bplease (?:try|check|make|see|set|use|refer|report|file|install|update"
+            r"|consider|re)",
+            r"\bif (?:this|that|the|it|either) .{0,40}(?:persist|happen|help|occur)",
+            r"recommend|for debugging|make sure|\bsuggest|feel free|\bconsider\b",
+            r"\bensure (?:that )?(?:you|the|your)|\bsee (?:also|https?|the doc)",
+            r"^(?:hint|note|tip|advice|suggestion)s?\b|^compile with",
+            r"to (?:avoid|enable|disable|suppress|silence|fix|resolve|work around|debug|prevent"
+            r"|reduce)\b",
+            r"^set(?:ting)? [`'\"]?[A-Z_]{6}|\(\d\) (?:the|ray|a) ",
+            r"check (?:the|your|if|whether|that|for)\b",
+            r"will (?:be )?(?:retr|skip|ignor|fall)|falling back|retrying|\bretry(?:ing)? in",
+            r"ignoring\b|skipping\b",
+        )
+    ),
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[\"'(\[]?[A-Z(])")
@@ -36,13 +50,18 @@ _CLAUSE = re.compile(r" - |[,;:(] ?")
 _FLAG = re.compile(r"""['"]?(?<![\w-])--?[a-zA-Z][\w-]*['"]?(?:[ =,]+['"]?[^\s,'"\]]+['"]?)?""")
 # Echoes: a shell's, a source's, a configuration's.
 _ECHO = re.compile(
-    r"^\s*(?:\+ |\$ |>>> |#|//|export |set -|source |alias |echo |python3? |torchrun |srun |sbatch |accelerate "
-    r"|#SBATCH|Namespace\(|args? ?[:=]|(?:raise|except|elif|return|assert|def|class|import|from|with|try"
-    r"|logger|log|print|warnings)\b[ (.:])"
-    r"|^\s*['\"]?[a-z_][\w.\-/]*['\"]?\s*[:=]\s*(?:['\"]|[\[{(](?=['\"\d\]})-])|[\w.+\-/]+['\"]?,?\s*$|True|False|None|null)"
-    r"|^\s*[A-Z][A-Z0-9_]{2,}=\S*\s*$|^\s*[{\[(].*['\"]\s*:"
+    "|".join(
+        (
+            r"^\s*(?:\+ |\$ |>>> |#|//|#SBATCH|Namespace\(|args? ?[:=])",
+            r"^\s*(?:export|set -\w+|source|alias|echo|python3?|torchrun|srun|sbatch|accelerate) ",
+            r"^\s*(?:raise|except|elif|return|assert|def|class|import|from|with|try|logger|log"
+            r"|print|warnings)\b[ (.:]",
+            r"^\s*['\"]?[a-z_][\w.\-/]*['\"]?\s*[:=]\s*(?:['\"]|[\[{(](?=['\"\d\]})-])"
+            r"|[\w.+\-/]+['\"]?,?\s*$|True|False|None|null)",
+            r"^\s*[A-Z][A-Z0-9_]{2,}=\S*\s*$|^\s*[{\[(].*['\"]\s*:",
+        )
+    )
 )
-_FIELD = re.compile(r"^\s*[\"']?[\w .-]{2,24}[\"']?\s*[:=]\s")
 
 
 def level(text: str) -> str:
@@ -61,6 +80,11 @@ def said(text: str) -> str:
     return " ".join(filter(None, map(_fact_of, _SENTENCE.split(text))))
 
 
+def is_echo(text: str) -> bool:
+    """Whether the line repeats a command, a source or a setting rather than tell an event."""
+    return _ECHO.search(text) is not None
+
+
 def _fact_of(sentence: str) -> str:
     """What of a sentence stands in front of the clause that advises."""
     found = _ADVICE.search(sentence)
@@ -68,13 +92,3 @@ def _fact_of(sentence: str) -> str:
         return sentence
     clauses = [hit.start() for hit in _CLAUSE.finditer(sentence, 0, found.start())]
     return sentence[: clauses[-1]] if clauses else ""
-
-
-def is_echo(text: str) -> bool:
-    """Whether the line repeats a command, a source or a setting rather than tell an event."""
-    return _ECHO.search(text) is not None
-
-
-def is_field(text: str) -> bool:
-    """Whether the line has the form `name: value`."""
-    return _FIELD.match(text) is not None

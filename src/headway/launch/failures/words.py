@@ -7,26 +7,27 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 try:
-    from re import _constants as _ops  # type: ignore[attr-defined]
-    from re import _parser
+    from re import _constants as _ops  # type: ignore[attr-defined,unused-ignore]
+    from re import _parser  # type: ignore[attr-defined,unused-ignore]
 except ImportError:  # before Python 3.11
     import sre_constants as _ops
     import sre_parse as _parser
 
 MANY = 40  # texts that a part may stand for before it is taken as any text
 # Words of every log: of use only where there is no other.
-COMMON = frozenset(
-    "a access after all already an and are as at available batch be been before bit but by "
-    "call checkpoint client config could current data dataset device did different do does "
-    "down due event file files first for found from grad group had has have host if in inf "
-    "input instances invalid is it iteration its job key known last left likely limit link "
-    "load loaded loading local log loss made many max memory model module need new no node "
-    "norm not number of on one open operation or other out output port process processes "
-    "progress rank ranks read ready requires resource running same scale seconds send server "
-    "set shard shards size space start started state status step tensor tensors test that the "
-    "this time to total train training trial unknown up user using value values version wait "
-    "waiting was were will with worker world write you".split()
-)
+_WORDS = """
+    a access after all already an and are as at available batch be been before bit but by call
+    checkpoint client config could current data dataset device did different do does down due
+    event file files first for found from grad group had has have host if in inf input instances
+    invalid is it iteration its job key known last left likely limit link load loaded loading
+    local log loss made many max memory model module need new no node norm not number of on one
+    open operation or other out output port process processes progress rank ranks read ready
+    requires resource running same scale seconds send server set shard shards size space start
+    started state status step tensor tensors test that the this time to total train training
+    trial unknown up user using value values version wait waiting was were will with worker
+    world write you
+"""
+COMMON = frozenset(_WORDS.split())
 
 _Texts = frozenset[str]
 
@@ -37,7 +38,7 @@ def required(pattern: str) -> _Texts:
 
 
 def finder(words: Iterable[str]) -> re.Pattern[bytes]:
-    """Finds any of the words in a lower-case line; as a tree, so that their number hardly counts."""
+    """Finds any of the words in a lower-case line; as a tree, their number hardly counts."""
     tree: dict[str, Any] = {}
     for word in words:
         at = tree
@@ -50,7 +51,8 @@ def finder(words: Iterable[str]) -> re.Pattern[bytes]:
 def core(word: str) -> str:
     """The rarest part of a word without spaces, its digits taken out."""
     parts = re.sub(r"\d", "", word).split()
-    return max(parts, key=lambda part: (part not in COMMON, len(part)), default="")
+    words = [part for part in parts if re.search(r"[a-z]", part)] or parts
+    return max(words, key=lambda part: (part not in COMMON, len(part)), default="")
 
 
 def _as_regex(tree: dict[str, Any]) -> str:

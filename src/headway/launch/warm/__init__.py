@@ -5,23 +5,20 @@ docs/warm.md says what is different in such a process.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from headway.launch.warm import command as commands
-from headway.launch.warm import kernel, recipe, request, wire
+from headway.launch.warm import kernel, recipe, request
 from headway.launch.warm.command import Unfit
+from headway.launch.warm.handle import Zygote
 from headway.launch.warm.kit import Kit
 from headway.launch.warm.recipe import Memory, Recipe
 
-BOOT = Path(__file__).parent / "boot"
-NICE = 10  # of the imports, while a job is running
+MOST_ZYGOTES = 4  # in one launch; one that is killed again and again is not wanted
 
 
 class Process:
@@ -61,10 +58,12 @@ class Warm:
         self.note = note
         self.memory = Memory.read(folder)
         self.kit: Kit | None = None
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._way: int = -1
-        self._errors: IO[bytes] | None = None
-        self._bonds = ""
+        self._zygote: Zygote | None = None
+        self._recipe = Recipe()
+        self._asked = False  # `prepare` was called before
+        self._zygotes = 0
+        self._worked = False  # an attempt that was forked has made steps
+        self._cold_next = False
         self._told: set[str] = set()
         if self.memory.off:
             self._note(f"warm starts are off for this run: {self.memory.off}")
@@ -72,61 +71,26 @@ class Warm:
     # -- the zygote -----------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Start the zygote, if it is known what to import. Returns at once."""
-        if self.memory.off or self._zygote is not None:
+        """Start the zygote, if it is known what to import. Returns at once.
+
+        A job of one process imports as fast as a zygote: its first attempt is not waited with,
+        nor slowed by a zygote beside it. The next call, when that attempt makes steps, starts it.
+        """
+        early, self._asked = not self._asked, True
+        if self.memory.off or self._zygote is not None or self._zygotes >= MOST_ZYGOTES:
             return
         found = recipe.find(self.folder, os.uname().nodename)
-        if found is None:
-            return
-        try:
+        if found is not None and (found.workers or not early):
             self._start(found)
-        except (Unfit, OSError) as why:
-            self._note(f"started cold: {why}")
 
     def _start(self, found: Recipe) -> None:
-        invocation = self._read(self.command, self.env)
-        ours, theirs = wire.pair()
-        path = [str(BOOT), *filter(None, [self.env.get("PYTHONPATH")])]
-        env = {
-            **self.env,
-            "PYTHONPATH": os.pathsep.join(path),
-            "HEADWAY_WARM_FD": str(theirs),
-            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            **found.preset,
-        }
-        options = [f"-{letter}{value}" for letter, value in invocation.options]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._bonds = kernel.bonds()
+        self._recipe = found
+        self._zygotes += 1
         try:
-            self._zygote = subprocess.Popen(
-                [invocation.argv[0], *options, "-m", "headway.launch.warm.zygote"],
-                executable=invocation.executable,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                pass_fds=[theirs],
-            )
-        finally:
-            os.close(theirs)
-        self._way = ours
-        hello = {
-            "env": self.env,
-            "preset": found.preset,
-            "modules": found.modules,
-            "mains": found.mains,
-            "ranked": found.ranked,
-            "workers": found.workers,
-            "executable": invocation.executable,
-            "options": invocation.options,
-            "left_out": self.memory.left_out,
-            "good": self.memory.good,
-            "launcher": os.getpid(),
-            "with_launcher": threading.current_thread() is threading.main_thread(),
-            "nice": NICE,
-        }
-        wire.send_large(ours, hello)
+            invocation = self._read(self.command, self.env)
+            self._zygote = Zygote(invocation, self.env, found, self.memory)
+        except (Unfit, OSError) as why:
+            self._give_up(str(why))
 
     def _read(self, command: Sequence[str], env: Mapping[str, str]) -> commands.Invocation:
         path = env.get("PATH", os.defpath)
@@ -134,40 +98,42 @@ class Warm:
 
     def ready(self, wait_s: float = 0) -> bool:
         """Whether it can fork; waits so long for it."""
-        if self.kit is None and self._zygote is not None and self._way >= 0:
+        if self._zygote is not None and self.kit is None:
             try:
-                self._hear(wire.receive_large(self._way, wait_s))
+                self._hear(self._zygote, self._zygote.hear(wait_s))
             except TimeoutError:
                 return False
         return self.kit is not None
 
     def worth_waiting(self) -> float:
-        """Seconds that a zygote which still imports may take, as a cold start imports it all too."""
+        """Seconds that a zygote which still imports may take.
+
+        A cold start under torchrun imports twice, once in the agent and then in all ranks.
+        """
         return 1.2 * self.memory.seconds if self._zygote is not None else 0.0
 
-    def _hear(self, told: dict[str, Any]) -> None:
+    def _hear(self, zygote: Zygote, told: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""
         if not told:
-            self._note(f"started cold: the zygote has failed{self._last_words()}")
-            self._end()
+            self._give_up(f"the zygote has failed: {zygote.last_words() or 'without a word'}")
             return
-        self.memory.left_out = told["left_out"]
-        self.memory.good = told["good"]
+        self.memory.left_out, self.memory.good = told["left_out"], told["good"]
         self.memory.seconds = told["seconds"]
-        if told["fault"]:
-            self._note(f"started cold: the zygote cannot be forked, {told['fault']}")
-            self._end()
-            self.memory.off = told["fault"]
-        else:
+        if not told["fault"]:
             self.kit = Kit(**told["kit"])
+        elif not recipe.is_small(self._recipe):
+            self._end()
+            self._start(replace(self._recipe, modules=recipe.small(self._recipe)))
+        else:
+            self.memory.off = f"the imports cannot be forked, {told['fault']}"
+            self._give_up(self.memory.off)
         self.memory.write(self.folder)
 
-    def _last_words(self) -> str:
-        if self._errors is None:
-            return ""
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+    def _give_up(self, why: str) -> None:
+        """For this launch; what is known to be hopeless is in the memory."""
+        self._zygotes = MOST_ZYGOTES
+        self._end()
+        self._note(f"started cold: {why}")
 
     # -- the job --------------------------------------------------------------------------
 
@@ -182,46 +148,64 @@ class Warm:
         stderr: int | None = None,
     ) -> Process | None:
         """The command as a child of this process; None when it must be started cold."""
-        if not self.ready() or self.kit is None:
+        if self._cold_next or not self.ready():
+            self._cold_next = False
             return None
         try:
-            invocation = self._read(command, env)
-            self.kit.check(invocation, env, os.getcwd())
-            if kernel.bonds() != self._bonds:
-                raise Unfit("the launcher has changed its user, its limits or its namespaces")
-            mapping = {fd: fd for fd in request.inheritable()}
-            mapping |= {1: stdout} if stdout is not None else {}
-            mapping |= {2: stderr} if stderr is not None else {}
-            asked = request.of_this_process(
-                invocation,
-                env,
-                death_signal=pdeathsig,
-                group=0 if own_group else os.getpgrp(),
-                fds=list(mapping),
-                mask=[],
-            )
-            with request.folder(None) as cwd:
-                pid = request.ask(self._way, asked, cwd, list(mapping.values()))
-        except Unfit as why:
+            pid = self._ask(command, env, own_group, pdeathsig, stdout, stderr)
+        except (Unfit, OSError) as why:
             self._note(f"started cold: {why}")
-            if self._zygote is not None and self._zygote.poll() is not None:
+            if self._zygote is not None and not self._zygote.alive():
                 self._end()
             return None
         return Process(pid, command)
 
+    def _ask(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        own_group: bool,
+        pdeathsig: int,
+        stdout: int | None,
+        stderr: int | None,
+    ) -> int:
+        assert self._zygote is not None and self.kit is not None
+        invocation = self._read(command, env)
+        self.kit.check(invocation, env, os.getcwd())
+        if kernel.bonds() != self._zygote.bonds:
+            raise Unfit("the launcher has changed its user, its limits or its namespaces")
+        mapping = {fd: fd for fd in request.inheritable()}
+        mapping |= {fd: given for fd, given in ((1, stdout), (2, stderr)) if given is not None}
+        asked = request.of_this_process(
+            invocation,
+            env,
+            death_signal=pdeathsig,
+            group=0 if own_group else os.getpgrp(),
+            fds=list(mapping),
+            mask=[],
+        )
+        with request.folder(None) as cwd:
+            return request.ask(self._zygote.way, asked, cwd, list(mapping.values()))
+
     def stepped(self) -> None:
-        """The attempt that was forked has made a step."""
+        """The attempt that was forked has made a step: warm starts work for this job."""
+        self._worked = True
 
     def ended_before_step(self) -> None:
-        """It has not: the next one is started cold, and so are all others of this run."""
-        self.memory.off = "a warm attempt ended before its first step"
+        """It has not: the next one is started cold; all of them, if no warm one ever worked."""
+        why = "a warm attempt ended before its first step"
+        self._cold_next = True
+        if self._worked:
+            self._note(f"the next start is cold: {why}")
+            return
+        self.memory.off = why
         self.memory.write(self.folder)
-        self._note("the warm attempt ended before its first step; from now on starts are cold")
-        self.close()
+        self._note(f"from now on starts are cold: {why}")
+        self._end()
 
     def pids(self) -> set[int]:
         """Processes of ours that are no part of the job."""
-        return {self._zygote.pid} if self._zygote is not None else set()
+        return {self._zygote.process.pid} if self._zygote is not None else set()
 
     def close(self) -> None:
         """End the zygote; what waits below it ends with it."""
@@ -229,13 +213,8 @@ class Warm:
 
     def _end(self) -> None:
         self.kit = None
-        if self._way >= 0:
-            os.close(self._way)
-            self._way = -1
         if self._zygote is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._zygote.kill()
-            self._zygote.wait()
+            self._zygote.end()
             self._zygote = None
 
     def _note(self, text: str) -> None:

@@ -148,10 +148,8 @@ def _put_descriptors(received: Received) -> None:
 
 def out_of_the_way(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
     """The same descriptor under a number that no program comes upon."""
-    soft = min(
-        n for n in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits["RLIMIT_NOFILE"][0], 1 << 20)
-        if n >= 0
-    )  # fmt: skip
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = min(n if n >= 0 else 1 << 20 for n in (ours, limits["RLIMIT_NOFILE"][0]))
     high = HIGH if soft > HIGH + ROOM else soft - ROOM
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(above, high))
 

@@ -122,7 +122,7 @@ def _overwrite(begin: int, end: int, argv: Sequence[str]) -> None:
     """In place, as setproctitle does it: one line, and no zero at the end of the area."""
     size = end - begin
     line = os.fsencode(" ".join(argv))[: size - 2]
-    if size > 2:
+    if begin and size > 2:
         ctypes.memmove(begin, line.ljust(size - 1, b"\0") + b" ", size)
 
 

@@ -68,11 +68,11 @@ class Kit:
                 raise Unfit(f"the option -{letter} acts when the interpreter starts")
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
-        for name in sorted({*self.reads, *self.env, *env}):
-            if not self._matters(name):
-                continue
+        for name in sorted({*self.env, *env}):
             known, wanted = self.env.get(name), env.get(name)
-            if wanted == known or (name in self.preset and wanted == self.preset[name]):
+            if wanted == known or not self._matters(name):
+                continue
+            if name in self.preset and wanted == self.preset[name]:
                 continue
             if name == DEVICES and has_devices(known) == has_devices(wanted):
                 continue

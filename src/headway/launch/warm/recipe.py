@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,11 @@ from typing import Any
 
 from headway.journal.folder import JOURNAL, write_atomically
 
+# torch and what it brings: known not to start threads, not to open files, not to touch a device.
+FAMILY = {
+    "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock",
+    "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
+}  # fmt: skip
 MEMORY = "warm.json"
 EVENT = b'"ev":"imported"'
 MOST_LINES = 4000  # of one journal that are looked through
@@ -61,8 +67,8 @@ def find(folder: Path, host: str) -> Recipe | None:
     newest = max(told, key=lambda pair: pair[0].get("wall", 0))[0].get("launch")
     mine = [pair for pair in told if pair[0].get("launch") == newest]
     here = [pair for pair in mine if pair[0].get("host") == host] or mine
-    # The agent comes first, as it does in time.
-    here.sort(key=lambda pair: (pair[0].get("rank") is not None, pair[0].get("wall", 0)))
+    # Ranks first: the order of imports is theirs.
+    here.sort(key=lambda pair: (pair[0].get("rank") is None, pair[0].get("wall", 0)))
     return combine(here, _ranks(folder / JOURNAL, newest, host))
 
 
@@ -125,3 +131,14 @@ def _ranks(journal: Path, launch: Any, host: str) -> int:
             if head.get("launch") == launch and head.get("local_rank") is not None:
                 found.add(head["local_rank"])
     return len(found)
+
+
+def is_small(found: Recipe) -> bool:
+    """Nothing but torch and what it brings."""
+    return small(found) == found.modules
+
+
+def small(found: Recipe) -> list[str]:
+    """The modules that are known to be safe."""
+    known = FAMILY | sys.stdlib_module_names
+    return [name for name in found.modules if name.partition(".")[0] in known]

@@ -15,18 +15,14 @@ import sys
 from collections.abc import Iterable
 
 from headway.launch.warm import kernel, wire
+from headway.launch.warm.recipe import FAMILY
 from headway.launch.warm.watching import BY_PREFIX, Reads
 
-FAMILY = {
-    "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock",
-    "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
-}  # fmt: skip
 RANK_VARIABLES = {
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
 }  # fmt: skip
 SCOUT_S = 120.0
-NVIDIA = "/dev/nvidia"
 
 
 class Loaded:
@@ -38,34 +34,28 @@ class Loaded:
         self.reads = Reads()
 
     def load(self, names: list[str], *, ranked: bool) -> None:
-        """Import in the order of the list: torch's first, then package by package."""
+        """Import in the order of the list, which goes into the keys of torch's compile caches."""
         packages: dict[str, list[str]] = {}
         for name in names:
             packages.setdefault(name.partition(".")[0], []).append(name)
         with self.reads:
             for name in names:
                 top = name.partition(".")[0]
-                if top in FAMILY or top in sys.stdlib_module_names:
-                    self._import([name])
-            for top, members in packages.items():
-                known = top in FAMILY or top in sys.stdlib_module_names
-                if known or top in self.left_out or top in sys.modules:
+                if name in self.left_out or top in self.left_out or name in sys.modules:
                     continue
-                why = "" if top in self.good else self._scout(members, ranked)
-                if why:
-                    self.left_out[top] = why
-                    continue
-                self.good.add(top)
-                self._import(members)
+                if not (top in FAMILY or top in sys.stdlib_module_names or top in self.good):
+                    why = self._scout(packages[top], ranked)
+                    if why:
+                        self.left_out[top] = why
+                        continue
+                    self.good.add(top)
+                self._import(name)
 
-    def _import(self, names: list[str]) -> None:
-        for name in names:
-            if name in self.left_out or name in sys.modules:
-                continue
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
+    def _import(self, name: str) -> None:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            self.left_out[name] = f"{type(error).__name__}: {error}"[:200]
 
     def _scout(self, names: list[str], ranked: bool) -> str:
         """Why these cannot be imported ahead; empty if they can."""

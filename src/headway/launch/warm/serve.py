@@ -10,6 +10,8 @@ from headway.launch.warm import birth, wire
 from headway.launch.warm.birth import Spare
 from headway.launch.warm.request import Received
 
+QUIET_S = 2.0  # what was just forked needs the processors more than the next spares do
+
 
 def serve(
     requester: int, spares: int, ahead: Callable[[], int | Received | None] = lambda: None
@@ -19,11 +21,13 @@ def serve(
     `ahead` is what a spare does while it waits.
     """
     waiting: list[Spare] = []
+    quiet = 0.0
     while True:
         received: Received | None = None
-        if len(waiting) < spares and not wire.waits(requester, 0):
+        if len(waiting) < spares and not wire.waits(requester, quiet):
             received = _add(waiting, ahead)
         else:
+            quiet = QUIET_S
             message, handles = wire.receive(requester)
             if not message:
                 os._exit(0)  # who may ask has died; the spares die with this process

@@ -15,16 +15,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from headway.launch.warm import birth, kernel, nest, serve, stage, wire
+from headway.launch.warm import birth, kernel, nest, prime, serve, stage, wire
 from headway.launch.warm.become import Beginnings, become
+from headway.launch.warm.handle import ENV_FD, IMPORT_ENV
 from headway.launch.warm.kit import Kit
 from headway.launch.warm.request import Received
 from headway.launch.warm.scout import Loaded, dirt
-
-ENV_FD = "HEADWAY_WARM_FD"  # where the zygote finds its launcher
-# For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
-# OpenBLAS starts its threads at import.
-IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def main(fresh: set[str]) -> None:
@@ -62,6 +58,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     loaded = Loaded(hello["left_out"], hello["good"])
     with _undisturbed(hello["nice"]):
         loaded.load(hello["modules"], ranked=hello["ranked"])
+        prime.prime()
     sys.stdout.flush()
     sys.stderr.flush()
     fault = dirt(before)

@@ -58,16 +58,7 @@ def arm() -> None:
     if content["launch"] != os.environ.get(ENV_LAUNCH):
         return  # of a launcher further out
     _mark = content["mark"]
-    before = _made_before() if any("over" in order for order in content["orders"]) else 0
-    for order in content["orders"]:
-        if order.get("node") not in (None, os.uname().nodename):
-            continue
-        if order.get("over"):
-            order["step"] -= before
-        if order["kind"] in LASTING:
-            _lasting.append(order)
-        if "step" in order or order["kind"] not in LASTING:
-            _pending.append(order)
+    _expand(content["orders"])
     _look_ahead()
     if "sdk" not in _hooked:
         _hooked.add("sdk")
@@ -81,9 +72,25 @@ def arm() -> None:
             install(sys.modules[name])
 
 
+def _expand(orders: list[Order]) -> None:
+    """One order for each of its moments."""
+    before = _made_before() if any(order.get("over") for order in orders) else 0
+    for order in orders:
+        if order.get("node") not in (None, os.uname().nodename):
+            continue
+        for moment in order["moments"]:
+            one = {**order, **moment}
+            if one.get("over"):
+                one["step"] -= before
+            if one["kind"] in LASTING:
+                _lasting.append(one)
+            if "step" in one or one["kind"] not in LASTING:
+                _pending.append(one)
+
+
 def _made_before() -> int:
     """Steps of this rank in the lives that torchrun has restarted within this attempt."""
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+    if not _restarted():
         return 0
     folder, made = os.environ[ENV_FOLDER], 0
     for name in os.listdir(folder):
@@ -96,6 +103,10 @@ def _made_before() -> int:
             page = pulse.read(os.path.join(folder, name.removesuffix(".jsonl") + ".pulse"))
             made += page.steps if page else 0
     return made
+
+
+def _restarted() -> bool:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 # Steps.
@@ -235,6 +246,8 @@ def active(order: Order) -> bool:
 
 def _begun_elsewhere(order: Order) -> int | None:
     """When it began for another process of this rank: the one that it helps, or its last life."""
+    if not recorder.helper and not _restarted():
+        return None
     folder = os.environ[ENV_FOLDER]
     begun = [claims.read(folder, name).get("t") for name in _names(order)]
     return max((t for t in begun if isinstance(t, int)), default=None)

@@ -48,7 +48,8 @@ def _agent_event(event: Any) -> None:
     }
     recorder.start()
     recorder.emit("agent", name=str(getattr(event, "name", "")), **kept)
-    guard("imported", recorder.imported)
+    if kept.get("state") == "START":
+        guard("imported", recorder.imported)
 
 
 def install_failures(errors: ModuleType) -> None:

@@ -1,0 +1,183 @@
+"""Say why a job failed, from any log: whose it is, and whether to start it again.
+
+examples:
+  headway classify train.log                 one log
+  headway classify logs/rank*.log            the logs of several ranks of one job
+  headway classify logs/                     every log in a folder
+  kubectl logs trainer-0 | headway classify  what comes in by a pipe
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from headway.errors import UsageError
+from headway.launch.failures import Fact, Verdict
+
+LOGS = re.compile(
+    r"(?:\.(?:log|out|err|txt|jsonl?)|^(?:stdout|stderr|output|log)\S*?)(?:\.\d+)?(?:\.gz)?$"
+)
+RANK = re.compile(
+    r"(?:^|[/_.-])(?:local_?)?rank[_.=-]?(\d+)|/(\d+)/std(?:err|out)\S*$|[/_.-]worker[_.-](\d+)\b"
+)
+ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
+PACKED = b"\x1f\x8b"
+SHOWN = 64 << 20  # bytes between two signs of life
+
+
+class Source(NamedTuple):
+    """One log: the name to show, and where it is; standard input if nowhere."""
+
+    name: str
+    path: Path | None
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway classify`."""
+    parser.add_argument("logs", metavar="FILE", nargs="*", help="logs or folders; - for a pipe")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read every log, and say what they tell together."""
+    from headway.launch.failures import classify, failed, read_log
+
+    sources = [source for word in args.logs or ["-"] for source in _sources(word)]
+    facts: list[Fact] = []
+    with _Progress() as progress:
+        for name, path in sources:
+            with _opened(path) as stream:
+                facts += read_log(stream, rank=_rank(path), file=name, seen=progress.add)
+    verdict = classify(facts) if failed(facts) else None
+    if args.json:
+        _print_json(verdict)
+    else:
+        _print_words(verdict, [source.name for source in sources])
+    return 0
+
+
+def _sources(word: str) -> list[Source]:
+    if word == "-":
+        if sys.stdin.isatty():
+            print("headway: reading what is typed; end it with Ctrl-D", file=sys.stderr)
+        return [Source("standard input", None)]
+    path = Path(word)
+    if not path.exists():
+        raise UsageError(f"there is no log at {word}; name a file, a folder, or - for a pipe")
+    if not path.is_dir():
+        return [Source(word, path)]
+    if (path / "journal").is_dir() and (path / "run.json").exists():
+        raise UsageError(f"{word} is a run folder; type `headway report {word}`")
+    found = _last_attempt([one for one in sorted(path.rglob("*")) if _is_log(one)])
+    if not found:
+        raise UsageError(f"there are no logs in {word}; name the files: headway classify {word}/*")
+    return [Source(str(one), one) for one in found]
+
+
+def _is_log(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and LOGS.search(path.name) is not None
+
+
+def _last_attempt(paths: list[Path]) -> list[Path]:
+    """Of the folders that torchrun makes for each attempt, the last one's."""
+    numbers = {path: hit[1] for path in paths if (hit := ATTEMPT.search(str(path)))}
+    last = max(map(int, numbers.values()), default=0)
+    return [path for path in paths if int(numbers.get(path, last)) == last]
+
+
+def _rank(path: Path | None) -> int | None:
+    """The rank that a file's name carries, if any."""
+    found = RANK.search(str(path)) if path else None
+    return int(next(filter(None, found.groups()))) if found else None
+
+
+@contextlib.contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    if path is None:
+        yield sys.stdin.buffer
+        return
+    try:
+        with path.open("rb") as file:
+            if not file.peek(2).startswith(PACKED):
+                yield file
+                return
+            with gzip.open(file) as unpacked:
+                yield unpacked  # type: ignore[misc]
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path} cannot be read: {why}") from None
+
+
+class _Progress:
+    """On a terminal, how much of a long log has been read."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.shown = 0
+        self.tty = sys.stderr.isatty()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def add(self, size: int) -> None:
+        self.bytes += size
+        if self.tty and self.bytes - self.shown >= SHOWN:
+            self.shown = self.bytes
+            print(f"\rheadway: read {self.bytes >> 20:,} MB", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _print_json(verdict: Verdict | None) -> None:
+    import json
+    from dataclasses import asdict, fields
+
+    empty: dict[str, Any] = {field.name: None for field in fields(Verdict)}
+    told = {**empty, "others": []} if verdict is None else asdict(verdict)
+    print(json.dumps({"schema": 1, "failed": verdict is not None, **told}, indent=2))
+
+
+def _print_words(verdict: Verdict | None, names: list[str]) -> None:
+    from headway.taxonomy import CATEGORIES, RETRIES
+
+    if verdict is None:
+        where = names[0] if len(names) == 1 else f"{len(names)} logs"
+        print(f"no failure found in {where}")
+        return
+    print(f"{verdict.category}: {CATEGORIES[verdict.category].meaning}")
+    place = f"{verdict.file}:{verdict.line}" if verdict.line else verdict.file
+    rows = {
+        "owner": verdict.owner,
+        "next": f"{RETRIES[verdict.retry]} (retry: {verdict.retry})",
+        "where": _where(verdict.rank, verdict.node),
+        "evidence": verdict.evidence,
+        "": place,
+        "certainty": f"{verdict.confidence}, by {verdict.signature}",
+    }
+    for name, text in rows.items():
+        if text:
+            print(f"  {name:<10} {_printable(text)}")
+    if verdict.others:
+        print("  seen beside it")
+    for other in verdict.others:
+        rank = "" if other.rank is None else f"rank {other.rank}: "
+        what = other.role if other.category == "unknown" else f"{other.role}, {other.category}"
+        print(f"    {what:<24} {_printable(rank + other.evidence)[:100]}")
+
+
+def _where(rank: int | None, node: str | None) -> str:
+    parts = ["" if rank is None else f"rank {rank}", "" if node is None else f"node {node}"]
+    return ", ".join(filter(None, parts))
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

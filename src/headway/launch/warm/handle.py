@@ -1,0 +1,95 @@
+"""The launcher's end of a zygote."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.launch.warm import kernel, wire
+from headway.launch.warm.command import Invocation
+from headway.launch.warm.recipe import Memory, Recipe
+
+BOOT = Path(__file__).parent / "boot"
+NICE = 10  # of the imports, where that can be taken back
+ENV_FD = "HEADWAY_WARM_FD"  # where the zygote finds its launcher
+# For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
+# OpenBLAS starts its threads at import.
+IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Zygote:
+    """Started by making one; it ends with this process, or by `end`."""
+
+    def __init__(
+        self, invocation: Invocation, env: Mapping[str, str], recipe: Recipe, memory: Memory
+    ) -> None:
+        self.bonds = kernel.bonds()
+        self.way, theirs = wire.pair()
+        path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(path), ENV_FD: str(theirs)}
+        options = [f"-{letter}{value}" for letter, value in invocation.options]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self.process = subprocess.Popen(
+                [invocation.argv[0], *options, "-m", "headway.launch.warm.zygote"],
+                executable=invocation.executable,
+                env={**env, **recipe.preset, **IMPORT_ENV, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[theirs],
+            )
+        except OSError:
+            os.close(self.way)
+            raise
+        finally:
+            os.close(theirs)
+        hello = {
+            "env": dict(env),
+            "preset": recipe.preset,
+            "modules": recipe.modules,
+            "mains": recipe.mains,
+            "ranked": recipe.ranked,
+            "workers": recipe.workers,
+            "executable": invocation.executable,
+            "options": invocation.options,
+            "left_out": memory.left_out,
+            "good": memory.good,
+            "launcher": os.getpid(),
+            # The kernel tells the end of the thread that has started it, not of the process.
+            "with_launcher": threading.current_thread() is threading.main_thread(),
+            "nice": NICE,
+        }
+        with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
+            wire.send_large(self.way, hello)
+
+    def hear(self, wait_s: float) -> dict[str, Any]:
+        """What it tells when it has imported all it could; empty if it has ended.
+
+        Raises TimeoutError while it is still at it.
+        """
+        return wire.receive_large(self.way, wait_s)
+
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def end(self) -> None:
+        """Kill it; the kernel kills what waits below it."""
+        os.close(self.way)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self._errors.close()

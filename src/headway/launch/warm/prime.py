@@ -1,0 +1,45 @@
+"""Answers that every process of the job works out again, and that are the same for all of them.
+
+Only functions whose answer depends on nothing but what is installed on this machine; each keeps it
+in a cache of its own. Whatever fails here is worked out by the processes themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# module that must be loaded -> function of it
+ANSWERS = {
+    "torch._inductor.codecache": "torch_key",  # a hash of torch's own sources
+    "torch._dynamo.trace_rules": "get_torch_obj_rule_map",
+    "torch._inductor.cpu_vec_isa": "valid_vec_isa_list",  # compiles and loads a few lines of C++
+}
+ON_THE_HOST = {"torch._inductor.cpu_vec_isa"}  # not for a job that compiles for a GPU
+
+
+def prime() -> None:
+    """Work them out, where the job will ask."""
+    inspect.getmodule(sys._getframe())  # it looks at the files of all modules
+    torch = sys.modules.get("torch")
+    gpu = torch is not None and torch.cuda.is_available()
+    with _no_metrics():
+        for module, function in ANSWERS.items():
+            if module in sys.modules and not (gpu and module in ON_THE_HOST):
+                with contextlib.suppress(Exception):
+                    call: Callable[[], Any] = getattr(importlib.import_module(module), function)
+                    call()
+
+
+@contextlib.contextmanager
+def _no_metrics() -> Iterator[None]:
+    """dynamo counts the seconds of some of them as those of a compile."""
+    times: Any = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
+    before = set(times)
+    yield
+    for name in set(times) - before:
+        del times[name]

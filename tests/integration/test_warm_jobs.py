@@ -1,0 +1,463 @@
+"""Whole jobs from a zygote: torchrun with its workers, what is killed, what is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.launch import tree
+from headway.launch.warm import Process, Warm
+from headway.launch.warm.recipe import Memory
+from tests.integration.test_warm import Driver, environment, tell_recipe
+
+PYTHON = sys.executable
+TORCHRUN = str(Path(PYTHON).with_name("torchrun"))
+pytestmark = pytest.mark.timeout(240)
+
+TRAIN = """
+import hashlib, os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    model = DDP(model)
+step = torch.compile(model, backend="aot_eager")
+optimizer = torch.optim.Adam(model.parameters())
+torch.manual_seed(int(os.environ.get("RANK", 0)))
+for _ in range(5):
+    step(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+with open(f"{sys.argv[1]}.{os.environ.get('RANK', 0)}", "w") as out:
+    out.write(hashlib.sha256(weights).hexdigest())
+while os.path.exists(sys.argv[1] + ".wait"):
+    import time
+    time.sleep(0.01)
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+
+
+class Job:
+    """One command in one run folder, started in both ways."""
+
+    def __init__(self, folder: Path, *command: str, **env: str) -> None:
+        self.folder = folder
+        self.command = list(command)
+        self.more = env
+        self.notes: list[str] = []
+        self.warm = Warm(folder, self.command, self.env("first"), self.notes.append)
+        self.log = open(folder / "log", "ab")  # noqa: SIM115
+
+    def env(self, launch: str) -> dict[str, str]:
+        shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return {**environment(self.folder, **shared, **self.more), "HEADWAY_LAUNCH": launch}
+
+    def cold(self, launch: str = "cold") -> int:
+        env = self.env(launch)
+        return subprocess.run(self.command, env=env, stdout=self.log, stderr=self.log).returncode
+
+    def prepare(self) -> None:
+        self.warm.prepare()
+        self.warm.prepare()
+        assert self.warm.ready(100), self.notes
+
+    def spawn(self, launch: str = "warm", **env: str) -> Process | None:
+        output = {"stdout": self.log.fileno(), "stderr": self.log.fileno()}
+        given = {**self.env(launch), **env}
+        return self.warm.spawn(
+            self.command, given, own_group=True, pdeathsig=signal.SIGTERM, **output
+        )
+
+    def heads(self, launch: str) -> list[dict[str, Any]]:
+        return [lines[0] for lines in self.journals(launch)]
+
+    def journals(self, launch: str) -> list[list[dict[str, Any]]]:
+        found = []
+        for path in (self.folder / "journal").glob("*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            if lines[0]["launch"] == launch:
+                found.append(lines)
+        return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def make(*command: str, **env: str) -> Job:
+        (tmp_path / "journal").mkdir(exist_ok=True)
+        made.append(Job(tmp_path, *command, **env))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.warm.close()
+        one.log.close()
+
+
+def ended(process: Process | None, seconds: float = 60) -> int:
+    assert process is not None
+    until = time.monotonic() + seconds
+    while (status := process.poll()) is None:
+        assert time.monotonic() < until, "it goes on and on"
+        time.sleep(0.01)
+    return status
+
+
+def until(true: Callable[[], Any], seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def gone(pids: set[int]) -> bool:
+    seen = tree.processes()
+    return not any(pid in seen and seen[pid].state != "Z" for pid in pids)
+
+
+def below(pid: int) -> set[int]:
+    return tree.below(pid, tree.processes())
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "program.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_torchrun_and_its_workers(job: Callable[..., Job], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = [TORCHRUN, "--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out)]
+    two = job(*words)
+    assert two.cold() == 0
+    expected = [Path(f"{out}.{rank}").read_text() for rank in range(2)]
+    assert all("modules" in line for line in flat(two, "cold", "imported"))
+    two.prepare()
+    agent = two.spawn()
+    assert ended(agent) == 0
+    assert [Path(f"{out}.{rank}").read_text() for rank in range(2)] == expected
+    heads = two.heads("warm")
+    assert len(heads) == 3 and all(head["warm"] for head in heads)
+    parents = {head["ppid"] for head in heads if head["rank"] is not None}
+    assert agent is not None and parents == {agent.pid}
+    assert two.notes == [] and flat(two, "warm", "note") == []
+    # Nothing is left to import that would take long.
+    slow = [line for line in flat(two, "warm", "span", "open") if "import" in line["name"]]
+    assert all(line.get("what") == "compile" for line in slow), slow
+
+
+def flat(job: Job, launch: str, *events: str) -> list[dict[str, Any]]:
+    return [line for lines in job.journals(launch) for line in lines if line["ev"] in events]
+
+
+def test_a_restart_by_torchrun_itself(job: Callable[..., Job], tmp_path: Path) -> None:
+    text = TRAIN + "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(3)\n"
+    words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    again = job(TORCHRUN, *words, script(tmp_path, text), str(tmp_path / "out"))
+    assert again.cold() == 0
+    again.prepare()
+    assert ended(again.spawn()) == 0
+    ranks = [head for head in again.heads("warm") if head["rank"] is not None]
+    assert sorted(head["restart"] for head in ranks) == [0, 0, 1, 1]
+    assert all(head["warm"] for head in ranks)
+
+
+def test_a_killed_agent_takes_its_workers_along(job: Callable[..., Job], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    two = job(TORCHRUN, "--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out))
+    assert two.cold() == 0
+    two.prepare()
+    Path(f"{out}.wait").touch()
+    for rank in range(2):
+        Path(f"{out}.{rank}").unlink()
+    agent = two.spawn()
+    until(lambda: all(Path(f"{out}.{rank}").exists() for rank in range(2)))
+    assert agent is not None
+    family = {*below(agent.pid), agent.pid}
+    assert len(family) >= 4  # the nest, and two ranks
+    os.kill(agent.pid, signal.SIGKILL)
+    assert ended(agent) == -signal.SIGKILL
+    until(lambda: gone(family), 10)
+
+
+def test_a_killed_launcher_takes_everything_along(tmp_path: Path) -> None:
+    out, wait = tmp_path / "out", tmp_path / "out.wait"
+    wait.touch()
+    command = [PYTHON, script(tmp_path, TRAIN), str(out)]
+    env = environment(tmp_path)
+    tell_recipe(tmp_path, ["torch"])
+    driver = Driver(tmp_path, command, env)
+    assert driver.ask(how="prepare")["ready"]
+    driver._send({"how": "warm", "command": command, "env": env})
+    until(Path(f"{out}.0").exists)
+    family = below(driver.process.pid)
+    assert len(family) >= 4  # the zygote, a spare, the job and its nest
+    driver.process.kill()
+    driver.process.wait()
+    until(lambda: gone(family), 20)
+
+
+@pytest.fixture
+def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
+    """A program whose zygote has imported little."""
+
+    def make(text: str, *words: str, modules: tuple[str, ...] = ("numpy",), **env: str) -> Job:
+        made = job(PYTHON, script(tmp_path, text), *words, **env)
+        tell_recipe(tmp_path, list(modules))
+        made.prepare()
+        return made
+
+    return make
+
+
+def test_the_zygote_has_one_thread_and_ends_with_all_that_waits(
+    simple: Callable[..., Job],
+) -> None:
+    one = simple("pass", modules=("numpy", "torch"))
+    zygote = next(iter(one.warm.pids()))
+    waiting = until(lambda: len(found := below(zygote)) >= 3 and found)
+    for pid in {zygote, *waiting}:
+        assert len(os.listdir(f"/proc/{pid}/task")) == 1
+        assert not [fd for fd in opened(pid) if fd.startswith("/dev/nvidia")]
+    one.warm.close()
+    until(lambda: gone({zygote, *waiting}), 10)
+
+
+def opened(pid: int) -> list[str]:
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(fd))
+    return found
+
+
+def test_a_killed_zygote_hurts_nobody(simple: Callable[..., Job], tmp_path: Path) -> None:
+    one = simple("import time\ntime.sleep(1.5)\nprint('survived', flush=True)")
+    running = one.spawn()
+    os.kill(next(iter(one.warm.pids())), signal.SIGKILL)
+    time.sleep(0.2)
+    assert one.spawn() is None
+    assert one.notes == ["started cold: the zygote is gone"]
+    assert ended(running) == 0
+    assert "survived" in (tmp_path / "log").read_text()
+    one.prepare()  # there is another one for the next start
+    assert ended(one.spawn()) == 0
+
+
+RANDOM = """
+import random, secrets, tempfile, uuid
+import multiprocessing as mp
+import numpy as np
+
+print(random.random(), np.random.rand(), secrets.token_hex(4), uuid.uuid4(), uuid.uuid1(),
+      next(tempfile._get_candidate_names()), mp.current_process().authkey.hex(),
+      np.random.default_rng().random(), sep="\\n")
+"""
+
+
+def test_two_children_are_not_twins(simple: Callable[..., Job], tmp_path: Path) -> None:
+    one = simple(RANDOM, modules=("numpy.random", "uuid", "tempfile", "secrets", "multiprocessing"))
+    assert [ended(one.spawn()), ended(one.spawn())] == [0, 0]
+    lines = (tmp_path / "log").read_text().split()
+    assert len(lines) == 16 and len(set(lines)) == 16
+
+
+THREADS = """
+import ctypes, re, sys
+import numpy, torch
+path = re.search(r"/\\\\S*openblas\\\\S*", open("/proc/self/maps").read())
+names = [f"{p}openblas_get_num_threads{s}" for p in ("scipy_", "") for s in ("64_", "", "_64_")]
+library = ctypes.CDLL(path[0]) if path else None
+found = [getattr(library, name)() for name in names if hasattr(library, name)]
+print(torch.get_num_threads(), torch.get_num_interop_threads(), found)
+print(re.sub(r"Environment.*", "", torch.__config__.parallel_info(), flags=re.S))
+"""
+
+
+@pytest.mark.parametrize("threads", ["", "1", "3"])
+def test_thread_counts_are_those_of_a_cold_process(
+    simple: Callable[..., Job], tmp_path: Path, threads: str
+) -> None:
+    one = simple(THREADS, modules=("numpy", "torch"))
+    env = {"OMP_NUM_THREADS": threads} if threads else {}
+    done = subprocess.run(
+        one.command, env={**one.env("cold"), **env}, capture_output=True, text=True, check=True
+    )
+    assert ended(one.spawn(**env)) == 0
+    assert (tmp_path / "log").read_text() == done.stdout
+
+
+KEY = """
+import hashlib, pickle, sys
+import torch, torch._inductor.codecache
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+print(pickle.dumps(torch.contiguous_format))
+graph = torch.fx.symbolic_trace(torch.nn.Identity())
+with FakeTensorMode() as mode:
+    tensor = mode.from_tensor(torch.empty(128, 256))
+pickler = torch._inductor.codecache.FxGraphCachePickler(graph)
+print(hashlib.sha256(pickler.dumps(tensor)).hexdigest())
+"""
+
+
+def test_keys_of_the_compile_cache_are_those_of_a_run_without_us(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    one = job(PYTHON, script(tmp_path, KEY), RANK="0", WORLD_SIZE="1")
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "PYTHONPATH"))}
+    expected = subprocess.check_output(one.command, env=bare, text=True)
+    assert one.cold() == 0
+    one.prepare()
+    assert ended(one.spawn()) == 0
+    assert (tmp_path / "log").read_text() == expected * 2
+
+
+PACKAGES = {
+    "harmless": "VALUE = 1",
+    "threaded": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+    "keeps_a_file": "import os\nfile = open(os.devnull)",
+    "has_a_child": "import subprocess\nchild = subprocess.Popen(['sleep', '99'])",
+    "asks_who_it_is": "import os\nRANK = int(os.environ.get('RANK', 0))",
+    "copies_all": "import os\nENV = dict(os.environ)",
+    "leaves": "import os\nos._exit(3)",
+    "raises": "raise ImportError('no')",
+    "brings_threads": "import threaded",
+}
+
+
+def test_what_a_fork_would_break_is_left_out(job: Callable[..., Job], tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    for name, text in PACKAGES.items():
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text(text + "\n")
+    text = "import sys\nprint(sorted(set(sys.modules) & set(sys.argv[1:])))"
+    boot = environment(tmp_path)["PYTHONPATH"]
+    one = job(PYTHON, script(tmp_path, text), *PACKAGES, PYTHONPATH=f"{boot}:{site}")
+    tell_recipe(tmp_path, list(PACKAGES))
+    journal = tmp_path / "journal" / "before-1-1.jsonl"
+    journal.write_text(journal.read_text().replace('"wall":1', '"wall":1,"local_rank":0'))
+    one.prepare()
+    assert ended(one.spawn()) == 0
+    assert (tmp_path / "log").read_text() == "['harmless']\n"
+    memory = Memory.read(tmp_path)
+    assert memory.good == ["harmless"]
+    assert memory.left_out == {
+        "threaded": "it has started threads",
+        "keeps_a_file": "it keeps /dev/null open",
+        "has_a_child": "it has started a process",
+        "asks_who_it_is": "it reads RANK at import",
+        "copies_all": "copies_all reads the whole environment at import",
+        "leaves": "its import ends the process",
+        "raises": "ImportError: no",
+        "brings_threads": "it has started threads",
+    }
+
+
+def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
+    one = simple("pass", modules=("torch._dynamo.config",))
+    assert one.spawn(TORCH_LOGS="+dynamo") is None
+    assert one.notes == ["started cold: TORCH_LOGS is read at import, and is '+dynamo' here"]
+    assert ended(one.spawn(SOMETHING_ELSE="1")) == 0
+
+
+def test_a_script_that_sets_what_is_read_at_import(job: Callable[..., Job], tmp_path: Path) -> None:
+    """The zygote imports under the same setting; a script that was edited is started cold."""
+    text = (
+        "import os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\nimport torch._dynamo.config as c\n"
+        "print(c.disable, 'OMP_NUM_THREADS' in os.environ)\n"
+    )
+    one = job(PYTHON, script(tmp_path, text), RANK="0", WORLD_SIZE="1")
+    assert one.cold() == 0
+    one.prepare()
+    assert ended(one.spawn()) == 0
+    assert (tmp_path / "log").read_text() == "True False\n" * 2
+    script(
+        tmp_path, text.replace("import torch", "os.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
+    )
+    assert one.spawn() is None
+    assert one.notes == [
+        "started cold: program.py may set OMP_NUM_THREADS, which is read at import"
+    ]
+
+
+def test_a_file_that_hides_an_installed_module(simple: Callable[..., Job], tmp_path: Path) -> None:
+    one = simple("pass")
+    (tmp_path / "numpy.py").write_text("")
+    assert one.spawn() is None
+    assert "numpy.py" in one.notes[0]
+
+
+def test_commands_that_are_no_python(job: Callable[..., Job], tmp_path: Path) -> None:
+    one = job("bash", "-c", "true")
+    tell_recipe(tmp_path, ["numpy"])
+    one.warm.prepare()
+    one.warm.prepare()
+    assert one.spawn() is None
+    assert one.notes == ["started cold: bash is no Python program"]
+
+
+def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path) -> None:
+    one = simple("pass")
+    assert ended(one.spawn()) == 0
+    one.warm.ended_before_step()
+    assert one.spawn() is None and one.warm.pids() == set()
+    assert one.notes == ["from now on starts are cold: a warm attempt ended before its first step"]
+    notes: list[str] = []
+    later = Warm(tmp_path, one.command, one.env("later"), notes.append)
+    later.prepare()
+    assert not later.ready() and len(notes) == 1
+
+
+def test_an_attempt_that_breaks_after_others_have_worked(simple: Callable[..., Job]) -> None:
+    one = simple("pass")
+    assert ended(one.spawn()) == 0
+    one.warm.stepped()
+    one.warm.ended_before_step()
+    assert one.spawn() is None  # once
+    assert ended(one.spawn()) == 0
+
+
+def test_a_console_script(job: Callable[..., Job], tmp_path: Path) -> None:
+    path = tmp_path / "tool"
+    path.write_text(f"#!{PYTHON} -u\nimport sys\nprint(sys.orig_argv, sys.argv, sys.path[0])\n"
+                    "print(open('/proc/self/comm').read())\n")  # fmt: skip
+    path.chmod(0o755)
+    one = job(str(path), "x")
+    tell_recipe(tmp_path, ["numpy"])
+    assert one.cold() == 0
+    one.prepare()
+    assert ended(one.spawn()) == 0
+    first, second = (tmp_path / "log").read_text().strip().split("\n\n")
+    assert first == second
+
+
+def test_what_cannot_be_taken_over_starts_the_real_thing(
+    simple: Callable[..., Job], tmp_path: Path
+) -> None:
+    """A fault of ours in the new process: it turns into a cold one, with the same pid."""
+    one = simple(
+        "import os, sys\nprint('numpy' in sys.modules, os.getpid(), os.environ['X'])",
+        HEADWAY_STRICT="",
+    )
+    child = one.spawn(X="1", OMP_NUM_THREADS="1", TZ="x\udcff")
+    assert ended(child) == 0

@@ -1,0 +1,60 @@
+"""The signatures, as data: sound, and each of use."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headway.launch.failures.signatures import Signature, hints, match, signatures
+from headway.launch.failures.verdict import SOURCES
+from headway.launch.failures.words import core, required
+from headway.taxonomy import CATEGORIES, RETRIES
+
+from .excerpts import load
+
+
+@pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)
+def test_each_is_well_formed(one: Signature) -> None:
+    assert one.category in CATEGORIES
+    assert one.role in ("root", "symptom", "cascade", "fact")
+    assert 0 <= one.weight <= 100
+    assert one.owner in ("", "infra", "user", "scheduler", "ambiguous")
+    assert one.retry in ("", *RETRIES)
+    assert one.source in ("", *SOURCES)
+    assert one.needs in ("", "error")
+
+
+def test_names_are_not_taken_twice() -> None:
+    names = [one.id for one in signatures()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)
+def test_each_has_words_to_search_for(one: Signature) -> None:
+    words = required(one.regex.pattern)
+    assert words, "every branch needs a word, or each line of a log would have to be read"
+    assert min(len(core(word)) for word in words) >= 2
+
+
+def test_most_are_met_in_the_excerpts() -> None:
+    text = "\n".join(one.text for one in (*load("excerpts"), *load("holdout")))
+    unused = [one.id for one in signatures() if not re.search(one.regex.pattern, text, re.M)]
+    assert len(unused) <= 8, unused
+
+
+def test_the_weightiest_wins() -> None:
+    text = "NCCL watchdog thread terminated with exception: CUDA error: uncorrectable ECC error"
+    found = match(text, loud=True, echo=False)
+    assert found is not None and found.category == "gpu_hardware"
+
+
+def test_a_setting_is_no_event() -> None:
+    text = "  on_ecc: uncorrectable ECC error encountered"
+    assert match(text, loud=False, echo=True) is None
+    assert match("    Reason: OOMKilled", loud=False, echo=True) is not None
+
+
+def test_words_that_tell_nothing_have_no_hints() -> None:
+    assert hints(b"loss:") != ()
+    assert hints(b"tokens/s") == ()
