@@ -55,6 +55,22 @@ class Agreement:
         others = {name for name in names if name.startswith(prefix)} - {prefix + self.me}
         return any(not ended.get("done") for ended in map(self._read, others))
 
+    def all_late(self, attempt: int, late: bool, names: Iterable[str]) -> bool:
+        """Tell the others whether this node makes no step; whether none of them does."""
+        mine = self._path("late", attempt, self.me)
+        with contextlib.suppress(OSError):
+            if late:
+                mine.touch()
+            elif mine.name in names:
+                mine.unlink(missing_ok=True)
+        told = {*names, mine.name} if late else set()
+        missing = {
+            member
+            for member in self.members(names)
+            if self._path("late", attempt, member).name not in told
+        }
+        return late and all(self._stale(member) for member in missing)
+
     def conclude(
         self,
         attempt: int,
@@ -97,7 +113,7 @@ class Agreement:
             if self.members(names):
                 return
             for name in names:
-                if any(name.startswith(self._path(k).name) for k in ("ended", "decision")):
+                if any(name.startswith(self._path(k).name) for k in ("ended", "decision", "late")):
                     (self.journal / name).unlink(missing_ok=True)
 
     def _stale(self, member: str) -> bool:

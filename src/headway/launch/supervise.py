@@ -151,7 +151,13 @@ class Supervisor:
             attempt.facts.append(attempt.fact("hang", text=hang.evidence, rank=hang.rank))
             attempt.doom("it hangs")
 
-        attempt.watch.each_round.append(HangWatch(str(folder), self.learned, tell).round)
+        def all_late(late: bool) -> bool:
+            if self.agreement is None:
+                return late
+            return self.agreement.all_late(attempt.number, late, attempt.watch.names)
+
+        watch = HangWatch(str(folder), self.learned, tell, all_late)
+        attempt.watch.each_round.append(watch.round)
 
     def _warm_up(self, attempt: Attempt) -> None:
         """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""

@@ -22,12 +22,13 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.I)
 
 # Variables that the script had set when torch was imported.
 _settings: dict[str, str | None] = {}
+_main: dict[str, str] = {}  # the program; when it has ended, its file is known no more
 _known = False  # this process imports on behalf of others, whose settings were told before
 
 
 def tell(order: Iterable[str]) -> dict[str, Any]:
     """The fields of the event `imported`; `order` is that of the imports."""
-    return {"modules": list(fold(again(order))), "set": _settings, **_program()}
+    return {"modules": list(fold(again(order))), "set": _settings, **(_program() or _main)}
 
 
 def again(order: Iterable[str]) -> list[str]:
@@ -57,6 +58,7 @@ def note_settings() -> None:
     """
     if _known:
         return
+    _main.update(_program())
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = os.fsdecode(file.read()).split("\0")

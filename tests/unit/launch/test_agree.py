@@ -65,6 +65,22 @@ def test_a_failure_elsewhere_is_seen(tmp_path: Path) -> None:
     assert not there.over_elsewhere(0, names())
 
 
+def test_all_nodes_must_be_late(tmp_path: Path) -> None:
+    here, there = (Agreement(tmp_path, "abc", host, 1) for host in ("here", "there"))
+    names = lambda: os.listdir(tmp_path)  # noqa: E731
+    assert not here.all_late(0, True, names())
+    assert there.all_late(0, True, names())
+    assert here.all_late(0, True, names())
+    assert not there.all_late(0, False, names())
+    assert not here.all_late(0, True, names())
+    assert not here.all_late(1, True, names())
+    os.utime(there._member, (1, 1))  # gone: not waited for
+    assert here.all_late(0, True, names())
+    here.leave()
+    there.leave()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     here, there = (Agreement(tmp_path, "abc", host, 1) for host in ("here", "there"))
     os.utime(there._member, (1, 1))

@@ -28,6 +28,7 @@ _SHELL = tuple(
     )
 )
 _WINDOWS = 0xC0000000  # from here on an exception of Windows
+_IN_A_BYTE = {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS}
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
@@ -51,9 +52,11 @@ def told(text: str) -> int | None:
 
 
 def signal_of(code: int) -> int | None:
-    """Both spellings of a death by signal: -9 from a parent, 137 from a shell."""
+    """All spellings of a death by signal: -9 from a parent, 137 from a shell, 247 in a byte."""
     if code < 0:
         return -code
+    if 256 - code in _IN_A_BYTE:
+        return 256 - code
     return code - 128 if 128 < code < 160 else None
 
 

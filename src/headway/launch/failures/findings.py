@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from headway.launch.failures import codes, wording, xid
 from headway.launch.failures.signatures import DECISIVE, SPECIFIC, Signature, match
 from headway.launch.failures.tracebacks import looks_raised
-from headway.launch.failures.verdict import SOURCES, Fact
+from headway.launch.failures.verdict import Fact, order
 from headway.taxonomy import CATEGORIES
 
-QUIET = 33  # the most that a warning weighs
+QUIET = 31  # the most that a warning weighs
 SILENT = 18  # the most that a line of information weighs
 STRONG = ("scheduler", "kernel", "k8s")
 
@@ -42,7 +42,7 @@ _PLACES = (
             r"|torch/utils/cpp_extension\.py|torch/_functorch/\S+:\w+ *$"
         ),
     ),
-    ("rendezvous", re.compile(r"distributed/elastic/rendezvous|torch/distributed/rendezvous\.py")),
+    ("rendezvous", re.compile(r"distributed/elastic/rendezvous")),
 )
 _SHM_PLACE = re.compile(
     r"multiprocessing/(?:reductions|queues|heap|synchronize|shared_memory|resource_sharer)"
@@ -53,7 +53,7 @@ _SAVING = re.compile(
 _IN_WORKER = re.compile(r"DataLoader worker(?: process|$)")
 # What means the sample, not the program or its checkpoint, when a loader's worker raises it.
 _OF_SAMPLES = frozenset({"checkpoint", "user_code"})
-_VAGUE = frozenset({"exception", "path", "shape", "config"})
+_VAGUE = frozenset({"exception", "exception_inline", "path", "shape", "config"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def _placed(found: Finding) -> Finding:
 def _toned(found: Finding) -> Finding:
     """A warning, or a word in passing, weighs less than an error."""
     tone = found.fact.level
-    if found.weight >= DECISIVE or found.role in ("cascade", "fact") or found.fact.source in STRONG:
+    if found.weight >= DECISIVE or found.role in ("cascade", "fact") or found.source in STRONG:
         return found
     if tone == "warning" and "NCCL WARN" not in found.fact.text:
         return replace(found, weight=min(found.weight, QUIET), role="symptom")
@@ -135,7 +135,7 @@ def _made(
     fact: Fact, name: str, category: str, role: str, weight: int, *, source: str = ""
 ) -> Finding:
     owner, retry, _ = CATEGORIES[category]
-    if not source or SOURCES.index(fact.source) < SOURCES.index(source):
+    if not source or order(fact.source) < order(source):
         source = fact.source
     return Finding(
         fact=fact,

@@ -14,6 +14,7 @@ from headway.launch.failures.verdict import Fact
 LINE = 1 << 16  # bytes of a line that are looked at
 SHAPES = 200_000  # kinds of lines that are remembered
 WORDS = 200_000  # words that are known to tell nothing
+WORD = 64  # letters of a word that is remembered
 ORDINARY, PROGRESS, TELLING, NOISE = range(1, 5)
 
 _PROGRESS = re.compile(
@@ -25,7 +26,7 @@ _PROGRESS = re.compile(
 )
 _STEPPING = re.compile(rb"loss|it/s|s/it|step|iter|epoch")
 _NOT_TRAINING = re.compile(
-    rb"^\W*(?:load|download|map|generat|tokeniz|resolv|fetch|sav|valid|eval|test|filter|extract"
+    rb"^\W*(?:load|download|map|generating|tokeniz|resolv|fetch|saving|save|valid|eval|test|filter|extract"
     rb"|pack|group|running tokenizer|sanity|compil|warm|build|read|process|upload|copy|convert"
     rb"|prepar)",
     re.IGNORECASE,
@@ -91,6 +92,8 @@ class Kinds:
 
     def _new_word(self, word: bytes) -> tuple[bytes, ...]:
         found = hints(word)
+        if len(word) > WORD:
+            return found
         if len(self._plain) + len(self._hints) > WORDS:
             self._plain.clear()
             self._hints.clear()

@@ -39,7 +39,7 @@ _PREFIXES = tuple(
         r"\[pod/(?P<node>[^/\]]+)(?:/[^\]]+)?\] ?",
         r"(?P<node>[a-zA-Z][\w-]*-\d+|[a-zA-Z][\w.-]*\d) +\| ",
         r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ",
-        r"(?P<node>(?!python|s3|gs|nvme|sd|eth|ib|mlx|torch|cuda|int|fp|bf|step|epoch|layer)"
+        r"(?P<node>(?![\w.-]*[Ee]rror:|python|s3|gs|nvme|sd|eth|ib|mlx|torch|cuda|int|fp|bf|step|epoch|layer)"
         r"(?:[a-z][a-z_-]*\d[\w.-]*|[a-z]\w*-[\w.-]*\d)): (?=\S| )",
         r"\d\d:\d\d:\d\d(?:[.,]\d+)? ",
         r"\[\d{1,9}\] (?=\[|\S)",

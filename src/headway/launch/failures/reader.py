@@ -21,12 +21,14 @@ from headway.launch.failures.kinds import (
     steps_well,
 )
 from headway.launch.failures.lines import Line, parse
+from headway.launch.failures.signatures import DECISIVE
 from headway.launch.failures.tracebacks import HEADER, Tracebacks
 from headway.launch.failures.verdict import Fact
 
 CHUNK = 1 << 20
 OF_A_KIND = 4  # facts that are kept of one rank and one signature: the first and the last ones
 KINDS_KEPT = 4000
+TEXT = 2000  # characters of a fact that are kept
 SURVIVED = 3  # steps after which whatever was before did not end the training
 FORGOTTEN = 64  # steps after which it is not even reported
 TABLE = 3  # lines of a table above the exit code
@@ -191,6 +193,8 @@ class _Reader:
             self._add(fact)
 
     def _add(self, fact: Fact) -> None:
+        if len(fact.text) > TEXT:
+            fact = replace(fact, text=fact.text[:TEXT])
         code = codes.told(fact.text) if fact.source == "log" else None
         found = find(fact)
         if code is not None:
@@ -200,7 +204,7 @@ class _Reader:
         key = (fact.rank, found.id if found else f"code {code}")
         if key not in self._facts and len(self._facts) >= KINDS_KEPT:
             return
-        decided = found is not None and found.role == "root" and found.source in _DECIDING
+        decided = found is not None and found.weight >= DECISIVE and found.category in _DECIDED
         row = _Row(fact, self._steps, self._ordinary, decided)
         rows = self._facts.setdefault(key, [])
         if len(rows) < OF_A_KIND:
@@ -229,7 +233,7 @@ class _Reader:
         return True
 
 
-_DECIDING = ("scheduler", "k8s")
+_DECIDED = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
 
 
 def _line_of(row: _Row) -> int:

@@ -9,17 +9,21 @@ from headway.launch.failures import codes, xid
 from headway.launch.failures.findings import Finding, code_of, find
 from headway.launch.failures.signatures import DECISIVE, SPECIFIC
 from headway.launch.failures.suspects import suspect
-from headway.launch.failures.verdict import CUT, SOURCES, Fact, Other, Verdict, fingerprint
+from headway.launch.failures.tracebacks import looks_raised
+from headway.launch.failures.verdict import CUT, Fact, Other, Verdict, fingerprint, order
 from headway.taxonomy import CATEGORIES
 
 WENT_ON = 8  # ordinary lines after an error, with another error to come: it ended nothing
 TOGETHER = 5.0  # seconds within which ends of ranks count as one
+NEARLY = 4  # symptoms that weigh this much less count as one with the strongest
 FATAL = 32  # a symptom that weighs less may be a word in passing
 # What was seen beside the cause can be.
 ROLES = ("symptom", "cascade", "other", "survived")
 OTHERS = 12  # findings beside the cause that are reported
 # Ends that come to a job which is already broken: a cause that was there before them wins.
 _LAST_ENDS = frozenset({"time_limit", "user_cancel"})
+# What comes of them elsewhere, whichever of both is told first.
+_EXPLAINED_BY = {"device_assert": ("cuda_fault",), "enospc": ("storage",)}
 _CRASHES = frozenset({4, 6, 7, 8, 11})
 
 
@@ -63,16 +67,23 @@ def _sharpened(found: list[Finding]) -> list[Finding]:
 def _decisive(found: Sequence[Finding]) -> Finding | None:
     """A word of the scheduler, the kernel or the hardware, by the order of evidence."""
     words = [one for one in found if one.role == "root" and one.weight >= DECISIVE]
-    words.sort(key=lambda one: SOURCES.index(one.source))
+    words.sort(key=lambda one: order(one.source))
     for one in words:
         if one.category in _LAST_ENDS and _broken_before(one, found):
+            continue
+        if one.category == "platform_start" and _ran(found):
             continue
         return _first([other for other in words if other.category == one.category])
     return None
 
 
-def _is_last_end(one: Finding) -> bool:
-    return one.category in _LAST_ENDS and one.weight >= DECISIVE
+def _ran(found: Sequence[Finding]) -> bool:
+    """Whether the program ran at all: what starts has got its container."""
+    return any(one.role == "root" and one.fact.source == "exception" for one in found)
+
+
+def _has_given_way(one: Finding) -> bool:
+    return one.weight >= DECISIVE and one.category in {*_LAST_ENDS, "platform_start"}
 
 
 def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
@@ -86,28 +97,44 @@ def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
 
 def _root(found: Sequence[Finding]) -> Finding | None:
     """The first cause in time; of one chain of exceptions, the first that says something."""
-    roots = [one for one in found if one.role == "root" and not _is_last_end(one)]
+    roots = [one for one in found if one.role == "root" and not _has_given_way(one)]
     if not roots:
         return None
     ended = [one for one in roots if not _went_on(one, roots)] or roots
+    loud = [one for one in ended if not _in_passing(one)]
+    if any(one.weight >= SPECIFIC for one in loud):
+        ended = loud
     first = _first(ended)
     chain = [one for one in ended if _same_chain(one, first)]
     told = [one for one in chain if one.weight >= SPECIFIC] or chain
-    best = _first(told)
-    if best.weight >= SPECIFIC:
-        return best
-    return _explained(best, ended)
+    return _explained(_first(told), roots)
 
 
-def _explained(vague: Finding, roots: Sequence[Finding]) -> Finding:
-    """A vague exception gives way to a telling line of the same rank, or one just before."""
-    telling = [
-        one
-        for one in roots
-        if one.weight >= SPECIFIC
-        and (one.fact.rank == vague.fact.rank or vague.fact.rank is None or one.fact.rank is None)
-    ]
-    return _first(telling) if telling else vague
+def _in_passing(one: Finding) -> bool:
+    """Whether it is a line of a log that nothing marks as an error."""
+    fact = one.fact
+    return (
+        fact.source == "log"
+        and fact.level != "error"
+        and one.weight < DECISIVE
+        and not fact.text.startswith("what():")
+        and not looks_raised(fact.text)
+        and "NCCL WARN" not in fact.text
+    )
+
+
+def _explained(best: Finding, roots: Sequence[Finding]) -> Finding:
+    """A root gives way to the one that explains it; a vague one, to a telling one of its rank."""
+    telling = [one for one in roots if best.category in _EXPLAINED_BY.get(one.id, ())]
+    if not telling and best.weight < SPECIFIC:
+        telling = [
+            one
+            for one in roots
+            if one.weight >= SPECIFIC
+            and (one.fact.rank == best.fact.rank or None in (one.fact.rank, best.fact.rank))
+            and not _went_on(one, roots)
+        ]
+    return _first(telling) if telling else best
 
 
 def _went_on(one: Finding, roots: Sequence[Finding]) -> bool:
@@ -154,11 +181,11 @@ def _by_symptoms(
     if death is not None and strongest < SPECIFIC:
         code = code_of(death) or 0
         number = codes.signal_of(code)
-        told = [one for one in symptoms if one.weight >= 34 and one.id != "aborted"]
+        told = [one for one in symptoms if one.weight > FATAL and one.id != "aborted"]
         if number == 9 or (number in _CRASHES and number != 6) or not told:
             return _of_code(death, code, no_oom, found)
     if symptoms:
-        first = _first([one for one in symptoms if one.weight >= strongest - 4])
+        first = _first([one for one in symptoms if one.weight >= strongest - NEARLY])
         rank = suspect([one for one in symptoms if one.category == first.category], facts)
         confidence = "medium" if first.weight >= SPECIFIC else "low"
         return _verdict(first, first.fact.rank if rank is None else rank, found, confidence)
@@ -250,11 +277,8 @@ def _others(cause: Finding, found: Sequence[Finding]) -> tuple[Other, ...]:
     for one in found:
         if one.fact is cause.fact or one.id == cause.id or one.role == "fact":
             continue
-        role = (
-            "survived"
-            if one.fact.survived
-            else {"root": "other", "exit": "cascade"}.get(one.role, one.role)
-        )
+        role = {"root": "other", "exit": "cascade"}.get(one.role, one.role)
+        role = "survived" if one.fact.survived else role
         text = " ".join(one.fact.text.split())[:CUT] or codes.in_words(one.fact.code or 0)
         other = Other(role=role, category=one.category, rank=one.fact.rank, evidence=text)
         seen.setdefault((one.id, role), other)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headway.launch.failures.words import core, finder, required
 
@@ -35,6 +36,7 @@ class Signature:
     source: str = ""
     field: bool = False  # also where it stands as the value of a field
     needs: str = ""  # "error": only as an exception or said as an error
+    unless: re.Pattern[str] | None = None  # what says that it has not happened
 
 
 @functools.cache
@@ -42,8 +44,16 @@ def signatures() -> tuple[Signature, ...]:
     """All of them, the weightiest first."""
     lines = Path(__file__).with_name("signatures.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines if line]
-    made = [Signature(**{**row, "regex": re.compile(row["regex"])}) for row in rows]
+    made = [_signature(row) for row in rows]
     return tuple(sorted(made, key=lambda one: -one.weight))
+
+
+def _signature(row: dict[str, Any]) -> Signature:
+    patterns: dict[str, Any] = {
+        key: re.compile(row[key]) for key in ("regex", "unless") if key in row
+    }
+    made: dict[str, Any] = {**row, **patterns}
+    return Signature(**made)
 
 
 class _Index:
@@ -108,6 +118,6 @@ def match(text: str, *, loud: bool, echo: bool) -> Signature | None:
     for one in _index().candidates(text):
         if (echo and not one.field) or (one.needs == "error" and not loud):
             continue
-        if one.regex.search(text):
+        if one.regex.search(text) and (one.unless is None or not one.unless.search(text)):
             return one
     return None

@@ -11,6 +11,7 @@ from headway.launch.failures.verdict import Fact
 HEADER = "Traceback (most recent call last)"
 LONGEST = 600  # lines after which a block without an exception is given up
 PATIENCE = 5000  # lines of other ranks after which an open block is given up
+CHANNELS = 10_000  # ranks and nodes that are told apart
 FRAMES = 4  # innermost frames that are kept
 SHORTEST_PREFIX = 4
 CONTINUED = 3  # lines of a message that are taken where the first says nothing
@@ -33,7 +34,7 @@ _LINKS = (
     "terminated with the following error",
 )
 _ALONE = re.compile(
-    r"^(?:(?:[a-zA-Z_]\w*\.)+[A-Z]\w*|\w+(?:Error|Exception|Failed)|KeyboardInterrupt|SystemExit)"
+    r"^(?:(?:[a-zA-Z_]\w*\.)+(?:[A-Z]\w*|error)|\w+(?:Error|Exception|Failed)|KeyboardInterrupt|SystemExit)"
     r"(?:\(\w+\))?(?:: |:?$)"
 )
 _ASIDE = re.compile(
@@ -49,6 +50,7 @@ class _Channel:
     open: bool = False
     prefix: str = ""
     frames: list[str] = field(default_factory=list)
+    source: str = ""  # the last line that asserts something
     lines: int = 0
     chain: int = 0
     linked: bool = False
@@ -119,6 +121,8 @@ class Tracebacks:
             self._active.clear()
 
     def _begin(self, key: _Key, line: Line) -> None:
+        if len(self._channels) > CHANNELS:
+            self._channels = {one: self._channels[one] for one in self._active}
         channel = self._channels.setdefault(key, _Channel())
         self._finish(channel)
         self._active.add(key)
@@ -130,7 +134,7 @@ class Tracebacks:
             channel.chain = self._chains
         channel.worker = inner
         channel.prefix = "" if inner or "─" in before or len(before) > 200 else before
-        channel.open, channel.lines, channel.frames = True, 0, []
+        channel.open, channel.lines, channel.frames, channel.source = True, 0, [], ""
         channel.linked, channel.indented = False, False
 
     def _inside(self, channel: _Channel, text: str, line: Line, number: int) -> bool:
@@ -148,9 +152,13 @@ class Tracebacks:
             return False
         found = None if _BOX.match(text) else _EXCEPTION.match(text.rstrip())
         if found is None or not _plausible(found["kind"], channel.indented):
+            channel.source = text.strip() if "assert" in text else channel.source
             return True
         channel.open = False
         message = (found["message"] or "").strip()
+        if not message and found["kind"] == "AssertionError":  # what it asserted is its message
+            message = channel.source
+            text = f"AssertionError: {message}"
         channel.wanted = CONTINUED if not message or message.endswith(":") else 0
         channel.done = Fact(
             source="log" if channel.aside else "exception",

@@ -11,6 +11,11 @@ CUT = 300  # characters of evidence that are kept
 SOURCES = ("scheduler", "kernel", "k8s", "exception", "log", "signal", "exit")
 
 
+def order(source: str) -> int:
+    """The place of a source in the order of evidence; one that is not known is a log's."""
+    return SOURCES.index(source if source in SOURCES else "log")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One thing that is known about an end.

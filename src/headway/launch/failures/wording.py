@@ -11,10 +11,13 @@ _LEVELS = (
         "error",
         re.compile(r"^(?:[\w./#+-]+: ){0,3}(?:line \d+: )?(?:fatal )?(?:[Ee]rror|fatal)\b[: ]"),
     ),
-    ("error", re.compile(r"^\S+: line \d+: |^Fatal Python error")),
+    ("error", re.compile(r"^\S+: line \d+: |^Fatal Python error|^\w+ fatal\s*:")),
     ("warning", re.compile(r"^wandb: |^warning: |\b(?:WARNING|WARN|\w*Warning)\b[:\]|\s)-]")),
-    ("warning", re.compile(r"\[W\b|\[W\d|^W\d{4} ")),
+    ("warning", re.compile(r"\[W\b|\[W\d|^W\d{4}")),
     ("info", re.compile(r"\b(?:INFO|DEBUG|NOTICE)\b[:\]|\s)-]|\[[ID]\b|\[[ID]\d|^I\d{4} ")),
+)
+_TRIED_AGAIN = re.compile(
+    r"thrown while requesting|\b(?:will|going to) (?:retry|try again)\b", re.I
 )
 # What may be, what to do about it, what to read: never what happened.
 _ADVICE = re.compile(
@@ -28,7 +31,7 @@ _ADVICE = re.compile(
             r"|probably|generally|normally|is likely)\b",
             r"\b(?:can|may|might) (?:happen|occur|lead|result|cause|hang|fail|crash|run)\b",
             r"\byou (?:can|may|might|could|should|want|need|must|have to)\b(?!'t|not)",
-            r"\btry (?:to|setting|reducing|increasing|using|running|again|with|a|lower|decreas)",
+            r"\btry (?:to|setting|reducing|increasing|using|running|again|with|a|lower|decrease)",
             r"^please\b|\bplease (?:try|check|make|see|set|use|refer|report|file|install|update"
             r"|consider|re)",
             r"\bif (?:this|that|the|it|either) .{0,40}(?:persist|happen|help|occur)",
@@ -40,7 +43,7 @@ _ADVICE = re.compile(
             r"^set(?:ting)? [`'\"]?[A-Z_]{6}|\(\d\) (?:the|ray|a) ",
             r"check (?:the|your|if|whether|that|for)\b",
             r"will (?:be )?(?:retr|skip|ignor|fall)|falling back|retrying|\bretry(?:ing)? in",
-            r"ignoring\b|skipping\b",
+            r"ignoring\b|skipping\b(?! step)",
         )
     ),
     re.IGNORECASE,
@@ -52,7 +55,7 @@ _FLAG = re.compile(r"""['"]?(?<![\w-])--?[a-zA-Z][\w-]*['"]?(?:[ =,]+['"]?[^\s,'
 _ECHO = re.compile(
     "|".join(
         (
-            r"^\s*(?:\+ |\$ |>>> |#|//|#SBATCH|Namespace\(|args? ?[:=])",
+            r"^\s*(?:\+ |\$ |>>> |#|//|#SBATCH|Namespace\(|args? ?[:=])|^\S+\.\w+:\d+:\s*(?:#|//)",
             r"^\s*(?:export|set -\w+|source|alias|echo|python3?|torchrun|srun|sbatch|accelerate) ",
             r"^\s*(?:raise|except|elif|return|assert|def|class|import|from|with|try|logger|log"
             r"|print|warnings)\b[ (.:]",
@@ -66,6 +69,8 @@ _ECHO = re.compile(
 
 def level(text: str) -> str:
     """`error`, `warning`, `info`, or nothing: the first that the line's head names."""
+    if _TRIED_AGAIN.search(text):
+        return "warning"
     head = text[:_HEAD]
     found = [(hit.start(), name) for name, regex in _LEVELS if (hit := regex.search(head))]
     return min(found)[1] if found else ""

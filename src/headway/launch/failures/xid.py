@@ -70,7 +70,7 @@ def role(number: int) -> tuple[str, str, int]:
     if number in APPLICATION:
         return "cuda_fault", "root", 70
     if number in SECONDARY:
-        return "cuda_fault", "cascade", 24
+        return "cuda_fault", "symptom", 40
     if number in IGNORED:
         return "unknown", "fact", 0
     return "gpu_hardware", "symptom", 40

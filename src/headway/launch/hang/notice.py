@@ -1,5 +1,9 @@
 """The watch itself: called in each round of the launcher's watch, it counts silence.
 
+Ranks wait for each other: while one of them has a reason to take long, here or on another node,
+the others are well. So a job hangs when all its ranks are late, or when one is late that the
+others do not wait for.
+
 Silence is counted in rounds, not by the clock: a launcher that was stopped itself, or a laptop
 that slept, has not watched anybody.
 """
@@ -50,10 +54,18 @@ class _Rank:
 class HangWatch:
     """Tells of a hang once per silence."""
 
-    def __init__(self, folder: str, learned: Learned, tell: Callable[[Hang], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        learned: Learned,
+        tell: Callable[[Hang], None],
+        all_late: Callable[[bool], bool] = lambda late: late,
+    ) -> None:
+        """`all_late` is told whether this node's ranks are, and says whether those of all are."""
         self.folder = folder
         self.learned = learned
         self.tell = tell
+        self.all_late = all_late
         self._ranks: dict[int, _Rank] = {}
         self._at = 0
         self._looked: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
@@ -69,13 +81,19 @@ class HangWatch:
         for process in alive:
             self._count(process, passed)
         if len(alive) < len(watch.ranks()) or not alive:
-            self._looked = {}
-            return  # somebody has died or is done: that is another matter
-        late = [p for p in alive if self._late(p)]
-        if not late:
+            late = []  # somebody has died or is done: that is another matter
+        else:
+            late = [p for p in alive if self._late(p)]
+        if not late or self._waited_for(late, alive):
             self._looked, self._told = {}, False
+            self.all_late(False)
         elif not self._told:
             self._confirm(late, alive, passed)
+
+    def _waited_for(self, late: list[Followed], alive: list[Followed]) -> bool:
+        """Whether another rank is not late yet, and has not stepped on by itself either."""
+        silence = min(self._ranks[p.pid].quiet for p in late)
+        return any(p not in late and self._ranks[p.pid].quiet > silence / 2 for p in alive)
 
     def _count(self, process: Followed, passed: float) -> None:
         pulse, rank = process.pulse(), self._ranks.setdefault(process.pid, _Rank())
@@ -124,7 +142,8 @@ class HangWatch:
         """Look at the stacks twice; who stands at the same place both times hangs."""
         halted = [p for p in late if activity.stopped(p.pid)]
         if halted:
-            self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
+            if self.all_late(True):
+                self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
             return
         if not self._looked:
             self._looked = {p.pid: stacks.main_thread(stacks.dump(p)) for p in late}
@@ -139,7 +158,7 @@ class HangWatch:
             if stacks.main_thread(stacks.dump(process)) != first.get(process.pid):
                 self._ranks[process.pid].patience *= 2
                 moved = True
-        if not moved:
+        if not moved and self.all_late(True):
             self._found(None, late, alive, "")
 
     def _found(

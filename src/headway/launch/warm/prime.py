@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# module that must be loaded -> function of it
+# function -> a module that is loaded only where the job will ask, as its last attempt did
 ANSWERS = {
-    "torch._inductor.codecache": "torch_key",  # a hash of torch's own sources
-    "torch._dynamo.trace_rules": "get_torch_obj_rule_map",
-    "torch._inductor.cpu_vec_isa": "valid_vec_isa_list",  # compiles and loads a few lines of C++
+    "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
+    "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
+    # Compiles and loads a few lines of C++.
+    "torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch._inductor.cpp_builder",
 }
-ON_THE_HOST = {"torch._inductor.cpu_vec_isa"}  # not for a job that compiles for a GPU
+ON_THE_HOST = "torch._inductor.cpu_vec_isa"  # not for a job that compiles for a GPU
 
 
 def prime() -> None:
@@ -28,8 +29,9 @@ def prime() -> None:
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
     with _no_metrics():
-        for module, function in ANSWERS.items():
-            if module in sys.modules and not (gpu and module in ON_THE_HOST):
+        for answer, loaded in ANSWERS.items():
+            module, _, function = answer.rpartition(".")
+            if loaded in sys.modules and not (gpu and module == ON_THE_HOST):
                 with contextlib.suppress(Exception):
                     call: Callable[[], Any] = getattr(importlib.import_module(module), function)
                     call()

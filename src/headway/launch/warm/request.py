@@ -118,8 +118,8 @@ def ask(zygote: int, request: Request, cwd: int, fds: Sequence[int]) -> int:
             answer, _ = wire.receive(ours, REPLY_S)
     except TimeoutError:
         raise Unfit("the zygote does not answer") from None
-    except OSError as error:
-        raise Unfit(f"the zygote is gone ({error.strerror})") from None
+    except OSError:
+        raise Unfit("the zygote is gone") from None
     finally:
         os.close(ours)
         os.close(payload)

@@ -83,7 +83,7 @@ class Loaded:
 
     def _try(self, names: list[str], ranked: bool) -> str:
         kernel.die_with_parent(signal.SIGKILL)
-        before = set(kernel.descriptors().values())
+        before = kernel.descriptors()
         self.reads.names.clear()
         self.reads.all_by.clear()
         for name in names:
@@ -102,16 +102,19 @@ class Loaded:
         return f"{everything[0]} reads the whole environment at import" if everything else ""
 
 
-def dirt(before: set[str]) -> str:
-    """What makes this process unfit to be forked; empty if nothing does."""
+def dirt(before: dict[int, str]) -> str:
+    """What makes this process unfit to be forked; empty if nothing does.
+
+    `before` are the descriptors that it had before its imports.
+    """
     if kernel.threads() > 1:
         return "it has started threads"
     for children in _files("/proc/self/task/{}/children"):
         if children.strip():
             return "it has started a process"
-    opened = sorted(set(kernel.descriptors().values()) - before)
-    if opened:
-        return f"it keeps {opened[0]} open"
+    for fd, opened in kernel.descriptors().items():
+        if before.get(fd) != opened:
+            return f"it keeps {opened} open"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "it has initialised CUDA"

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # What OpenBLAS looks at, in its order.
 OPENBLAS = (
@@ -24,18 +24,28 @@ SYMBOLS = tuple(
 
 def count_again(env: Mapping[str, str], job_env: Mapping[str, str]) -> None:
     """As many threads as the libraries would have taken from `env`."""
-    torch = sys.modules.get("torch")
     wanted = number(env.get("OMP_NUM_THREADS"))
-    if (
-        torch is not None
-        and wanted
-        and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS")
-    ):
-        torch.set_num_threads(wanted)
+    if wanted and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS"):
+        _set_openmp(wanted, "OMP_NUM_THREADS" in job_env)
     count = openblas_count(env, len(os.sched_getaffinity(0)))
     if count > 1:
         for path in _loaded("openblas"):
-            _set_openblas(path, count)
+            _call(path, SYMBOLS, count)
+
+
+def _set_openmp(count: int, was_limited: bool) -> None:
+    """OpenMP has read its environment when it was loaded."""
+    for name in ("libgomp", "libiomp", "libomp"):
+        for path in _loaded(name):
+            if "/torch/" not in path:
+                _call(path, ("omp_set_num_threads",), count)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.backends.mkl.is_available():  # it takes no more threads than there are cores
+        cores = len(os.sched_getaffinity(0)) if was_limited else torch.get_num_threads()
+        count = min(count, cores)
+    torch.set_num_threads(count)
 
 
 def openblas_count(env: Mapping[str, str], cpus: int) -> int:
@@ -63,10 +73,11 @@ def _loaded(name: str) -> set[str]:
     return found
 
 
-def _set_openblas(path: str, count: int) -> None:
+def _call(path: str, symbols: Sequence[str], count: int) -> None:
+    """The first of these functions that the loaded library has."""
     with contextlib.suppress(OSError):
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        for symbol in SYMBOLS:
-            with contextlib.suppress(AttributeError):
+        for symbol in symbols:
+            if hasattr(library, symbol):
                 getattr(library, symbol)(count)
                 return

@@ -50,7 +50,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
     started = time.monotonic()
     os.environ.pop("PYTHONPATH", None)
-    before = set(kernel.descriptors().values())
+    before = kernel.descriptors()
     for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
         if os.environ.get(key) != value:
             os.environ[key] = value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.launch.failures import classify, failed, read_log
-from headway.launch.failures.reader import CHUNK, OF_A_KIND
+from headway.launch.failures.reader import CHUNK, KINDS_KEPT, OF_A_KIND, TEXT
 from headway.launch.failures.verdict import Fact
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -76,6 +78,20 @@ def test_a_line_that_is_cut_by_a_piece() -> None:
     for shift in (-5, 0, 5):
         found = read(filler[: CHUNK - 20 + shift] + b"\n" + OOM.encode() + b"\n")
         assert [fact.text for fact in found] == [OOM]
+
+
+@given(st.binary(max_size=400), st.text(max_size=400))
+def test_nothing_breaks_it(raw: bytes, text: str) -> None:
+    facts = read(raw + b"\n" + text.encode("utf-8", "replace") + b"\nTraceback (most recent call")
+    classify(facts)
+    failed(facts)
+
+
+def test_many_ranks_and_long_words_need_little_memory() -> None:
+    lines = "".join(f"[rank{n}]: {OOM} {'x' * 5000}\n" for n in range(6000))
+    found = read(lines)
+    assert len(found) <= KINDS_KEPT
+    assert max(len(fact.text) for fact in found) <= TEXT
 
 
 def test_the_table_of_torchrun() -> None:

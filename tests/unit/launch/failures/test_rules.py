@@ -153,3 +153,17 @@ def test_nothing_to_go_by_but_words_of_a_launcher() -> None:
     facts = [Fact(source="log", text="Sending process 9 closing signal SIGTERM")]
     assert failed(facts)
     assert classify(facts).category == "unknown"
+
+
+def test_a_program_that_ran_had_its_container() -> None:
+    image = Fact(source="k8s", text="Warning Failed kubelet Error: ErrImagePull")
+    assert classify([image]).category == "platform_start"
+    assert classify([image, raised("KeyError: 'x'")]).category == "user_code"
+
+
+def test_a_source_that_is_not_known() -> None:
+    assert classify([Fact(source="hang", text="rank 3 made no step")]).category == "hang"
+
+
+def test_a_warning_alone_is_no_failure() -> None:
+    assert not failed([Fact(source="log", text="Connection reset by peer", level="warning")])

@@ -123,6 +123,38 @@ def test_waiting_for_data_is_given_time(scene: Scene, monkeypatch: pytest.Monkey
     assert not scene.found
 
 
+def test_ranks_that_wait_for_a_save_of_another_are_well(scene: Scene) -> None:
+    scene.members[0].open[1] = {"name": "checkpoint_save", "t": 0}
+    scene.pass_time(UNSEEN_S - 5, step=0.5)
+    assert not scene.found
+    scene.pass_time(30, step=0.5)
+    assert len(scene.found) == 1
+
+
+def test_a_rank_that_nobody_waits_for_is_told_alone(scene: Scene) -> None:
+    for _ in range(60):
+        scene.members[0].steps += 1
+        scene.pass_time(1)
+    assert [hang.rank for hang in scene.found] == [1]
+
+
+def test_a_node_that_is_well_keeps_the_others_waiting(scene: Scene) -> None:
+    asked: list[bool] = []
+    others_late = False
+
+    def all_late(late: bool) -> bool:
+        asked.append(late)
+        return late and others_late
+
+    scene.watch.all_late = all_late
+    scene.pass_time(60)
+    assert not scene.found
+    assert asked[-1]
+    others_late = True
+    scene.pass_time(10)
+    assert len(scene.found) == 1
+
+
 def test_before_the_first_step_nothing_is_known(scene: Scene) -> None:
     for rank in scene.members:
         rank.steps = 0

@@ -1,0 +1,89 @@
+"""What a command line means to the interpreter that runs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.launch.warm.command import Invocation, Unfit, read
+
+PYTHON = sys.executable
+
+
+def parse(*words: str) -> Invocation:
+    return read(PYTHON, ["python", *words], None)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "program", "args"),
+    [
+        (["a.py"], "script", "a.py", ()),
+        (["a.py", "-u", "b"], "script", "a.py", ("-u", "b")),
+        (["-m", "a.b", "-c"], "module", "a.b", ("-c",)),
+        (["-ma.b"], "module", "a.b", ()),
+        (["-c", "1", "x"], "command", "1", ("x",)),
+        (["-uc1"], "command", "1", ()),
+        (["-"], "script", "-", ()),
+    ],
+)
+def test_the_program(words: list[str], kind: str, program: str, args: tuple[str, ...]) -> None:
+    found = parse(*words)
+    assert (found.kind, found.program, found.args) == (kind, program, args)
+    assert found.argv == ("python", *words)
+
+
+def test_options() -> None:
+    found = parse("-uBW", "ignore", "-Xdev", "-W", "error", "-O", "a.py", "-v")
+    assert found.unbuffered
+    assert found.options == (("B", ""), ("W", "ignore"), ("X", "dev"), ("W", "error"), ("O", ""))
+
+
+@pytest.mark.parametrize("words", [[], ["-i", "a.py"], ["-V"], ["--help"], ["-x", "a.py"], ["-m"]])
+def test_what_is_no_program(words: list[str]) -> None:
+    with pytest.raises(Unfit):
+        parse(*words)
+
+
+def executable(path: Path, first: str) -> str:
+    path.write_text(f"{first}\nrest\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_script_by_its_first_line(tmp_path: Path) -> None:
+    tool = executable(tmp_path / "torchrun", f"#!{PYTHON}")
+    found = read(tool, ["torchrun", "--x", "y"], None)
+    assert found.argv == (PYTHON, tool, "--x", "y")
+    assert (found.comm, found.kind, found.program) == ("torchrun", "script", tool)
+
+
+def test_an_option_in_the_first_line(tmp_path: Path) -> None:
+    tool = executable(tmp_path / "tool", f"#! {PYTHON} -u ")
+    assert read(tool, ["tool"], None).unbuffered
+
+
+def test_env_in_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "python9").symlink_to(PYTHON)
+    tool = executable(tmp_path / "tool", "#!/usr/bin/env python9")
+    found = read(tool, ["tool", "a"], str(tmp_path))
+    assert found.executable == str(tmp_path / "python9")
+    assert (found.argv, found.comm) == (("python9", tool, "a"), "python9")
+
+
+def test_a_path_that_is_too_long_for_a_first_line(tmp_path: Path) -> None:
+    first = f"#!/bin/sh\n'''exec' {PYTHON} \"$0\" \"$@\"\n' '''"
+    tool = executable(tmp_path / "tool", first)
+    assert read(tool, ["tool", "a"], None).argv == (PYTHON, tool, "a")
+
+
+@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/bin/sh", "\x7fELF", "#!/usr/bin/env -i x"])
+def test_other_programs(tmp_path: Path, first: str) -> None:
+    with pytest.raises(Unfit):
+        read(executable(tmp_path / "tool", first), ["tool"], None)
+
+
+def test_a_shim_is_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(Unfit):
+        read(executable(tmp_path / "python", "#!/bin/bash"), ["python", "a.py"], None)

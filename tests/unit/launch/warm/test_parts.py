@@ -1,0 +1,175 @@
+"""Messages, requests, thread counts, reads of the environment, the words of /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from headway.launch.warm import kernel, nest, wire
+from headway.launch.warm.command import Unfit, read
+from headway.launch.warm.request import Request, of_this_process
+from headway.launch.warm.threads import openblas_count
+from headway.launch.warm.watching import Reads
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[int, int]]:
+    pair = wire.pair()
+    yield pair
+    for fd in pair:
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+
+
+def test_messages_with_descriptors(ends: tuple[int, int]) -> None:
+    reader, writer = os.pipe()
+    wire.send(ends[0], b"take", [writer])
+    message, (handle,) = wire.receive(ends[1])
+    os.write(handle, b"x")
+    assert (message, os.read(reader, 1)) == (b"take", b"x")
+    for fd in (reader, writer, handle):
+        os.close(fd)
+
+
+def test_large_messages(ends: tuple[int, int]) -> None:
+    content = {"words": ["x" * 1000] * 1000}
+    wire.send_large(ends[0], content)
+    assert wire.receive_large(ends[1], 1) == content
+
+
+def test_silence_and_the_end(ends: tuple[int, int]) -> None:
+    with pytest.raises(TimeoutError):
+        wire.receive(ends[1], 0.01)
+    os.close(ends[0])
+    assert wire.receive(ends[1], 1) == (b"", [])
+    with pytest.raises(OSError, match=r"pipe|reset"):
+        wire.send(ends[1], b"x")
+
+
+def test_an_end_whose_number_has_become_another_file(ends: tuple[int, int]) -> None:
+    end = wire.End(ends[0])
+    assert end.usable()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, ends[0])
+    os.close(nothing)
+    assert not end.usable()
+    end.close()
+    os.fstat(ends[0])  # it was not closed: it is not ours
+
+
+def test_a_request_arrives_as_it_was_sent() -> None:
+    invocation = read(sys.executable, ["python", "-Wx", "-u", "a.py", "\udcff"], None)
+    asked = of_this_process(invocation, {"A": "\udc80"}, fds=[0, 1], new_session=True)
+    again = Request.decode(asked.encode())
+    assert again.invocation == invocation and again.env == {"A": "\udc80"}
+    assert again.parent == os.getpid() and again.new_session and again.fds == [0, 1]
+    assert set(again.affinity) == os.sched_getaffinity(0)
+    limits = {name: tuple(values) for name, values in again.limits.items()}
+    assert limits == kernel.limits()
+
+
+def test_ignored_signals_are_inherited() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        invocation = read(sys.executable, ["python", "-c", "1"], None)
+        assert signal.SIGUSR1 in of_this_process(invocation, {}).ignored
+        assert signal.SIGPIPE not in of_this_process(invocation, {}).ignored
+        kept = of_this_process(invocation, {}, restore_signals=False)
+        assert signal.SIGPIPE in kept.ignored
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    ("env", "count"),
+    [
+        ({}, 8),
+        ({"OMP_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "99"}, 8),
+        ({"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OPENBLAS_NUM_THREADS": "0", "OMP_NUM_THREADS": "4"}, 4),
+        ({"OMP_NUM_THREADS": "auto"}, 8),
+    ],
+)
+def test_threads_of_openblas(env: dict[str, str], count: int) -> None:
+    assert openblas_count(env, 8) == count
+
+
+def test_reads_of_the_environment() -> None:
+    with Reads() as reads:
+        os.environ.get("ONE")
+        os.getenv("TWO")
+        "THREE" in os.environ  # noqa: B015
+        os.environ.setdefault("PATH", "")
+    assert reads.names == {"ONE", "TWO", "THREE", "PATH"} and not reads.all_by
+    os.environ.get("AFTER")
+    assert "AFTER" not in reads.names
+
+
+@pytest.mark.parametrize(
+    "how", [dict, list, lambda e: e.copy(), lambda e: [v for _, v in e.items()]]
+)
+def test_going_through_the_whole_environment(how: object) -> None:
+    with Reads() as reads:
+        how(os.environ)  # type: ignore[operator]
+        os.environ.get("AFTERWARDS")
+    assert reads.all_by == {"tests"} and reads.names == {"AFTERWARDS"}
+
+
+def call(**given: object) -> dict[str, object]:
+    pipes = dict.fromkeys(("p2cread", "c2pwrite", "errwrite"), -1)
+    return {"close_fds": True, "pass_fds": (), "errpipe_write": 90, "errpipe_read": 91,
+            **pipes, **given}  # fmt: skip
+
+
+def test_descriptors_of_a_child() -> None:
+    assert nest._descriptors(call()) == {0: 0, 1: 1, 2: 2}
+    found = nest._descriptors(call(c2pwrite=7, errwrite=7, pass_fds=(5, 90)))
+    assert found == {0: 0, 1: 7, 2: 7, 5: 5}
+
+
+def test_what_is_to_be_executed() -> None:
+    candidates = [b"/nowhere/python", os.fsencode(sys.executable)]
+    assert nest._executable(candidates) == sys.executable
+    with pytest.raises(Unfit):
+        nest._executable([b"/nowhere/python"])
+
+
+def test_ranks_and_helpers_have_no_nest() -> None:
+    assert nest.wanted({}, ["python", "a.py"])
+    assert not nest.wanted({"RANK": "0"}, ["python", "a.py"])
+    assert not nest.wanted({}, ["python", "-c", "...", "--multiprocessing-fork"])
+
+
+WORDS = """
+import os
+from headway.launch.warm import kernel
+kernel.name("a name that is far too long")
+kernel.show_words(["one", "two words", ""], {"A": "1"})
+read = lambda name: open(f"/proc/self/{name}").read()
+print(repr(read("comm")), repr(read("cmdline")), repr(read("environ")))
+pid = kernel.hidden_fork()
+if pid == 0:
+    os._exit(0)
+try:
+    os.wait()
+except ChildProcessError:
+    print("hidden")
+print(os.waitpid(pid, 0x40000000)[1])
+"""
+
+
+def test_words_and_a_hidden_child() -> None:
+    done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        r"'a name that is \n' 'one\x00two words\x00\x00' 'A=1\x00'",
+        "hidden",
+        "0",
+    ]

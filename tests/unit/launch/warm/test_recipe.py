@@ -1,0 +1,98 @@
+"""What to import, from the journals of an earlier attempt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.launch.warm.recipe import (
+    MEMORY,
+    Memory,
+    Recipe,
+    combine,
+    find,
+    is_small,
+    small,
+    unfold,
+)
+from headway.probe.imported import fold
+
+NAMES = ["torch", "torch._C", "torch.nn", "torch.nn.modules", "torch.nn.modules.x", "torch.fx", "a"]
+
+
+def test_names_are_shortened_and_told_again() -> None:
+    folded = list(fold(NAMES))
+    assert folded == ["torch", "torch._C", ".nn", ".nn.modules", ".modules.x", "torch.fx", "a"]
+    assert list(unfold(folded)) == NAMES
+
+
+def journal(folder: Path, name: str, head: dict[str, Any], **event: Any) -> None:
+    (folder / "journal").mkdir(exist_ok=True)
+    lines: list[dict[str, Any]] = [{"ev": "head", "host": "h", **head}, {"ev": "steps", "t": 1}]
+    if event:
+        lines.append({"ev": "imported", "t": 1, **event})
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (folder / "journal" / f"{name}.jsonl").write_text(text)
+
+
+def test_nothing_is_known_before_an_attempt_has_told(tmp_path: Path) -> None:
+    assert find(tmp_path, "h") is None
+    journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1})
+    assert find(tmp_path, "h") is None
+
+
+def test_the_newest_launch_counts_and_ranks_come_first(tmp_path: Path) -> None:
+    journal(tmp_path, "h-1-1", {"launch": "old", "wall": 1}, modules=["stale"])
+    journal(
+        tmp_path, "h-2-1", {"launch": "new", "wall": 2, "rank": None}, modules=["agent", "torch"]
+    )
+    for rank in range(2):
+        head = {"launch": "new", "wall": 3, "rank": rank, "local_rank": rank}
+        told = {"modules": ["torch", ".x"], "main": "/m.py", "file": "1"} if rank == 0 else {}
+        journal(tmp_path, f"h-{3 + rank}-1", head, **told)
+    found = find(tmp_path, "h")
+    assert found == Recipe(
+        modules=["torch", ".x", "agent"], mains={"/m.py": "1"}, ranked=True, workers=2
+    )
+
+
+def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
+    journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1}, modules=["torch"])
+    (tmp_path / "journal" / "h-2-1.jsonl").write_text('{"ev":"head"')
+    (tmp_path / "journal" / "h-3-1.jsonl").write_text("")
+    found = find(tmp_path, "h")
+    assert found is not None and found.modules == ["torch"]
+
+
+@pytest.mark.parametrize(
+    ("values", "preset", "mains"),
+    [
+        (["1", "1"], {"A": "1"}, {"/m.py": "i"}),
+        (["1", "2"], {}, {}),  # each rank sets it differently
+        ([None, None], {}, {}),  # a secret, or taken away
+    ],
+)
+def test_what_scripts_set(
+    values: list[str | None], preset: dict[str, str], mains: dict[str, str]
+) -> None:
+    told = [({}, {"set": {"A": value}, "main": "/m.py", "file": "i"}) for value in values]
+    found = combine(told)
+    assert (found.preset, found.mains) == (preset, mains)
+
+
+def test_a_smaller_recipe() -> None:
+    found = Recipe(modules=["json", "torch", "torch.nn", "wandb", "wandb.sdk"])
+    assert small(found) == ["json", "torch", "torch.nn"]
+    assert not is_small(found)
+
+
+def test_memory(tmp_path: Path) -> None:
+    assert Memory.read(tmp_path) == Memory()
+    Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5).write(tmp_path)
+    assert Memory.read(tmp_path) == Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5)
+    (tmp_path / MEMORY).write_text("[]")
+    assert Memory.read(tmp_path) == Memory()
+    Memory().write(tmp_path / "gone")  # no error
