@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import headway
 from headway import probe
 from headway.journal.writer import Writer, head, now
 from headway.launch import reap, signals, tree
-from headway.launch.failures import Fact, kernel, read_log
+from headway.launch.failures import Fact, classify, kernel, read_log
 from headway.launch.follow import Followed
 from headway.launch.output import Output
 from headway.launch.target import Target
@@ -92,6 +93,8 @@ class Attempt:
         self.writer.write({"ev": "spawn", "t": started, **words})
         if self.supervised:
             self.watch.on_death.append(self._died)
+            # The rules take a moment to load; a failure should not wait for that.
+            threading.Thread(target=classify, args=((),), daemon=True).start()
         self.watch.start()
         status = self._wait(child)
         ended = now()

@@ -74,7 +74,8 @@ def note_settings() -> None:
 
 def _again(name: str) -> bool:
     module = sys.modules.get(name)
-    spec = getattr(module, "__spec__", None)
+    # Not by getattr: some modules load themselves when they are looked at.
+    spec = getattr(module, "__dict__", {}).get("__spec__")
     if spec is None or spec.name != name or name.partition(".")[0] in NEVER:
         return False
     origin = spec.origin

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
-from headway.launch.failures.recurrence import recurrence
 from headway.launch.failures.verdict import Fact, Other, Verdict
 
-__all__ = ["Fact", "Other", "Verdict", "classify", "failed", "read_log", "recurrence"]
+__all__ = ["Fact", "Other", "Verdict", "classify", "failed", "read_log"]
 
 
 def classify(facts: Iterable[Fact]) -> Verdict:

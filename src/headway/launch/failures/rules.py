@@ -16,6 +16,7 @@ from headway.taxonomy import CATEGORIES
 WENT_ON = 8  # ordinary lines after an error, with another error to come: it ended nothing
 TOGETHER = 5.0  # seconds within which ends of ranks count as one
 NEARLY = 4  # symptoms that weigh this much less count as one with the strongest
+LAUNCHER = 31  # a cascade that weighs this much tells of a death; less, only of its traces
 FATAL = 32  # a symptom that weighs less may be a word in passing
 # What was seen beside the cause can be.
 ROLES = ("symptom", "cascade", "other", "survived")
@@ -49,7 +50,7 @@ def failed(facts: Iterable[Fact]) -> bool:
 
 def _fatal(found: Finding) -> bool:
     if found.role == "cascade":
-        return found.id == "launcher"
+        return found.weight >= LAUNCHER
     return found.role in ("root", "exit") or (found.role == "symptom" and found.weight >= FATAL)
 
 
@@ -175,14 +176,15 @@ def _by_symptoms(
     dead: Sequence[Finding], found: Sequence[Finding], facts: Sequence[Fact]
 ) -> Verdict:
     symptoms = [one for one in dead if one.role == "symptom"]
-    death = _first_death(facts)
-    no_oom = any(one.id == "no_oom" for one in found)
     strongest = max((one.weight for one in symptoms), default=0)
+    told = [one for one in symptoms if one.weight > FATAL and one.id != "aborted"]
+    death = _first_death(facts, {one.fact.rank for one in told})
     if death is not None and strongest < SPECIFIC:
         code = code_of(death) or 0
         number = codes.signal_of(code)
-        told = [one for one in symptoms if one.weight > FATAL and one.id != "aborted"]
-        if number == 9 or (number in _CRASHES and number != 6) or not told:
+        silent = death.rank is not None and death.rank not in {one.fact.rank for one in told}
+        if silent or number == 9 or number in _CRASHES - {6} or not told:
+            no_oom = any(one.id == "no_oom" for one in found)
             return _of_code(death, code, no_oom, found)
     if symptoms:
         first = _first([one for one in symptoms if one.weight >= strongest - NEARLY])
@@ -192,15 +194,19 @@ def _by_symptoms(
     return _nothing(found)
 
 
-def _first_death(facts: Sequence[Fact]) -> Fact | None:
-    """The exit that tells most: of the first ones, a signal that no launcher sends."""
+def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | None:
+    """The exit that tells most: of the first ones, a signal that no launcher sends.
+
+    Then that of a rank which does not complain of another's end.
+    """
     dead = [(code, fact) for fact in facts if (code := code_of(fact)) and not fact.survived]
     times = [fact.at for _, fact in dead if fact.at is not None]
     if times:  # what ends long after the first was ended by its launcher
         dead = [one for one in dead if (one[1].at or 0.0) <= min(times) + TOGETHER]
     own = [one for one in dead if codes.signal_of(one[0]) not in (15, 2, 1)]
     signalled = [one for one in own if codes.signal_of(one[0]) is not None]
-    for group in (signalled, own, dead):
+    silent = [one for one in own if one[1].rank is not None and one[1].rank not in complaining]
+    for group in (signalled, silent, own, dead):
         if group:
             return min(group, key=lambda one: (one[1].at or 0.0, one[1].line))[1]
     return None

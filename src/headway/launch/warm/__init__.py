@@ -6,6 +6,7 @@ docs/warm.md says what is different in such a process.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,9 +99,10 @@ class Warm:
 
     def ready(self, wait_s: float = 0) -> bool:
         """Whether it can fork; waits so long for it."""
-        if self._zygote is not None and self.kit is None:
+        until = time.monotonic() + wait_s
+        while self._zygote is not None and self.kit is None:
             try:
-                self._hear(self._zygote, self._zygote.hear(wait_s))
+                self._hear(self._zygote, self._zygote.hear(until - time.monotonic()))
             except TimeoutError:
                 return False
         return self.kit is not None
@@ -122,6 +124,7 @@ class Warm:
         if not told["fault"]:
             self.kit = Kit(**told["kit"])
         elif not recipe.is_small(self._recipe):
+            self._note(f"fewer imports are made ahead: {told['fault']}")
             self._end()
             self._start(replace(self._recipe, modules=recipe.small(self._recipe)))
         else:

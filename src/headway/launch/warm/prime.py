@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 # function -> a module that is loaded only where the job will ask, as its last attempt did
@@ -18,14 +20,14 @@ ANSWERS = {
     "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
     # Compiles and loads a few lines of C++.
-    "torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch._inductor.cpp_builder",
+    "torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension",
 }
 ON_THE_HOST = "torch._inductor.cpu_vec_isa"  # not for a job that compiles for a GPU
 
 
 def prime() -> None:
     """Work them out, where the job will ask."""
-    inspect.getmodule(sys._getframe())  # it looks at the files of all modules
+    _fill_inspect()
     torch = sys.modules.get("torch")
     gpu = torch is not None and torch.cuda.is_available()
     with _no_metrics():
@@ -35,6 +37,21 @@ def prime() -> None:
                 with contextlib.suppress(Exception):
                     call: Callable[[], Any] = getattr(importlib.import_module(module), function)
                     call()
+
+
+def _fill_inspect() -> None:
+    """inspect.stack(), which torchrun calls at each rendezvous, first looks at the files of all
+    modules. Modules that load themselves when they are looked at are left alone here."""
+    files: Any = getattr(inspect, "_filesbymodname", None)
+    modules: Any = getattr(inspect, "modulesbyfile", None)
+    if not isinstance(files, dict) or not isinstance(modules, dict):
+        return
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(path, str) and type(module) is ModuleType:
+            files[name] = path
+            for known in (inspect.getabsfile(module), os.path.realpath(path)):
+                modules[known] = module.__name__
 
 
 @contextlib.contextmanager

@@ -167,3 +167,10 @@ def test_a_source_that_is_not_known() -> None:
 
 def test_a_warning_alone_is_no_failure() -> None:
     assert not failed([Fact(source="log", text="Connection reset by peer", level="warning")])
+
+
+def test_an_exit_without_a_word_explains_what_others_complain_of() -> None:
+    lost = raised("RuntimeError: Connection closed by peer [127.0.0.1]:31133", rank=0)
+    verdict = classify([lost, exit_(1, rank=0), exit_(3, rank=1)])
+    assert (verdict.category, verdict.rank) == ("unknown", 1)
+    assert classify([lost, exit_(1, rank=0)]).category == "network"

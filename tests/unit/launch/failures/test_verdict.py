@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from headway.launch.failures import Fact, Verdict, classify, recurrence
+from headway.launch.failures import Fact, Verdict, classify
 from headway.launch.failures.verdict import fingerprint
 
 
@@ -33,15 +31,3 @@ def test_what_varies_does_not_count(one: str, other: str) -> None:
 def test_another_cause_has_another_fingerprint() -> None:
     assert verdict("KeyError: 'a'").fingerprint != verdict("KeyError: 'b'").fingerprint
     assert verdict("KeyError: 'a'").fingerprint != verdict("ValueError: 'a'").fingerprint
-
-
-def test_recurrence() -> None:
-    first = verdict("KeyError: 'a'", "n1")
-    other = verdict("ValueError: b", "n1")
-    assert recurrence(first, 100, []) == ""
-    assert recurrence(first, 100, [(first, 100, "n2")]) == "same_step"
-    assert recurrence(first, 100, [(first, 90, "n1")]) == "same_node"
-    assert recurrence(first, 100, [(first, 90, "n2")]) == ""
-    assert recurrence(first, 100, [(other, 100, "n1")]) == ""
-    assert recurrence(first, None, [(first, None, None)]) == ""
-    assert recurrence(replace(first, node=None), 5, [(first, 6, None)]) == ""
