@@ -6,6 +6,7 @@ python benchmarks/warm_start.py [--runs 5] [--only tiny] [--keep]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from headway.launch.attempt import BOOT
 from headway.launch.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[1]
-TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 DLRM = str(ROOT / "examples" / "dlrm" / "train.py")
 TINY = """
 import os, sys
@@ -31,30 +32,32 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+model.to(device)
 if "RANK" in os.environ:
-    dist.init_process_group("gloo")
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     model = DDP(model)
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(5):
-    model(torch.randn(8, 64)).sum().backward()
+    model(torch.randn(8, 64, device=device)).sum().backward()
     optimizer.step()
 if dist.is_initialized():
     dist.destroy_process_group()
 """
-TWO = [TORCHRUN, "--standalone", "--nproc-per-node", "2"]
 LITTLE = ["--steps", "3", "--save-every", "0", "--no-export", "--rows", "1000"]
 
 
-def cases(folder: Path) -> dict[str, list[str]]:
+def cases(folder: Path, ranks: int) -> dict[str, list[str]]:
+    all_ranks = [*TORCHRUN, "--standalone", "--nproc-per-node", str(ranks)]
     tiny = folder / "tiny.py"
     tiny.write_text(TINY)
     dlrm = [DLRM, *LITTLE, "--checkpoint-dir", str(folder / "checkpoints")]
     return {
         "tiny, one process": [sys.executable, str(tiny)],
-        "tiny, torchrun with 2 ranks": [*TWO, str(tiny)],
+        f"tiny, torchrun with {ranks} ranks": [*all_ranks, str(tiny)],
         "dlrm compiled, one process": [sys.executable, *dlrm],
-        "dlrm compiled, torchrun with 2 ranks": [*TWO, *dlrm],
+        f"dlrm compiled, torchrun with {ranks} ranks": [*all_ranks, *dlrm],
     }
 
 
@@ -84,17 +87,17 @@ def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
     warm = Warm(run, command, environment(run, "warm", cache), notes.append)
     began = time.monotonic_ns()
     warm.prepare()
+    warm.prepare()  # the second call means it, also for one process
     assert warm.ready(120), notes
     prepared = (time.monotonic_ns() - began) / 1e9
+    state = look_at(next(iter(warm.pids())))
     nothing = os.open(os.devnull, os.O_WRONLY)
     for index in range(runs):
         time.sleep(4)  # for the spares
         launch, began = f"warm{index}", time.monotonic_ns()
         env = environment(run, launch, cache)
         options = {"stdout": nothing, "stderr": nothing}
-        child = warm.spawn(
-            command, env, own_group=True, pdeathsig=signal.SIGTERM, **options
-        )
+        child = warm.spawn(command, env, own_group=True, pdeathsig=signal.SIGTERM, **options)
         assert child is not None, notes
         while child.poll() is None:
             time.sleep(0.005)
@@ -103,6 +106,7 @@ def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
     warm.close()
     return {
         "zygote": prepared,
+        "state": state,
         "left_out": warm.memory.left_out,
         "notes": notes + told_notes(run),
         **{how: middle(rows) for how, rows in found.items()},
@@ -148,20 +152,32 @@ def since(began: int, t: int) -> float:
 
 
 def told_notes(run: Path) -> list[str]:
-    lines = (line for path in (run / "journal").glob("*.jsonl") for line in open(path))
-    return sorted({json.loads(line)["text"] for line in lines if '"ev":"note"' in line})
+    texts = (path.read_text() for path in (run / "journal").glob("*.jsonl"))
+    lines = (line for text in texts for line in text.splitlines() if '"ev":"note"' in line)
+    return sorted({json.loads(line)["text"] for line in lines})
+
+
+def look_at(pid: int) -> dict[str, Any]:
+    """Threads of a process, and the devices that it has open."""
+    links = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(fd))
+    devices = sorted({link for link in links if link.startswith("/dev/nv")})
+    return {"threads": len(os.listdir(f"/proc/{pid}/task")), "devices": devices}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results")
     args = parser.parse_args()
     rows = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for index, (case, command) in enumerate(cases(folder).items()):
+        for index, (case, command) in enumerate(cases(folder, args.ranks).items()):
             if args.only not in case:
                 continue
             rows[case] = found = measure(folder / str(index), command, args.runs)
@@ -169,7 +185,8 @@ def main() -> None:
             print(f"{case}: cold {cold:.0f} ms, warm {warm:.0f} ms, 1/{cold / warm:.1f}")
             for how in ("cold", "warm"):
                 print("   ", how, {key: round(value) for key, value in found[how].items()})
-            print("    zygote", round(found["zygote"], 2), "s", found["left_out"], found["notes"])
+            print("    zygote", round(found["zygote"], 2), "s", found["state"], found["left_out"])
+            print("    notes", found["notes"], flush=True)
     if args.keep:
         keep("warm_start", {"rows": rows})
 

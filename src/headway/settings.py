@@ -32,6 +32,7 @@ class Settings:
     restarts: int = 0  # how often a failed command may be started again
     warm: bool = False  # fork restarts from a process that has imported everything already
     hang_watch: bool = True  # notice that no step is made, and end it where it may be restarted
+    hang_after: float = 120.0  # seconds without a step that are never a hang
     report: bool = True  # print the summary at the end of a run
 
     @classmethod
@@ -50,8 +51,9 @@ def resolve(
         variable = f"HEADWAY_{field.name.upper()}"
         if flags.get(field.name) is not None:
             value = flags[field.name]
-            if type(value) is int and value < 0:
-                raise UsageError(f"--{field.name} is {value}, but it must be 0 or more")
+            if type(value) in (int, float) and value < 0:
+                flag = field.name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}, but it must be 0 or more")
             out[field.name] = (value, "flag")
         elif variable in env:
             out[field.name] = (_parse(field.type, env[variable], variable), variable)
@@ -70,6 +72,11 @@ def _parse(kind: Any, text: str, where: str) -> Any:
         if not text.isdecimal():
             raise UsageError(f"{where} is {text!r}, but it must be a whole number from 0 on")
         return int(text)
+    if kind == "float":
+        try:
+            return float(text)
+        except ValueError:
+            raise UsageError(f"{where} is {text!r}, but it must be a number") from None
     if kind != "bool":
         return text
     if text.lower() in ("1", "true", "yes", "on"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from .conftest import BIN, quiet_env
 
 # Ten steps between saves; what goes wrong, and when, is in its arguments: kind, rank, step, once.
 JOB = """
-import os, signal, subprocess, sys, time, torch, torch.distributed as dist
+import os, shutil, signal, subprocess, sys, time, torch, torch.distributed as dist
 kind, who, at, often = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ranked = "RANK" in os.environ
 if ranked:
@@ -41,6 +42,7 @@ def fault():
     if kind == "stop": os.kill(os.getpid(), signal.SIGSTOP)
     if kind == "bug": raise KeyError("no such column")
     if kind == "reset": raise ConnectionResetError(104, "Connection reset by peer")
+    if kind == "vanish": shutil.rmtree("run"); sys.exit(7)
     if kind == "ecc": raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
     if kind == "daemon":
         subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -50,14 +52,18 @@ for step in range(done + 1, 61):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     time.sleep(0.01)
-    if step % 10 == 0 and kind != "loop":
+    if step % 10 == 0 and (kind != "loop" or step <= 10):
         if rank == 0:
             torch.save(step, "new.pt"); os.replace("new.pt", "last.pt")
         if ranked:
             dist.barrier()
     if rank == who and step == at + (os.path.getsize("tries") if kind == "loop" else 0):
         fault()
-if ranked:
+if kind == "early" and rank == who:
+    os._exit(0)
+if kind == "early":
+    time.sleep(3)
+elif ranked:
     dist.destroy_process_group()
 """
 TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "job.py")
@@ -168,7 +174,7 @@ def test_the_same_step_again_is_data_or_code(job: Job) -> None:
 def test_a_crash_loop_stops(job: Job) -> None:
     assert job.run(*PYTHON, "loop", "0", "25", "always", restarts=20) == 137
     assert "3 attempts in a row added no durable step" in job.output
-    assert [outcome for outcome, _ in job.outcomes] == ["failed"] * 3
+    assert job.outcomes == [("failed", None)] + [("failed", 10)] * 3
     balanced(job)
 
 
@@ -230,6 +236,78 @@ def test_a_rank_may_save_as_long_as_the_scheduler_lets_it(job: Job) -> None:
     job.finish()
     assert (job.folder / "saved").exists(), job.output
     assert job.outcomes == [("preempted", None)], job.output
+
+
+def test_a_rank_that_leaves_early_is_no_death(job: Job) -> None:
+    assert job.run(*TORCHRUN, "early", "1", "0", "once") == 0, job.output
+    assert job.outcomes == [("completed", None)]
+
+
+def test_a_save_and_exit_0_when_told_is_a_preemption(job: Job) -> None:
+    job.start(
+        "sh", "-c", "trap 'sleep 1; exit 0' TERM; touch last.pt; while true; do sleep 0.1; done"
+    )
+    until = time.monotonic() + 60
+    while not (job.folder / "last.pt").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.finish() == 0
+    assert job.outcomes == [("preempted", None)], job.output
+    assert "preemption, the launcher was sent SIGTERM; stopped" in job.output
+
+
+def test_what_outlives_a_good_end_is_left_alone(job: Job) -> None:
+    assert job.run("sh", "-c", "(sleep 2; touch uploaded) & exit 0") == 0
+    until = time.monotonic() + 20
+    while not (job.folder / "uploaded").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_run_folder_that_vanishes_costs_neither_exit_code_nor_restart(job: Job) -> None:
+    assert job.run(*PYTHON, "vanish", "0", "25", "always", restarts=1) == 7, job.output
+    assert "internal fault" not in job.output
+
+
+def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
+    """Started again at once, it ends what was left, joins the run and asks for no other node."""
+    env = {**os.environ, **quiet_env(job.folder), "HEADWAY_RUN": "night"}
+    script = "trap '' TERM; while [ ! -e end ]; do sleep 0.1; done"
+    command = [str(BIN / "headway"), "run", "--restarts", "2", "--", "sh", "-c", script]
+    first = subprocess.Popen(command, cwd=job.folder, env=env, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (left := spawned(job.folder / "headway/night/journal")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.3)  # the shell has set its trap
+    first.kill()
+    first.wait()
+    assert os.path.exists(f"/proc/{left[0]}")
+    second = subprocess.Popen(
+        command,
+        cwd=job.folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while len(spawned(job.folder / "headway/night/journal")) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{left[0]}")
+    (job.folder / "end").touch()
+    output = second.communicate(timeout=60)[0]
+    assert second.returncode == 0, output
+    assert "a killed launcher left behind" in output
+    assert len(load(job.folder / "headway" / "night").ledger.attempts) == 2
+
+
+def spawned(journal: Path) -> list[int]:
+    """The processes that launchers have started, in order."""
+    texts = [path.read_text() for path in sorted(journal.glob("launcher-*.jsonl"))]
+    events = [json.loads(line) for text in texts for line in text.splitlines()]
+    return [event["pid"] for event in events if event["ev"] == "spawn"]
 
 
 def test_a_job_that_is_well_is_left_alone(job: Job) -> None:

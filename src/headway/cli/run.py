@@ -43,6 +43,9 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument(
         "--warm", action="store_true", default=None, help="fork restarts, with imports done"
     )
+    parser.add_argument(
+        "--hang-after", type=float, metavar="S", help="no shorter silence is a hang; 120"
+    )
     parser.add_argument("--no-hang-watch", action="store_true", help="let it stand still")
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
@@ -65,12 +68,14 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         restarts=args.restarts,
         warm=args.warm,
+        hang_after=args.hang_after,
         hang_watch=False if args.no_hang_watch else None,
         report=False if args.no_report else None,
     )
     options = supervise.Options(
         restarts=settings.restarts,
         hang_watch=settings.hang_watch,
+        hang_after=settings.hang_after,
         warm=settings.warm,
         chaos=None if args.chaos is None else read_plan(args.chaos),
     )

@@ -113,6 +113,14 @@ def boot_id() -> str:
         return f"host:{socket.gethostname()}"
 
 
+def pid_space() -> int | None:
+    """In which space of process numbers this process lives: containers have their own."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+
+
 def process_begin(entered: int | None = None) -> int:
     """When the kernel started this process, on the journal's clock: to 10 ms, and never early.
 
@@ -145,6 +153,7 @@ def head(role: str, entered: int | None = None, **fields: Any) -> dict[str, Any]
         "boot": boot_id(),
         "host": os.uname().nodename,
         "pid": os.getpid(),
+        "pids": pid_space(),
         "ppid": os.getppid(),
         "begin": process_begin(entered),
         "python": sys.version.split()[0],

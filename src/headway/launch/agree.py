@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from headway.journal.writer import boot_id
 from headway.launch.together import FRESH_S
 
 Ended = dict[str, Any]
@@ -29,10 +30,29 @@ class Agreement:
         self.launch = launch
         self.me = f"{host}-{pid}"
         self._member = self._path("member", self.me)
-        self._member.touch()
+        self._member.write_text(_birth(pid))
+        self._forget_dead()
 
     def _path(self, kind: str, *rest: object) -> Path:
         return self.journal / "-".join([f".{kind}", self.launch, *map(str, rest)])
+
+    def _forget_dead(self) -> None:
+        """Members of this host that were killed: whoever starts again takes their place."""
+        host = self.me.rpartition("-")[0]
+        for member in self.members(os.listdir(self.journal)) - {self.me}:
+            theirs, _, pid = member.rpartition("-")
+            path = self._path("member", member)
+            with contextlib.suppress(OSError):
+                if theirs == host and path.read_text() not in ("", _birth(int(pid))):
+                    path.unlink()
+
+    def lost(self, names: Iterable[str]) -> set[str]:
+        """Members that have not been heard of for a while."""
+        return {m for m in self.members(names) - {self.me} if self._stale(m)}
+
+    def past(self) -> list[dict[str, Any]]:
+        """What was agreed on before, for a supervisor that comes late."""
+        return [self._read(self._path("decision", n).name) for n in range(self.attempt())]
 
     def alive(self) -> None:
         """This supervisor lives; told every few seconds."""
@@ -53,7 +73,9 @@ class Agreement:
         """Whether this attempt has failed for another member already."""
         prefix = self._path("ended", attempt).name + "-"
         others = {name for name in names if name.startswith(prefix)} - {prefix + self.me}
-        return any(not ended.get("done") for ended in map(self._read, others))
+        said = [ended for ended in map(self._read, others) if ended]
+        # Who was told to stop has ended in order; this one will be told too, or notice itself.
+        return any(not ended.get("done") and ended.get("told") is None for ended in said)
 
     def all_late(self, attempt: int, late: bool, names: Iterable[str]) -> bool:
         """Tell the others whether this node makes no step; whether none of them does."""
@@ -77,16 +99,23 @@ class Agreement:
         mine: Ended,
         decide: Callable[[dict[str, Ended], set[str]], Agreed],
         waiting: Callable[[int], object] = lambda missing: None,
+        told_to_stop: Callable[[], int | None] = lambda: None,
     ) -> Agreed:
         """Say how the attempt ended here, and learn what all do now.
 
         `decide` gets what each member said, and the members that are gone; it runs in one of the
-        supervisors only. `waiting` is told how many are still to come, every few seconds.
+        supervisors only. `waiting` is told once how many are still to come; `told_to_stop` is
+        asked all the while.
         """
         self._write(self._path("ended", attempt, self.me), mine)
         decision = self._path("decision", attempt)
-        since = told = time.monotonic()
+        since = time.monotonic()
+        said_so = False
         while True:
+            number = told_to_stop()
+            if number is not None and mine.get("told") is None:
+                mine = {**mine, "told": number, "done": False}
+                self._write(self._path("ended", attempt, self.me), mine)
             if decision.exists():
                 agreed = self._read(decision.name)
                 if agreed:
@@ -100,8 +129,8 @@ class Agreement:
                 heard = {member: ended for member, ended in said.items() if ended}
                 self._write(decision, decide(heard, gone), exclusive=True)
                 continue
-            if time.monotonic() - told > 5.0:
-                told = time.monotonic()
+            if time.monotonic() - since > 5.0 and not said_so:
+                said_so = True
                 waiting(len(missing - gone))
             time.sleep(0.01 if time.monotonic() - since < 1.0 else 0.1)
 
@@ -120,8 +149,8 @@ class Agreement:
         """Not heard of for a while, by the file system's clock."""
         self.alive()
         try:
-            theirs = self._path("member", member).stat().st_mtime
-            return self._member.stat().st_mtime - theirs > FRESH_S
+            theirs = _changed(self._path("member", member))
+            return _changed(self._member) - theirs > FRESH_S
         except OSError:
             return True
 
@@ -147,3 +176,18 @@ class Agreement:
                 file.write(json.dumps(content))
         finally:
             aside.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> float:
+    """When a file was last touched. Opened, as NFS may answer a plain stat from memory."""
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_mtime
+
+
+def _birth(pid: int) -> str:
+    """Which process has this number now: its boot and its start."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return f"{boot_id()} {file.read().rpartition(b')')[2].split()[19].decode()}"
+    except (OSError, IndexError):
+        return "-"

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import headway
 from headway import probe
 from headway.journal.writer import Writer, head, now
 from headway.launch import reap, signals, tree
-from headway.launch.failures import Fact, classify, kernel, read_log
+from headway.launch.evidence import Evidence
+from headway.launch.failures import Fact, classify
 from headway.launch.follow import Followed
 from headway.launch.output import Output
 from headway.launch.target import Target
@@ -47,9 +48,14 @@ class Ended:
 
     status: int
     facts: list[Fact]
-    ranks: list[Followed]
+    lives: list[list[Followed]]  # the ranks, by torchrun's own restarts
     signal: int | None = None  # the first signal to stop that the launcher was sent
     left: list[int] = field(default_factory=list)  # processes that could not be ended
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a step was made."""
+        return any(rank.pulse().steps for ranks in self.lives for rank in ranks)
 
 
 class Attempt:
@@ -60,35 +66,34 @@ class Attempt:
         self.number = number
         self.supervised = supervised
         self.launch = target.launch if number == 0 else f"{target.launch}.{number}"
-        self.node = os.uname().nodename
-        name = f"launcher-{self.launch}-{self.node}-{os.getpid()}.jsonl"
+        name = f"launcher-{self.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
         self.writer = Writer(str(target.journal / name), os.getpid())
         first = head("launcher", launch=self.launch, index=target.index + number)
         # The first attempt begins with this process and its allocation, a later one now.
         told = _scheduler(os.environ) if number == 0 else {"begin": first["t"]}
         self.writer.write({**first, **told, "fs": self.writer.file_clock()})
+        self.output = Output(through_pipe=supervised)
         self.watch = Watch(target.journal, self.launch, self.writer)
-        self.facts: list[Fact] = []  # told by those that watch: a hang, a fault
+        self.evidence = Evidence(self.watch, self.output)
         self.would_restart: Callable[[list[Fact]], bool] = lambda facts: False
         self.on_wake: list[Callable[[], None]] = []  # about once a second, in the main thread
         self.spare: Callable[[], set[int]] = set  # processes that belong to the launcher
         self.env_extra: dict[str, str] = {}  # for this attempt alone
+        self.told_to_stop: int | None = None  # the first signal of that kind
         self._doomed = ""
-        self._signal: int | None = None
+        self._pids: set[int] = set()  # everything that was seen below the launcher
         self._began = time.time()
-        self._kernel = kernel.snapshot()
-        self._output = Output(through_pipe=supervised)
 
     def run(self, command: Sequence[str], spawn: Callable[..., Process | None]) -> Ended:
         """Run it to its end; `spawn` may start it in its own way."""
         started = now()
         env = {**environment(self.target, self.launch), **self.env_extra}
-        child = spawn(command, env, self._output.stdout, self._output.stderr)
-        if child is None:
-            child = start(command, env, self._output.stdout, self._output.stderr)
-        self._output.started()
         if STORE not in os.environ and any("max-restarts" in w.replace("_", "-") for w in command):
             self.writer.write({"ev": "note", "t": started, "hook": "torchrun", "text": STORE_NOTE})
+        child = spawn(command, env, self.output.stdout, self.output.stderr)
+        if child is None:
+            child = start(command, env, self.output.stdout, self.output.stderr)
+        self.output.started()
         words = {"pid": child.pid, "command": list(command)}
         self.writer.write({"ev": "spawn", "t": started, **words})
         if self.supervised:
@@ -98,34 +103,44 @@ class Attempt:
         self.watch.start()
         status = self._wait(child)
         ended = now()
+        self.hear()
         left: list[int] = []
-        if self.supervised:
-            left = reap.clear(self.spare(), grace_s=0.5)
-            reap.sweep_shared_memory(self._began)
-        self._output.finish()
+        if self.supervised and status and self.told_to_stop is None:
+            left = self._clear()
+        self.output.finish()
         self.watch.finish()
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return Ended(
             status=status,
-            facts=self._all_facts(status),
-            ranks=self.watch.ranks(),
-            signal=self._signal,
+            facts=self.evidence.all(status, self.told_to_stop, self._pids),
+            lives=self.watch.lives(),
+            signal=self.told_to_stop,
             left=left,
         )
 
     def doom(self, why: str) -> None:
-        """The attempt is lost: end it now. May be called from any thread."""
-        if not self._doomed:
+        """The attempt is lost: end it now. May be called from any thread.
+
+        Not once it was told to stop: then it ends by itself, in the time its scheduler gives it.
+        """
+        if not self._doomed and self.told_to_stop is None:
             self._doomed = why
             os.kill(os.getpid(), signal.SIGCHLD)  # wakes `_wait`
 
+    def hear(self) -> int | None:
+        """Signals that came while nobody waited for them; the first one to stop, if any."""
+        while (taken := signals.take(0)) is not None:
+            self._note(*taken[:2])
+        return self.told_to_stop
+
+    def _note(self, number: signal.Signals, sender: int) -> None:
+        if number in signals.STOPPING:
+            self.told_to_stop = self.told_to_stop or int(number)
+            event = {"ev": "signal", "t": now(), "signal": int(number), "from": sender}
+            self.writer.write(event)
+
     def _died(self, process: Followed) -> None:
-        if (
-            process.fatal
-            and not process.clean
-            and self._signal is None
-            and self.would_restart(self._known())
-        ):
+        if process.fatal and process.failing and self.would_restart(self.evidence.known()):
             self.doom(f"rank {process.rank} died")
 
     def _wait(self, child: Process) -> int:
@@ -135,79 +150,37 @@ class Attempt:
             if status is not None:
                 return status
             if self.supervised:
-                reap.collect({child.pid, *self.spare()})
+                seen = tree.processes()
+                self._pids |= tree.below(os.getpid(), seen)
+                reap.collect({child.pid, *self.spare()}, seen)
             if self._doomed:
                 return self._end(child)
             for call in self.on_wake:
                 call()
             taken = signals.take(1.0)
-            if taken is None:
-                continue
-            number, sender, has_it = taken
-            if number in signals.STOPPING:
-                self._signal = self._signal or int(number)
-                event = {"ev": "signal", "t": now(), "signal": int(number), "from": sender}
-                self.writer.write(event)
-            if not has_it:
-                signals.pass_on(number, child.pid, self.watch.recording())
+            if taken is not None:
+                number, sender, has_it = taken
+                self._note(number, sender)
+                if not has_it:
+                    signals.pass_on(number, child.pid, self.watch.recording())
 
     def _end(self, child: Process) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
+        self.evidence.ended_by_us = now()
         ranks = {rank.pid for rank in self.watch.ranks() if rank.died is None}
-        reap.end(ranks, GRACE_S)
+        reap.end(ranks or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
-        tree.wait_gone([child.pid], 60.0)
         while (status := child.poll()) is None:
             time.sleep(0.001)
         return status
 
-    def _all_facts(self, status: int) -> list[Fact]:
-        facts = self._known()
-        facts += kernel.since(self._kernel)
-        with self._output.text() as log:
-            facts += read_log(log, node=self.node)
-        if not self._doomed:
-            facts.append(self.fact("exit", code=status, at=now()))
-        if self._signal is not None:
-            name = signal.Signals(self._signal).name
-            facts.append(self.fact("signal", text=f"the launcher was sent {name}"))
-        return facts
-
-    def _known(self) -> list[Fact]:
-        """What the journals of this host and the watch tell, in a moment."""
-        found = list(self.facts)
-        codes: dict[int, int] = {}
-        for process in list(self.watch.processes.values()):
-            for failure in process.failed:
-                codes.setdefault(failure["pid"], failure["code"])
-        ranks = self.watch.ranks()
-        alone = 0 if len(ranks) == 1 else None  # what the ledger calls a rank without a number
-        for process in ranks:
-            rank = alone if process.rank is None else process.rank
-            about: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
-            for error in process.errors:
-                text = f"{error.get('type')}: {error.get('message')}"
-                found.append(self.fact("exception", text=text, at=error["t"], **about))
-            code = codes.get(process.pid, process.code)
-            if process.died is not None and code and not process.errors:
-                found.append(self.fact("exit", code=code, at=process.died, **about))
-        return found
-
-    def fact(
-        self,
-        source: str,
-        *,
-        text: str = "",
-        code: int | None = None,
-        rank: int | None = None,
-        node: str | None = None,
-        at: int | None = None,
-    ) -> Fact:
-        """A fact of this node unless another is named; `at` is a time of this journal's clock."""
-        node = node or self.node
-        seconds = None if at is None or node != self.node else time.time() - (now() - at) / 1e9
-        return Fact(source=source, text=text, code=code, rank=rank, node=node, at=seconds)
+    def _clear(self) -> list[int]:
+        """Everything that the dead attempt leaves behind; the processes that would not go."""
+        self._pids |= tree.below(os.getpid())
+        left = reap.clear(self.spare(), grace_s=0.5)
+        reap.sweep_shared_memory(self._pids, self._began)
+        return left
 
 
 def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -218,7 +191,7 @@ def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ
         **env,
         "PYTHONPATH": os.pathsep.join(path),
         "HEADWAY_RUN": target.run,
-        probe.ENV_FOLDER: str(target.journal.resolve()),
+        probe.ENV_FOLDER: target.absolute_journal,
         probe.ENV_LAUNCH: launch,
     }
 

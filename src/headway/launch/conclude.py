@@ -15,6 +15,7 @@ from headway.launch.policy import Decision, Past
 DOUBTFUL = frozenset(
     {"user_code", "native_crash", "environment", "hang", "cuda_fault", "compile", "rendezvous"}
 )
+FROM_ABOVE = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
 KEPT = ("category", "owner", "retry", "rank", "node", "evidence", "confidence", "fingerprint")
 
 
@@ -22,7 +23,10 @@ def judge(facts: Sequence[Fact]) -> Verdict:
     """The verdict over the facts of all nodes; a hang that was watched needs no guess."""
     hung = [fact for fact in facts if fact.source == "hang"]
     if not hung:
-        return classify(facts)
+        try:
+            return classify(facts)
+        except Exception as error:  # a fault of ours must not cost the job its restart
+            return _unknown(f"it could not be classified: {type(error).__name__}: {error}")
     hung.sort(key=lambda fact: fact.rank is None)
     return Verdict(
         category="hang",
@@ -34,6 +38,20 @@ def judge(facts: Sequence[Fact]) -> Verdict:
         signature="hang_watch",
         confidence="high",
         fingerprint=f"hang_watch:{hung[0].rank}",
+    )
+
+
+def _unknown(evidence: str) -> Verdict:
+    return Verdict(
+        category="unknown",
+        owner="ambiguous",
+        retry="bounded",
+        rank=None,
+        node=None,
+        evidence=evidence,
+        signature="fault",
+        confidence="low",
+        fingerprint="fault",
     )
 
 
@@ -52,9 +70,32 @@ def lost(node: str) -> Verdict:
     )
 
 
+def stopped(number: int) -> Verdict:
+    """The launcher was told to stop, and nobody says why."""
+    name = signal.Signals(number).name
+    by_user = number == signal.SIGINT
+    return Verdict(
+        category="user_cancel" if by_user else "preemption",
+        owner="user" if by_user else "scheduler",
+        retry="no" if by_user else "yes",
+        rank=None,
+        node=None,
+        evidence=f"the launcher was sent {name}",
+        signature="told_to_stop",
+        confidence="medium",
+        fingerprint=f"told_to_stop:{name}",
+    )
+
+
 def as_event(verdict: Verdict) -> dict[str, Any]:
     """What the journal keeps of it."""
     return {key: getattr(verdict, key) for key in KEPT}
+
+
+def _any(progressed: Sequence[bool | None]) -> bool | None:
+    if any(progressed):
+        return True
+    return None if None in progressed else False
 
 
 def likely(facts: Sequence[Fact], history: Sequence[Past], restarts: int) -> bool:
@@ -73,10 +114,13 @@ def conclude(
     seed: int,
 ) -> dict[str, Any]:
     """`said`: by member, how the attempt ended there; `gone`: nodes that say nothing any more."""
-    if not gone and all(one["done"] for one in said.values()):
+    if all(one["done"] for one in said.values()):
         return {"done": True}
     facts = [Fact(**fact) for one in said.values() for fact in one["facts"]]
-    verdict = lost(gone[0]) if gone else judge(facts)
+    told = [one["told"] for one in said.values() if one["told"] is not None]
+    verdict = lost(gone[0]) if gone and not told else judge(facts)
+    if told and verdict.category not in FROM_ABOVE:
+        verdict = stopped(told[0])
     steps = [one["step"] for one in said.values() if one["step"] is not None]
     past = Past(
         category=verdict.category,
@@ -84,9 +128,8 @@ def conclude(
         fingerprint=verdict.fingerprint,
         step=max(steps, default=None),
         node=verdict.node,
-        progressed=any(one["progressed"] for one in said.values()),
+        progressed=_any([one["progressed"] for one in said.values()]),
     )
-    told = [one["told"] for one in said.values() if one["told"] is not None]
     stillborn = any(one["stillborn"] for one in said.values()) and verdict.category in DOUBTFUL
     if told:
         decision = Decision("stop", f"it was told to stop by {signal.Signals(told[0]).name}")

@@ -24,6 +24,7 @@ class Followed:
         self.errors: list[dict[str, Any]] = []
         self.failed: list[dict[str, Any]] = []  # what an agent says of its workers
         self.saves: list[dict[str, Any]] = []  # durable ones
+        self.told_base: int | None = None  # the step that the loop says it starts from
         self.loads: list[dict[str, Any]] = []
         self.imported = False
         self.stacks: tuple[int, int] | None = None  # signal to ask for them, descriptor they go to
@@ -81,9 +82,9 @@ class Followed:
         return self.restart >= most
 
     @property
-    def clean(self) -> bool:
-        """It came to its own end."""
-        return self.left and not self.errors and self.code in (0, None)
+    def failing(self) -> bool:
+        """It did not come to a good end, as far as that is known."""
+        return bool(self.errors) if self.code is None else self.code != 0
 
     def _take(self, record: dict[str, Any]) -> None:
         kind = record["ev"]
@@ -105,6 +106,11 @@ class Followed:
             self._over(record)
             if record["name"] == LOAD:
                 self.loads.append(record)
+        elif kind == "saving":  # goes on in the background: durable when that is done
+            where = (record.get("path"), record.get("step"))
+            self.saves = [s for s in self.saves if (s.get("path"), s.get("step")) != where]
+        elif kind == "progress" and record.get("step") is not None:
+            self.told_base = int(record["step"])
         elif kind == "error":
             self.errors.append(record)
         elif kind == "worker_failed":

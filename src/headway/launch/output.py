@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import stat
 import threading
 from collections import deque
@@ -63,6 +64,8 @@ class Output:
             while listening and chunk:
                 try:
                     chunk = chunk[os.write(self._fd, chunk) :]
+                except BlockingIOError:
+                    select.select([], [self._fd], [])
                 except OSError:  # nobody listens any more; the job must not block on that
                     listening = False
 
@@ -71,8 +74,8 @@ class Output:
         if self.stderr is not None:
             os.close(self.stderr)
 
-    def finish(self, seconds: float = 1.0) -> None:
-        """The command is gone: take what is still in the pipe."""
+    def finish(self, seconds: float | None = 0.2) -> None:
+        """The command is gone: take what is still in the pipe; None: however long that takes."""
         if self._thread is not None:
             self._thread.join(seconds)
 

@@ -26,7 +26,7 @@ class Past:
     fingerprint: str = ""
     step: int | None = None  # the step it came to
     node: str | None = None
-    progressed: bool = False  # it added a durable step
+    progressed: bool | None = False  # it added a durable step; None if that cannot be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def decide(history: Sequence[Past], restarts: int, *, nodes: int = 1, seed: int 
         return Decision("swap", f"{last.category} hit the node {last.node} again")
     if last.retry == "bounded" and last.step and _same(history, "step") >= 2:
         return Decision("stop", f"the same failure at step {last.step} again: data or code")
-    idle = len(list(takewhile(lambda past: not past.progressed, reversed(history))))
+    idle = len(list(takewhile(lambda past: past.progressed is False, reversed(history))))
     most = BOUNDED if last.retry == "bounded" else PATIENT
     if idle >= most:
         return Decision("stop", f"{idle} attempts in a row added no durable step: a crash loop")

@@ -11,18 +11,16 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headway.launch import tree
 
 PR_SET_CHILD_SUBREAPER = 36
 SHARED = Path("/dev/shm")
-# Names that carry the process that made them; nothing else is touched.
 NAMED_BY_PID = re.compile(
     r"torch_(\d+)_|__KMP_REGISTERED_LIB_(\d+)_|sem\.loky-(\d+)-|mp-(\d+)-|pym-(\d+)-"
 )
-ANONYMOUS = ("psm_", "nccl-", "sem.mp-")
 
 
 def adopt_orphans() -> bool:
@@ -35,11 +33,11 @@ def adopt_orphans() -> bool:
         return False
 
 
-def collect(spare: Iterable[int] = ()) -> None:
+def collect(spare: Iterable[int], seen: Mapping[int, tree.Seen]) -> None:
     """Take the exit status of adopted children that have ended, but not of those in `spare`."""
     kept = set(spare)
-    for pid, seen in tree.processes().items():
-        if seen.state == "Z" and seen.parent == os.getpid() and pid not in kept:
+    for pid, process in seen.items():
+        if process.state == "Z" and process.parent == os.getpid() and pid not in kept:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
@@ -60,7 +58,7 @@ def clear(spare: Iterable[int] = (), *, grace_s: float, limit_s: float = 60.0) -
     end(_mine(spare), grace_s)
     until = time.monotonic() + limit_s
     while True:
-        collect(spare)
+        collect(spare, tree.processes())
         left = tree.alive(_mine(spare))
         if not left or time.monotonic() > until:
             return sorted(left)
@@ -82,30 +80,22 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def sweep_shared_memory(since: float, folder: Path = SHARED) -> list[str]:
-    """Remove what dead processes of this user left in shared memory since then; its names.
+def sweep_shared_memory(pids: Iterable[int], since: float, folder: Path = SHARED) -> list[str]:
+    """Remove what these dead processes left in shared memory since then; its names.
 
-    A name with a process in it goes when that process is dead; one without, of a kind that lives
-    no longer than its job, when no living process has it open or mapped.
+    Only names that carry the process that made them: what another job or container keeps there
+    looks the same otherwise.
     """
-    removed, unsure = [], []
+    dead = {pid for pid in pids if not os.path.exists(f"/proc/{pid}")}
+    removed = []
     for entry in _entries(folder):
+        named = NAMED_BY_PID.match(entry.name)
+        pid = next((int(group) for group in named.groups() if group), 0) if named else 0
+        if pid not in dead:
+            continue
         with contextlib.suppress(OSError):
             found = entry.stat(follow_symlinks=False)
-            if found.st_uid != os.getuid() or max(found.st_ctime, found.st_mtime) < since:
-                continue
-            named = NAMED_BY_PID.match(entry.name)
-            if named:
-                pid = next(int(group) for group in named.groups() if group)
-                if not os.path.exists(f"/proc/{pid}"):
-                    os.unlink(entry.path)
-                    removed.append(entry.name)
-            elif entry.name.startswith(ANONYMOUS):
-                unsure.append(entry)
-    held = _held(folder) if unsure else set()
-    for entry in unsure:
-        if entry.path not in held:
-            with contextlib.suppress(OSError):
+            if found.st_uid == os.getuid() and max(found.st_ctime, found.st_mtime) >= since:
                 os.unlink(entry.path)
                 removed.append(entry.name)
     return sorted(removed)
@@ -119,20 +109,18 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _held(folder: Path) -> set[str]:
-    """Files of the folder that a living process has mapped or open, as far as we may look."""
-    held: set[str] = set()
-    prefix = f"{folder}/"
-    for process in Path("/proc").glob("[0-9]*"):
+def strays(journal: str, launch: str) -> set[int]:
+    """Processes that record into this run for a launch that is over: their launcher was killed."""
+    found = set()
+    ours = f"HEADWAY_DIR={journal}".encode()
+    for pid in tree.processes():
         with contextlib.suppress(OSError):
-            for line in (process / "maps").read_text(errors="replace").splitlines():
-                at = line.find(prefix)
-                if at >= 0:
-                    held.add(line[at:])
-        with contextlib.suppress(OSError):
-            for fd in (process / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = os.readlink(fd)
-                    if target.startswith(prefix):
-                        held.add(target)
-    return held
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                words = file.read().split(b"\0")
+            if ours not in words:
+                continue
+            for word in words:
+                name, _, value = word.partition(b"=")
+                if name == b"HEADWAY_LAUNCH" and value.partition(b".")[0] != launch.encode():
+                    found.add(pid)
+    return found

@@ -31,6 +31,7 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
     before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     try:
         yield

@@ -18,12 +18,14 @@ from headway.launch import conclude, reap, signals, together
 from headway.launch.agree import Agreement
 from headway.launch.attempt import Attempt, Ended, Process, environment
 from headway.launch.chaos import Injector, Plan
-from headway.launch.hang import Hang, HangWatch, Learned
+from headway.launch.hang import FLOOR_S, Hang, HangWatch, Learned
 from headway.launch.policy import SWAP_CODE, Decision, Past
 from headway.launch.progress import Progress
 from headway.launch.target import Target
 from headway.launch.warm import Warm
+from headway.launch.watch import Watch
 
+STRAY_GRACE_S = 5.0
 SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
 
 
@@ -33,6 +35,7 @@ class Options:
 
     restarts: int = 0
     hang_watch: bool = True
+    hang_after: float = FLOOR_S
     warm: bool = False
     chaos: Plan | None = None
 
@@ -75,7 +78,7 @@ class Supervisor:
         self.options = options
         self.say = say
         self.progress = Progress()
-        self.learned = Learned()
+        self.learned = Learned(floor=options.hang_after)
         self.history: list[Past] = []
         self.agreement: Agreement | None = None
         self.warm: Warm | None = None
@@ -85,6 +88,8 @@ class Supervisor:
         if options.restarts:
             host = os.uname().nodename
             self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+            self.history = [Past(**agreed["past"]) for agreed in self.agreement.past()]
+            self._end_strays()
         self.injector = Injector(options.chaos, target) if options.chaos else None
 
     def run(self) -> int:
@@ -96,19 +101,34 @@ class Supervisor:
                 self._warm_up(attempt)
             try:
                 ended = attempt.run(self.command, self._spawn)
+            except OSError as error:  # it was there when the first attempt began
+                self.say(f"headway: {self.command[0]} could not be started: {error.strerror}")
+                return 127
             finally:
                 if self.injector:
                     self.injector.end()
             decision = self._conclude(attempt, ended)
-            told = _pause(decision.wait_s) if decision is not None else None
-            if told is not None:
-                attempt.writer.write({"ev": "signal", "t": now(), "signal": told, "from": 0})
+            told = self._pause(attempt, decision)
             attempt.writer.close()
-            if decision is not None and decision.action == "swap":
-                return SWAP_CODE
-            if decision is None or decision.action == "stop" or told is not None:
-                return ended.status
+            if decision is None or decision.action != "restart" or told:
+                attempt.output.finish(None)
+                return SWAP_CODE if decision and decision.action == "swap" else ended.status
             number += 1
+
+    def _pause(self, attempt: Attempt, decision: Decision | None) -> bool:
+        """Wait as long as was decided; whether a signal to stop came first."""
+        until = time.monotonic() + (decision.wait_s if decision else 0.0)
+        while attempt.hear() is None and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+        return attempt.told_to_stop is not None
+
+    def _end_strays(self) -> None:
+        """A launcher that was killed may have left its job behind, and the job writes on."""
+        left = reap.strays(self.target.absolute_journal, self.target.launch)
+        if left:
+            self.say(f"headway: ending {len(left)} processes that a killed launcher left behind")
+            reap.end(left, STRAY_GRACE_S)
+        (self.target.folder / SWAP_MARKER).unlink(missing_ok=True)
 
     def leave(self) -> None:
         """Nothing more is to come from this node."""
@@ -132,11 +152,16 @@ class Supervisor:
         )
         attempt.watch.on_refresh.append(agreement.alive)
 
-        def ended_elsewhere(watch: Any) -> None:
+        def ended_elsewhere(watch: Watch) -> None:
             if agreement.over_elsewhere(number, watch.names):
                 attempt.doom("it has ended on another node")
 
+        def lost_a_node() -> None:
+            if agreement.lost(attempt.watch.names):
+                attempt.doom("a node is lost")
+
         attempt.watch.each_round.append(ended_elsewhere)
+        attempt.watch.on_refresh.append(lost_a_node)
         return attempt
 
     def _watch_for_hangs(self, attempt: Attempt) -> None:
@@ -148,7 +173,8 @@ class Supervisor:
             if self.agreement is None:
                 self.say(f"headway: hang, {hang.evidence}; stacks of all ranks are in {folder}")
                 return
-            attempt.facts.append(attempt.fact("hang", text=hang.evidence, rank=hang.rank))
+            evidence = attempt.evidence
+            evidence.told.append(evidence.fact("hang", text=hang.evidence, rank=hang.rank))
             attempt.doom("it hangs")
 
         def all_late(late: bool) -> bool:
@@ -157,7 +183,12 @@ class Supervisor:
             return self.agreement.all_late(attempt.number, late, attempt.watch.names)
 
         watch = HangWatch(str(folder), self.learned, tell, all_late)
-        attempt.watch.each_round.append(watch.round)
+
+        def round_(of: Watch) -> None:
+            if attempt.told_to_stop is None:  # a last save may take all the time it is given
+                watch.round(of)
+
+        attempt.watch.each_round.append(round_)
 
     def _warm_up(self, attempt: Attempt) -> None:
         """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""
@@ -209,15 +240,14 @@ class Supervisor:
     def _conclude(self, attempt: Attempt, ended: Ended) -> Decision | None:
         """The verdict and the decision, in the journal and in one line; None if there is none."""
         if self.agreement is None:
-            if ended.status and ended.signal is None:
+            if ended.status:
                 verdict = conclude.as_event(conclude.judge(ended.facts))
                 attempt.writer.write({"ev": "verdict", "t": now(), **verdict})
             return None
         agreed = self._agree(self.agreement, attempt, ended)
         if agreed.get("done"):
             return None
-        past = Past(**agreed["past"])
-        self.history.append(past)
+        self.history.append(Past(**agreed["past"]))
         decision = Decision(**agreed["decision"])
         attempt.writer.write({"ev": "verdict", "t": now(), **agreed["verdict"]})
         attempt.writer.write(
@@ -229,24 +259,31 @@ class Supervisor:
         if agreed["cold"] and self.warm is not None:
             self.warm.ended_before_step()
         if decision.action == "swap":
-            self._mark_swap(agreed["verdict"], decision)
+            self._mark_swap(agreed["verdict"])
         return decision
 
     def _agree(self, agreement: Agreement, attempt: Attempt, ended: Ended) -> dict[str, Any]:
-        step, progressed = self.progress.conclude(ended.ranks)
+        lives = [self.progress.conclude(ranks) for ranks in ended.lives]
+        progressed = [added for _, added in lives]
         mine = {
             "done": ended.status == 0 and ended.signal is None,
             "told": ended.signal,
-            "step": step,
-            "progressed": progressed,
-            "stillborn": self.forked and not any(rank.pulse().steps for rank in ended.ranks),
+            "step": lives[-1][0],
+            "progressed": any(progressed) or (None if None in progressed else False),
+            "stillborn": self.forked and not ended.stepped,
             "facts": [asdict(fact) for fact in ended.facts],
         }
 
         def waiting(missing: int) -> None:
             self.say(f"headway: attempt {attempt.number} is over here, {missing} node(s) to come")
 
-        return agreement.conclude(attempt.number, mine, self._decide, waiting)
+        try:
+            return agreement.conclude(
+                attempt.number, mine, self._decide, waiting, told_to_stop=attempt.hear
+            )
+        except OSError as error:  # the folder is gone or full: then this node decides alone
+            self.say(f"headway: cannot ask the other nodes: {error.strerror}")
+            return self._decide({agreement.me: mine}, set())
 
     def _decide(self, said: dict[str, dict[str, Any]], gone: set[str]) -> dict[str, Any]:
         """For all nodes: from what each of them said."""
@@ -265,7 +302,7 @@ class Supervisor:
             what += f" in {decision.wait_s:.1f} s"
         self.say(f"headway: {verdict['category']}, {verdict['evidence']}; {what}")
 
-    def _mark_swap(self, verdict: dict[str, Any], decision: Decision) -> None:
+    def _mark_swap(self, verdict: dict[str, Any]) -> None:
         """For the scheduler's epilogue: the node to leave out, and why."""
         content = {"node": verdict.get("node") or os.uname().nodename, "at": time.time()}
         content |= {"category": verdict["category"], "evidence": verdict["evidence"]}
@@ -275,13 +312,3 @@ class Supervisor:
             f"headway: exit code {SWAP_CODE} asks for another node than {content['node']}; "
             f"see {path}"
         )
-
-
-def _pause(seconds: float) -> int | None:
-    """Wait; a signal to stop ends it, and is returned."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        taken = signals.take(left)
-        if taken is not None and taken[0] in signals.STOPPING:
-            return int(taken[0])
-    return None

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ class Target:
     def journal(self) -> Path:
         """The folder of the journals."""
         return self.folder / JOURNAL
+
+    @cached_property
+    def absolute_journal(self) -> str:
+        """The same from anywhere; asked for while the working directory is there."""
+        return str(self.journal.resolve())
 
 
 def prepare(

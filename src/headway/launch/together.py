@@ -39,11 +39,23 @@ def take(journal: Path, env: Mapping[str, str]) -> str:
                 continue  # just taken away
             theirs, _, theirs_requeues = found[0].partition(" ")
             age = aside.stat().st_mtime - found[1]  # both by the file system's clock
-            if theirs and theirs_requeues == requeues and age < FRESH_S:
+            fresh = theirs_requeues == requeues and age < FRESH_S
+            if theirs and fresh and not _all_dead(journal, theirs):
                 return theirs
             leave(journal, theirs)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _all_dead(journal: Path, launch: str) -> bool:
+    """Whether all supervisors of that launch ran on this host, and are gone."""
+    prefix = f".member-{launch}-{os.uname().nodename}-"
+    members = list(journal.glob(f".member-{launch}-*"))
+    return bool(members) and all(
+        path.name.startswith(prefix)
+        and not os.path.exists(f"/proc/{path.name.removeprefix(prefix)}")
+        for path in members
+    )
 
 
 def refresh(journal: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headway.journal import pulse
-from headway.journal.writer import Writer, now
+from headway.journal.writer import Writer, now, pid_space
 from headway.launch import together, tree
 from headway.launch.follow import Followed
 
 REFRESH_NS = 5_000_000_000
+CALM_NS = 30_000_000_000
+CALM_ROUND_NS = 500_000_000
 ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
 
 
@@ -25,7 +28,9 @@ class Watch:
         self.launch = launch
         self.writer = writer
         self.processes: dict[str, Followed] = {}  # by the name of the journal
-        self.names: set[str] = set(os.listdir(journal))  # of all files in the folder
+        self.names: set[str] = set()  # of all files in the folder
+        with contextlib.suppress(OSError):
+            self.names = set(os.listdir(journal))
         self.each_round: list[Callable[[Watch], None]] = []
         self.on_refresh: list[Callable[[], None]] = []
         self.on_death: list[Callable[[Followed], None]] = []
@@ -33,6 +38,9 @@ class Watch:
         self._before = frozenset(self.names)
         self._known = set(self.names)
         self._fds: dict[int, Followed] = {}
+        self._faults: set[str] = set()
+        self._listed_at = self._changed_at = 0
+        self._pids = pid_space()
         self._refresh_at = 0
         self._poll = select.poll()
         self._poll.register(self._stop, select.POLLIN)
@@ -60,10 +68,14 @@ class Watch:
 
     def ranks(self) -> list[Followed]:
         """The ranks of this host, dead or alive; those of torchrun's last restart only."""
+        return self.lives()[-1]
+
+    def lives(self) -> list[list[Followed]]:
+        """The ranks by torchrun's own restarts, the last ones at the end; at least one list."""
         all_of_them = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
         found = [p for p in all_of_them if p.rank is not None] or all_of_them
-        last = max((p.restart for p in found), default=0)
-        return [p for p in found if p.restart == last]
+        numbers = sorted({p.restart for p in found})
+        return [[p for p in found if p.restart == number] for number in numbers] or [[]]
 
     def _loop(self) -> None:
         while self._round():
@@ -75,13 +87,13 @@ class Watch:
         if now() >= self._refresh_at:
             together.refresh(self.journal)
             for call in self.on_refresh:
-                call()
+                self._guarded(call)
             self._refresh_at = now() + REFRESH_NS
         self._find_new()
         for process in self._fds.values():
             process.catch_up()
         for each in self.each_round:
-            each(self)
+            self._guarded(each, self)
         ended = False
         for fd, _ in self._poll.poll(ROUND_MS):
             if fd == self._stop:
@@ -99,19 +111,32 @@ class Watch:
         self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
         process.catch_up()
         for call in self.on_death:
-            call(process)
+            self._guarded(call, process)
+
+    def _guarded(self, call: Callable[..., None], *args: object) -> None:
+        """A fault in one of those that watch with us must not blind the launcher."""
+        try:
+            call(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if text not in self._faults:
+                self._faults.add(text)
+                self.writer.write({"ev": "note", "t": now(), "hook": "launcher", "text": text})
 
     def _find_new(self) -> None:
-        try:
-            self.names = set(os.listdir(self.journal))
-        except OSError:  # somebody has removed the run folder
+        if not self._list():
             return
         for name in self.names - self._known:
-            self._known.add(name)
             host, pid = _writer_of(name)
-            if host != self._host:
-                continue
-            process = self.processes[name] = Followed(str(self.journal / name), pid)
+            process = Followed(str(self.journal / name), pid)
+            if host == self._host:
+                process.catch_up()
+                if not process.head:
+                    continue  # its first line is just being written
+            self._known.add(name)
+            if host != self._host or process.head.get("pids") not in (None, self._pids):
+                continue  # numbers of another host or container mean other processes here
+            self.processes[name] = process
             try:
                 fd = os.pidfd_open(process.pid)
             except ProcessLookupError:
@@ -121,6 +146,21 @@ class Watch:
             else:
                 self._fds[fd] = process
                 self._poll.register(fd, select.POLLIN)
+
+    def _list(self) -> bool:
+        """Look at the folder: ten times a second while something happens, then twice."""
+        t = now()
+        calm = t - self._changed_at > CALM_NS
+        if calm and t - self._listed_at < CALM_ROUND_NS:
+            return False
+        try:
+            names = set(os.listdir(self.journal))
+        except OSError:  # somebody has removed the run folder
+            return False
+        self._listed_at = t
+        if names != self.names:
+            self.names, self._changed_at = names, t
+        return True
 
     def _find_others(self) -> None:
         """Processes on hosts without a launcher of their own, as below `srun`: read at the end."""

@@ -206,7 +206,7 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
         return "failed"
     if not launch.ended:
         return "running"
-    if launch.exit_code == 0:
+    if launch.stop_signal is None and launch.exit_code == 0:
         return "completed"
     if launch.stop_signal is None:
         return "stopped" if _interrupted(draft) else "failed"

@@ -14,6 +14,8 @@ from headway.ledger.life import Life
 from headway.ledger.model import Failure
 from headway.taxonomy import OWNERS
 
+# Who told the launcher to stop may have had another reason than to take its place away.
+ENDED_FROM_ABOVE = frozenset({"time_limit", "user_cancel", "node_failure"})
 _EXCEPTIONS = {
     "OutOfMemoryError": "gpu_oom",
     "MemoryError": "host_oom",
@@ -45,9 +47,10 @@ class _Clue(NamedTuple):
 def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Failure:
     """The first cause of a failed attempt."""
     told = _told(draft, "verdict")
-    if told is not None and hung_ranks and told.get("category") != "hang":
+    watched = _told(draft, "decision") is not None  # by a supervisor, who knows a hang from a kill
+    if told is not None and hung_ranks and told.get("category") != "hang" and not watched:
         told = None  # it was found hanging, by whoever ended it then
-    if told is not None and draft.outcome == "failed":
+    if told is not None and (draft.outcome == "failed" or told.get("category") in ENDED_FROM_ABOVE):
         return _as_told(told, draft, index)
     clue = _first_clue(draft, axis, hung_ranks)
     owner, retry = OWNERS[clue.category]

@@ -43,7 +43,8 @@ def descriptors():
             target = os.readlink(f"/proc/self/fd/{entry}")
         except OSError:
             continue
-        found[entry] = target.split(":")[0], os.get_inheritable(int(entry))
+        kind = "unnamed" if target.endswith("(deleted)") else target.split(":")[0]
+        found[entry] = kind, os.get_inheritable(int(entry))
     return found
 
 

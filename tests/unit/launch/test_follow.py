@@ -30,12 +30,24 @@ def test_what_is_known_grows_with_the_journal(tmp_path: Path) -> None:
     assert [load["file"] for load in followed.loads] == ["a"]
     assert followed.longest == {"checkpoint_save": 30, "checkpoint_load": 20}
     assert not followed.open
+    writer.write(
+        {"ev": "span", "t": 91, "end": 92, "name": "checkpoint_save", "step": 9, "path": "p"}
+    )
+    writer.write({"ev": "saving", "t": 93, "path": "p", "step": 9})
+    followed.catch_up()
+    assert [save["step"] for save in followed.saves] == [5]  # it goes on in the background
+    done = {"background": True, "step": 9, "path": "p"}
+    writer.write({"ev": "span", "t": 93, "end": 95, "name": "checkpoint_save", **done})
+    followed.catch_up()
+    assert [save["step"] for save in followed.saves] == [5, 9]
     writer.write({"ev": "exit", "t": 100})
     followed.catch_up()
-    assert followed.clean
+    assert not followed.failing
     writer.write({"ev": "error", "t": 101, "type": "ValueError", "message": "x"})
     followed.catch_up()
-    assert not followed.clean
+    assert followed.failing
+    followed.code = 0
+    assert not followed.failing
     followed.close()
 
 

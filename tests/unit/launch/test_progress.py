@@ -52,10 +52,25 @@ def test_the_last_load_is_the_one_that_did() -> None:
     assert progress.conclude([damaged_first]) == (13, False)
 
 
-def test_nothing_loaded_is_from_the_start() -> None:
+def test_a_load_that_nobody_saw_leaves_the_step_open() -> None:
     progress = Progress()
     progress.conclude([Rank(25, [save(20, "b")])])
-    assert progress.conclude([Rank(5, [save(5, "c")])]) == (5, False)
+    assert progress.conclude([Rank(5, [save(5, "c")])]) == (None, True)
+    assert progress.conclude([Rank(5)]) == (None, False)
+
+
+def test_saves_that_nobody_sees_are_not_missed() -> None:
+    progress = Progress()
+    assert progress.conclude([Rank(25)]) == (25, None)
+    assert progress.conclude([Rank(0)]) == (0, False)
+
+
+def test_the_loop_may_tell_where_it_starts() -> None:
+    progress = Progress()
+    progress.conclude([Rank(25, [save(20, "b")])])
+    rank = Rank(5)
+    rank.told_base = 20
+    assert progress.conclude([rank]) == (25, False)
 
 
 def test_a_load_of_something_unknown_leaves_the_step_open() -> None:

@@ -56,17 +56,23 @@ def test_parents_and_children() -> None:
 
 
 def test_shared_memory_of_the_dead_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for name in (f"torch_{dead.pid}_1_0", f"torch_{os.getpid()}_1_0", "psm_left", "psm_held"):
+    dead, other = subprocess.Popen(["true"]), subprocess.Popen(["true"])
+    dead.wait(), other.wait()
+    mine = f"torch_{dead.pid}_1_0"
+    kept = [f"torch_{os.getpid()}_1_0", f"torch_{other.pid}_1_0", "psm_left", "arena"]
+    for name in (mine, *kept):
         (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "checkpoint-arena").write_bytes(b"x")
-    with (tmp_path / "psm_held").open("rb"):
-        assert reap.sweep_shared_memory(time.time() - 60, tmp_path) == sorted(
-            [f"torch_{dead.pid}_1_0", "psm_left"]
-        )
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        ["psm_held", f"torch_{os.getpid()}_1_0", "checkpoint-arena"]
-    )
-    (tmp_path / f"torch_{dead.pid}_2_0").write_bytes(b"x")
-    assert reap.sweep_shared_memory(time.time() + 60, tmp_path) == []  # older than the attempt
+    pids = {dead.pid, os.getpid()}
+    assert reap.sweep_shared_memory(pids, time.time() + 60, tmp_path) == []  # older than we are
+    assert reap.sweep_shared_memory(pids, time.time() - 60, tmp_path) == [mine]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_what_a_killed_launcher_left_is_found() -> None:
+    env = {**os.environ, "HEADWAY_DIR": "/some/journal", "HEADWAY_LAUNCH": "old.2"}
+    with subprocess.Popen(["sleep", "60"], env=env) as left:
+        while left.pid not in reap.strays("/some/journal", "new"):
+            time.sleep(0.01)
+        assert reap.strays("/some/journal", "old") == set()
+        assert reap.strays("/another/journal", "new") == set()
+        left.kill()

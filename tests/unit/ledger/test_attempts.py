@@ -24,7 +24,7 @@ def seconds(t: int) -> float:
     ("code", "signal", "outcome"),
     [
         (0, None, "completed"),
-        (0, 15, "completed"),  # told to stop, and in time
+        (0, 15, "preempted"),  # told to stop, and in order
         (1, None, "failed"),
         (-9, None, "failed"),
         (143, 15, "preempted"),

@@ -1,4 +1,4 @@
-"""Whether a process does anything: its CPU time and bytes moved, with everything below it."""
+"""Whether a process does anything: CPU time, bytes, waits that end, with everything below it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from headway.launch import tree
 
 BUSY_CORES = 0.1  # below this share of a core nobody works, but a watchdog may tick
-BUSY_BYTES = 100_000  # a second, read or written
+BUSY_BYTES = 100_000  # a second, read from or written to files
+BUSY_WAITS = 200  # waits a second that came to an end: traffic of a network, which is no file's
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """CPU seconds and bytes of every process of a tree, at one moment."""
+    """CPU seconds, bytes and waits of every process of a tree, at one moment."""
 
     at: float
-    used: dict[int, tuple[float, int]]
+    used: dict[int, tuple[float, int, int]]
 
 
 def sample(pid: int, at: float, seen: dict[int, tree.Seen] | None = None) -> Sample:
@@ -29,7 +30,7 @@ def sample(pid: int, at: float, seen: dict[int, tree.Seen] | None = None) -> Sam
             with open(f"/proc/{one}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
-            used[one] = (cpu, _bytes(one))
+            used[one] = (cpu, _bytes(one), _waits(one))
     return Sample(at, used)
 
 
@@ -42,6 +43,17 @@ def _bytes(pid: int) -> int:
         return 0
 
 
+def _waits(pid: int) -> int:
+    """Voluntary context switches of all its threads."""
+    found = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                text = file.read()
+            found += int(text.partition(b"\nvoluntary_ctxt_switches:")[2].split(None, 1)[0])
+    return found
+
+
 def busy(earlier: Sample, later: Sample) -> bool:
     """Whether somebody of that tree worked between two samples."""
     seconds = later.at - earlier.at
@@ -49,11 +61,11 @@ def busy(earlier: Sample, later: Sample) -> bool:
         return True
     if later.used.keys() - earlier.used.keys():
         return True  # it starts processes
-    cpu = moved = 0.0
-    for pid in later.used.keys() & earlier.used.keys():
-        cpu += later.used[pid][0] - earlier.used[pid][0]
-        moved += later.used[pid][1] - earlier.used[pid][1]
-    return cpu / seconds >= BUSY_CORES or moved / seconds >= BUSY_BYTES
+    pids = later.used.keys() & earlier.used.keys()
+    cpu, moved, waits = (
+        sum(later.used[pid][i] - earlier.used[pid][i] for pid in pids) / seconds for i in range(3)
+    )
+    return cpu >= BUSY_CORES or moved >= BUSY_BYTES or waits >= BUSY_WAITS
 
 
 def stopped(pid: int) -> bool:

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-FLOOR_S = 10.0  # no shorter silence is a hang
-SPAN_FLOOR_S = 60.0  # the same inside a save, a compile and the like
+FLOOR_S = 120.0  # no shorter silence is a hang: what follows the steps is seen only once
+STOPPED_S = 10.0  # the same for a process that a signal has stopped
+SPAN_FLOOR_S = 120.0  # inside a save, a compile and the like
 UNSEEN_S = 600.0  # for the first of a kind: nothing is known of it yet
 START_S = 300.0  # before the first step, where no earlier attempt tells
 OVER_GAPS = 5.0  # times the 99th percentile of the time between steps
@@ -38,6 +39,7 @@ class Learned:
     longest_gap: float = 0.0
     longest: dict[str, float] = field(default_factory=dict)  # seconds, by the name of the span
     started_in: float = 0.0  # the longest way to a first step
+    floor: float = FLOOR_S
 
     def gap(self, seconds: float, steps: int = 1) -> None:
         """So long from one step to the next."""
@@ -64,7 +66,7 @@ class Learned:
             return START_S
         ordered = sorted(self.gaps)
         usual = ordered[int(0.99 * (len(ordered) - 1))]
-        return max(FLOOR_S, OVER_GAPS * usual, OVER_LONGEST * self.longest_gap)
+        return max(self.floor, OVER_GAPS * usual, OVER_LONGEST * self.longest_gap)
 
     def _before_steps(self) -> float:
         if not self.started_in:

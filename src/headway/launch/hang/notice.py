@@ -20,12 +20,13 @@ from headway.launch import tree
 from headway.launch.follow import Followed
 from headway.launch.hang import activity, stacks
 from headway.launch.hang.activity import Sample
-from headway.launch.hang.limits import Learned
+from headway.launch.hang.limits import STOPPED_S, Learned
 from headway.launch.watch import Watch
 
 ROUND_S = 0.5  # no round counts for more
 CONFIRM_S = 2.0  # between two looks at the stacks
-BUSY_FACTOR = 5.0  # a rank that works, at one place, is given so much longer
+BUSY_FACTOR = 10.0  # a rank that works, at one place, is given so much longer
+NO_TRAINER = 10  # steps of the others, after which a rank without any is no trainer
 DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work
 
 
@@ -77,25 +78,38 @@ class HangWatch:
         t = now()
         passed = min((t - self._at) / 1e9, ROUND_S) if self._at else 0.0
         self._at = t
-        alive = [p for p in watch.ranks() if p.died is None and not p.left]
+        ranks = watch.ranks()
+        alive = [p for p in ranks if p.died is None and not p.left]
+        seen = tree.processes() if self._sampling() else {}
         for process in alive:
-            self._count(process, passed)
-        if len(alive) < len(watch.ranks()) or not alive:
-            late = []  # somebody has died or is done: that is another matter
-        else:
-            late = [p for p in alive if self._late(p)]
+            self._count(process, passed, seen)
+        alive = self._trainers(alive)
+        late = [p for p in alive if self._late(p)]
+        if any(p.died is not None and p.failing for p in ranks):
+            late = []  # that is another matter, and its agent's
         if not late or self._waited_for(late, alive):
             self._looked, self._told = {}, False
             self.all_late(False)
         elif not self._told:
             self._confirm(late, alive, passed)
 
+    def _sampling(self) -> bool:
+        return any(rank.quiet >= rank.next_sample for rank in self._ranks.values())
+
+    def _trainers(self, alive: list[Followed]) -> list[Followed]:
+        """Without those that never step by design: actors, evaluators, parameter servers."""
+        most = max((self._ranks[p.pid].steps for p in alive), default=0)
+        return [p for p in alive if self._ranks[p.pid].steps or most < NO_TRAINER]
+
     def _waited_for(self, late: list[Followed], alive: list[Followed]) -> bool:
         """Whether another rank is not late yet, and has not stepped on by itself either."""
         silence = min(self._ranks[p.pid].quiet for p in late)
-        return any(p not in late and self._ranks[p.pid].quiet > silence / 2 for p in alive)
+        stopped = any(activity.stopped(p.pid) for p in late)
+        return not stopped and any(
+            p not in late and self._ranks[p.pid].quiet > silence / 2 for p in alive
+        )
 
-    def _count(self, process: Followed, passed: float) -> None:
+    def _count(self, process: Followed, passed: float, seen: dict[int, tree.Seen]) -> None:
         pulse, rank = process.pulse(), self._ranks.setdefault(process.pid, _Rank())
         rank.since_start += passed
         if pulse.steps != rank.steps:
@@ -109,9 +123,9 @@ class HangWatch:
             rank.samples.clear()
         rank.quiet += passed
         self.learned.spans(process.longest)
-        if rank.quiet >= rank.next_sample:
-            rank.next_sample = rank.quiet + 1.0
-            rank.samples.append(activity.sample(process.pid, rank.quiet))
+        if rank.quiet >= rank.next_sample and process.pid in seen:
+            rank.next_sample = rank.quiet + max(1.0, rank.quiet / 10)
+            rank.samples.append(activity.sample(process.pid, rank.quiet, seen))
 
     def _limit(self, process: Followed) -> float:
         rank = self._ranks[process.pid]
@@ -123,9 +137,13 @@ class HangWatch:
     def _late(self, process: Followed) -> bool:
         """Silent for too long, and not for a reason that can be seen from outside."""
         rank, limit = self._ranks[process.pid], self._limit(process)
-        if rank.quiet < limit or activity.traced(process.pid):
+        if rank.quiet < STOPPED_S or activity.traced(process.pid):
             return False
-        if activity.stopped(process.pid) or not self._busy(rank, limit):
+        if activity.stopped(process.pid):
+            return True
+        if rank.quiet < limit:
+            return False
+        if not self._busy(rank, limit):
             return True
         factor = DEVICE_FACTOR if activity.on_device(process.pid) else BUSY_FACTOR
         return rank.quiet >= factor * limit
@@ -142,11 +160,14 @@ class HangWatch:
         """Look at the stacks twice; who stands at the same place both times hangs."""
         halted = [p for p in late if activity.stopped(p.pid)]
         if halted:
-            if self.all_late(True):
-                self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
+            self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
             return
         if not self._looked:
-            self._looked = {p.pid: stacks.main_thread(stacks.dump(p)) for p in late}
+            looked = {p.pid: stacks.main_thread(stacks.dump(p)) for p in late}
+            debugged = [pid for pid, frames in looked.items() if stacks.in_debugger(frames)]
+            for pid in debugged:
+                self._ranks[pid].patience *= 2
+            self._looked = {} if debugged else looked
             self._look_again = CONFIRM_S
             return
         self._look_again -= passed

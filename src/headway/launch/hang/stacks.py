@@ -13,6 +13,7 @@ from headway.launch.follow import Followed
 from headway.probe.stacks import NAME
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
+_DEBUGGERS = ("pdb.py:", "bdb.py:", "debugpy/", "pydevd", "IPython/")
 _WAITING = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
 
 
@@ -65,6 +66,11 @@ def where(frames: tuple[str, ...]) -> str:
         if "-packages/" not in frame and "/lib/python" not in frame:
             return frame
     return frames[0] if frames else ""
+
+
+def in_debugger(frames: tuple[str, ...]) -> bool:
+    """Whether a person stands at a prompt there."""
+    return any(f"/{name}" in frame for frame in frames for name in _DEBUGGERS)
 
 
 def odd_one_out(stacks: Mapping[int, tuple[str, ...]]) -> int | None:

@@ -139,6 +139,7 @@ class Seam:
                 env,
                 umask=call["umask"] if call["umask"] >= 0 else None,
                 restore_signals=bool(call["restore_signals"]),
+                # A rank dies with its agent; anything else may outlive its parent, as always.
                 death_signal=signal.SIGKILL if "RANK" in env else 0,
                 new_session=bool(call["start_new_session"]),
                 group=os.getpgrp() if group < 0 else group,

@@ -8,6 +8,7 @@ a cold process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -75,12 +76,31 @@ def _script(program: str) -> Callable[..., Any]:
 
 
 def _command(program: str) -> Callable[..., Any]:
+    if sys.version_info >= (3, 14):
+        import textwrap
+
+        program = textwrap.dedent(program)
+    _show_source(program)
     flags = _CompilerFlags(SOURCE_IS_UTF8 | IGNORE_COOKIE, sys.version_info.minor)
     call = ctypes.pythonapi.PyRun_SimpleStringFlags
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
     call.restype = _conclude
     _kept.append(flags)
     return functools.partial(call, program.encode(), ctypes.addressof(flags))
+
+
+def _show_source(program: str) -> None:
+    """From 3.13 on tracebacks show the lines of a command; this is how they come to know them."""
+    if sys.version_info < (3, 13):
+        return
+    import linecache
+
+    register: Any = getattr(linecache, "_register_code", None)
+    with contextlib.suppress(Exception):
+        code: Any = "<string>"
+        if sys.version_info >= (3, 14):
+            code = compile(program, "<string>", "exec", dont_inherit=True)
+        register(code, program, "<string>")
 
 
 def _module(program: str) -> Callable[..., Any]:

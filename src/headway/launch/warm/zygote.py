@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from headway.launch.warm import birth, kernel, nest, prime, serve, stage, wire
+from headway.launch.warm import birth, kernel, nest, prime, serve, skew, stage, wire
 from headway.launch.warm.become import Beginnings, become
 from headway.launch.warm.handle import ENV_FD, IMPORT_ENV
 from headway.launch.warm.kit import Kit
@@ -59,6 +59,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     with _undisturbed(hello["nice"]):
         loaded.load(hello["modules"], ranked=hello["ranked"])
         prime.prime()
+        skew.take_out()
     sys.stdout.flush()
     sys.stderr.flush()
     fault = dirt(before)

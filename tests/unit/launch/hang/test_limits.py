@@ -17,14 +17,15 @@ def test_slow_steps_are_given_their_time() -> None:
     for _ in range(100):
         learned.gap(30.0)
     assert learned.limit(True, []) == 150.0
+    assert Learned(floor=3.0).limit(True, []) == START_S  # nothing is known yet
 
 
 def test_the_longest_pause_that_went_well_may_come_again() -> None:
     learned = Learned()
     for _ in range(999):
         learned.gap(0.1)
-    learned.gap(40.0)  # a save that no hook knows
-    assert learned.limit(True, []) == 80.0
+    learned.gap(100.0)  # a save that no hook knows
+    assert learned.limit(True, []) == 200.0
 
 
 def test_many_steps_between_two_looks_are_no_long_gap() -> None:

@@ -17,7 +17,7 @@ import pytest
 from headway.journal.pulse import Pulse
 from headway.launch.follow import Followed
 from headway.launch.hang import Hang, HangWatch, Learned, activity, notice, stacks
-from headway.launch.hang.limits import FLOOR_S, UNSEEN_S
+from headway.launch.hang.limits import FLOOR_S, STOPPED_S, UNSEEN_S
 
 SLEEPER = """
 import sys, time
@@ -83,7 +83,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def test_silence_is_told_once_with_all_stacks(scene: Scene) -> None:
     scene.pass_time(FLOOR_S - 1)
     assert not scene.found
-    scene.pass_time(60)
+    scene.pass_time(90)
     (hang,) = scene.found
     assert hang.rank is None  # both stand at the same place
     assert "no step for" in hang.evidence
@@ -95,12 +95,12 @@ def test_silence_is_told_once_with_all_stacks(scene: Scene) -> None:
 
 def test_the_rank_with_fewer_steps_is_behind(scene: Scene) -> None:
     scene.members[1].steps = 99
-    scene.pass_time(30)
+    scene.pass_time(FLOOR_S + 30)
     assert [hang.rank for hang in scene.found] == [1]
 
 
 def test_a_job_that_steps_is_well(scene: Scene) -> None:
-    for _ in range(100):
+    for _ in range(10):
         for rank in scene.members:
             rank.steps += 1
         scene.pass_time(FLOOR_S / 2)
@@ -132,7 +132,7 @@ def test_ranks_that_wait_for_a_save_of_another_are_well(scene: Scene) -> None:
 
 
 def test_a_rank_that_nobody_waits_for_is_told_alone(scene: Scene) -> None:
-    for _ in range(60):
+    for _ in range(int(FLOOR_S) + 30):
         scene.members[0].steps += 1
         scene.pass_time(1)
     assert [hang.rank for hang in scene.found] == [1]
@@ -147,7 +147,7 @@ def test_a_node_that_is_well_keeps_the_others_waiting(scene: Scene) -> None:
         return late and others_late
 
     scene.watch.all_late = all_late
-    scene.pass_time(60)
+    scene.pass_time(FLOOR_S + 30)
     assert not scene.found
     assert asked[-1]
     others_late = True
@@ -166,7 +166,7 @@ def test_before_the_first_step_nothing_is_known(scene: Scene) -> None:
 
 def test_who_works_is_given_longer(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "busy", lambda earlier, later: True)
-    scene.pass_time(notice.BUSY_FACTOR * FLOOR_S - 3)
+    scene.pass_time(notice.BUSY_FACTOR * FLOOR_S - 3, step=0.5)
     assert not scene.found
     scene.pass_time(10)
     assert len(scene.found) == 1
@@ -181,7 +181,7 @@ def test_who_moves_is_given_longer(scene: Scene, monkeypatch: pytest.MonkeyPatch
         )
 
     monkeypatch.setattr(stacks, "dump", moving)
-    scene.pass_time(200)
+    scene.pass_time(5 * FLOOR_S, step=0.5)
     assert not scene.found
 
 
@@ -189,7 +189,7 @@ def test_a_stopped_rank_is_told_at_the_limit(scene: Scene) -> None:
     os.kill(scene.members[1].pid, signal.SIGSTOP)
     while not activity.stopped(scene.members[1].pid):
         time.sleep(0.01)
-    scene.pass_time(FLOOR_S + 1)
+    scene.pass_time(STOPPED_S + 1)
     (hang,) = scene.found
     assert hang.rank == 1
     assert "SIGSTOP" in hang.evidence
@@ -198,11 +198,30 @@ def test_a_stopped_rank_is_told_at_the_limit(scene: Scene) -> None:
     assert "state T" in texts[1]
 
 
-def test_a_rank_that_is_done_or_dead_ends_the_watch(scene: Scene) -> None:
-    scene.members[0].left = True
-    scene.pass_time(100)
-    scene.members[0].left, scene.members[1].died = False, 5
-    scene.pass_time(100)
+def test_a_rank_that_died_is_another_matter(scene: Scene) -> None:
+    scene.members[1].died, scene.members[1].code = 5, -9
+    scene.pass_time(2 * FLOOR_S)
+    assert not scene.found
+
+
+def test_ranks_that_are_done_do_not_end_the_watch(scene: Scene) -> None:
+    scene.members[0].left, scene.members[0].died, scene.members[0].code = True, 5, 0
+    scene.pass_time(FLOOR_S + 30)
+    assert [hang.rank for hang in scene.found] == [1]
+
+
+def test_a_rank_that_never_steps_is_no_trainer(scene: Scene) -> None:
+    scene.members[1].steps = 0
+    for _ in range(10):
+        scene.members[0].steps += 1
+        scene.pass_time(60)
+    assert not scene.found
+
+
+def test_a_person_at_a_prompt_is_left_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'Current thread 0x1 (most recent call first):\n  File "/lib/pdb.py", line 5 in cmdloop'
+    monkeypatch.setattr(stacks, "dump", lambda process, limit_s=1.0: text)
+    scene.pass_time(10 * FLOOR_S, step=0.5)
     assert not scene.found
 
 

@@ -1,0 +1,89 @@
+"""All that may tell why an attempt ended: journals, exit codes, the kernel, the log, Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from typing import Any
+
+from headway.journal.writer import now
+from headway.launch.failures import Fact, kernel, read_log, scheduler
+from headway.launch.output import Output
+from headway.launch.watch import Watch
+
+# The process that a line of the kernel's log is about.
+_ABOUT = re.compile(r"\[(\d+)\]: segfault|[Kk]ill(?:ed)? process (\d+)|\bpid='?(\d+)")
+
+
+class Evidence:
+    """Gathers the facts of one attempt on this node."""
+
+    def __init__(self, watch: Watch, output: Output) -> None:
+        self.watch = watch
+        self.output = output
+        self.node = os.uname().nodename
+        self.told: list[Fact] = []  # by those that watch: a hang
+        self.ended_by_us: int | None = None  # from then on, deaths are our own doing
+        self._kernel = kernel.snapshot()
+
+    def known(self) -> list[Fact]:
+        """What the journals of this host and the watch tell, in a moment."""
+        found = list(self.told)
+        codes: dict[int, int] = {}
+        for process in list(self.watch.processes.values()):
+            for failure in process.failed:
+                codes.setdefault(failure["pid"], failure["code"])
+        ranks = self.watch.ranks()
+        alone = 0 if len(ranks) == 1 else None  # what the ledger calls a rank without a number
+        for process in ranks:
+            rank = alone if process.rank is None else process.rank
+            about: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
+            for error in process.errors:
+                text = f"{error.get('type')}: {error.get('message')}"
+                found.append(self.fact("exception", text=text, at=error["t"], **about))
+            code = codes.get(process.pid, process.code)
+            if process.died is None or not code or process.errors or self._ours(process.died):
+                continue
+            found.append(self.fact("exit", code=code, at=process.died, **about))
+        return found
+
+    def _ours(self, died: int) -> bool:
+        return self.ended_by_us is not None and died >= self.ended_by_us
+
+    def all(self, status: int, told_to_stop: int | None, pids: set[int]) -> list[Fact]:
+        """When it is over; `pids` are the processes that belonged to it."""
+        facts = self.known()
+        facts += [fact for fact in kernel.since(self._kernel) if _about(fact.text, pids)]
+        with self.output.text() as log:
+            facts += read_log(log, node=self.node)
+        if self.ended_by_us is None:
+            facts.append(self.fact("exit", code=status, at=now()))
+        if told_to_stop is not None:
+            name = signal.Signals(told_to_stop).name
+            facts.append(self.fact("signal", text=f"the launcher was sent {name}"))
+        if told_to_stop is not None or any(f.code in (-9, -15, 137, 143) for f in facts):
+            facts += scheduler.ask_slurm()  # it may have been Slurm's
+        return facts
+
+    def fact(
+        self,
+        source: str,
+        *,
+        text: str = "",
+        code: int | None = None,
+        rank: int | None = None,
+        node: str | None = None,
+        at: int | None = None,
+    ) -> Fact:
+        """A fact of this node unless another is named; `at` is a time of this journal's clock."""
+        node = node or self.node
+        seconds = None if at is None or node != self.node else time.time() - (now() - at) / 1e9
+        return Fact(source=source, text=text, code=code, rank=rank, node=node, at=seconds)
+
+
+def _about(text: str, pids: set[int]) -> bool:
+    """Whether a line of the kernel's is about the job: a shared machine has others."""
+    found = _ABOUT.search(text)
+    return found is None or int(next(pid for pid in found.groups() if pid)) in pids
