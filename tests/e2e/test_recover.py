@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.launch import tree
 from headway.ledger.run import Run, load
 
 from .conftest import BIN, quiet_env
@@ -283,7 +284,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     time.sleep(0.3)  # the shell has set its trap
     first.kill()
     first.wait()
-    assert os.path.exists(f"/proc/{left[0]}")
+    assert tree.alive(left)
     second = subprocess.Popen(
         command,
         cwd=job.folder,
@@ -295,7 +296,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     while len(spawned(job.folder / "headway/night/journal")) < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{left[0]}")
+    assert not tree.alive(left)
     (job.folder / "end").touch()
     output = second.communicate(timeout=60)[0]
     assert second.returncode == 0, output

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headway.errors import UsageError
+from headway.errors import TargetUnwritable, UsageError
 from headway.journal.folder import write_atomically
 from headway.journal.writer import now
-from headway.launch import conclude, reap, signals, together
+from headway.launch import conclude, reap, signals, together, tree
 from headway.launch.agree import Agreement
 from headway.launch.attempt import Attempt, Ended, Process, environment
 from headway.launch.chaos import Injector, Plan
@@ -87,7 +87,12 @@ class Supervisor:
             reap.adopt_orphans()
         if options.restarts:
             host = os.uname().nodename
-            self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+            try:
+                self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+            except OSError as error:
+                raise TargetUnwritable(
+                    f"cannot write to {target.journal}: {error.strerror}; give another -o"
+                ) from None
             self.history = [Past(**agreed["past"]) for agreed in self.agreement.past()]
             self._end_strays()
         self.injector = Injector(options.chaos, target) if options.chaos else None
@@ -128,6 +133,7 @@ class Supervisor:
         if left:
             self.say(f"headway: ending {len(left)} processes that a killed launcher left behind")
             reap.end(left, STRAY_GRACE_S)
+            tree.wait_gone(left, STRAY_GRACE_S)
         (self.target.folder / SWAP_MARKER).unlink(missing_ok=True)
 
     def leave(self) -> None:
