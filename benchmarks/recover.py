@@ -13,6 +13,7 @@ fork of this very process tree's size and a step of the job: nothing can be fast
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -90,8 +91,11 @@ class Session:
     def newest(self) -> float:
         """When the job last saved."""
         folder = self.folder / "checkpoints" if self.dlrm else self.folder
-        times = [path.stat().st_mtime for path in folder.glob("*.pt")]
-        return max(times, default=0.0)
+        newest = 0.0
+        for path in folder.glob("*.pt"):
+            with contextlib.suppress(FileNotFoundError):  # the job keeps two
+                newest = max(newest, path.stat().st_mtime)
+        return newest
 
     def pids(self) -> dict[int, int]:
         """The ranks that have made a step and live, with their processes."""

@@ -242,6 +242,22 @@ for n in (3, 3, 4, 5):
     assert "compile_import" in names(journal)
 
 
+def test_compiles_are_seen_after_a_reset(probed: Probed) -> None:
+    script = """
+import torch
+w = torch.nn.Parameter(torch.zeros(1))
+o = torch.optim.SGD([w], lr=0.1)
+for n in range(2):
+    torch._dynamo.reset()
+    torch.compile(lambda x: (x * w).sum(), backend="aot_eager")(torch.ones(3)).backward()
+    o.step()
+"""
+    (journal,) = probed(script)
+    compiles = [s for s in journal.spans if s.name == "compile"]
+    assert len(compiles) >= 2
+    assert all(s.end is not None for s in compiles)
+
+
 def test_a_hook_that_finds_nothing_is_switched_off_alone(probed: Probed) -> None:
     script = (
         "from headway.probe import hooks\n"

@@ -143,6 +143,7 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_torchrun_and_its_workers(job: Callable[..., Job], tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = [TORCHRUN, "--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out)]
@@ -168,6 +169,7 @@ def flat(job: Job, launch: str, *events: str) -> list[dict[str, Any]]:
     return [line for lines in job.journals(launch) for line in lines if line["ev"] in events]
 
 
+@pytest.mark.slow
 def test_a_restart_by_torchrun_itself(job: Callable[..., Job], tmp_path: Path) -> None:
     text = TRAIN + "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(3)\n"
     words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
@@ -180,6 +182,7 @@ def test_a_restart_by_torchrun_itself(job: Callable[..., Job], tmp_path: Path) -
     assert all(head["warm"] for head in ranks)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_takes_its_workers_along(job: Callable[..., Job], tmp_path: Path) -> None:
     out = tmp_path / "out"
     two = job(TORCHRUN, "--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out))
@@ -198,6 +201,7 @@ def test_a_killed_agent_takes_its_workers_along(job: Callable[..., Job], tmp_pat
     until(lambda: gone(family), 10)
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_takes_everything_along(tmp_path: Path) -> None:
     out, wait = tmp_path / "out", tmp_path / "out.wait"
     wait.touch()
@@ -228,6 +232,7 @@ def simple(job: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
+@pytest.mark.slow
 def test_the_zygote_has_one_thread_and_ends_with_all_that_waits(
     simple: Callable[..., Job],
 ) -> None:
@@ -292,6 +297,7 @@ print(re.sub(r"Environment.*", "", torch.__config__.parallel_info(), flags=re.S)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["", "1", "3"])
 def test_thread_counts_are_those_of_a_cold_process(
     simple: Callable[..., Job], tmp_path: Path, threads: str
@@ -319,6 +325,7 @@ print(hashlib.sha256(pickler.dumps(tensor)).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_keys_of_the_compile_cache_are_those_of_a_run_without_us(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -373,6 +380,7 @@ def test_what_a_fork_would_break_is_left_out(job: Callable[..., Job], tmp_path: 
     }
 
 
+@pytest.mark.slow
 def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
     one = simple("pass", modules=("torch._dynamo.config",))
     assert one.spawn(TORCH_LOGS="+dynamo") is None
@@ -380,6 +388,7 @@ def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
     assert ended(one.spawn(SOMETHING_ELSE="1")) == 0
 
 
+@pytest.mark.slow
 def test_a_script_that_sets_what_is_read_at_import(job: Callable[..., Job], tmp_path: Path) -> None:
     """The zygote imports under the same setting; a script that was edited is started cold."""
     text = (

@@ -112,7 +112,7 @@ def facts():
         "zone": time.tzname,
         "cpu_time_is_new": time.process_time() < 5,
         "parent": os.getppid() == int(os.environ.get("PARENT", os.getppid())),
-        "loaded": "torch" in sys.modules,
+        "loaded": "numpy" in sys.modules,
         "finders": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path],
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +118,15 @@ class Warm:
         if not told:
             self._give_up(f"the zygote has failed: {zygote.last_words() or 'without a word'}")
             return
+        blamed = told["left_out"] != self.memory.left_out
         self.memory.left_out, self.memory.good = told["left_out"], told["good"]
         self.memory.seconds = told["seconds"]
         if not told["fault"]:
             self.kit = Kit(**told["kit"])
-        elif not recipe.is_small(self._recipe):
+        elif blamed and self._zygotes < MOST_ZYGOTES:  # again, without what was to blame
             self._note(f"fewer imports are made ahead: {told['fault']}")
             self._end()
-            self._start(replace(self._recipe, modules=recipe.small(self._recipe)))
+            self._start(self._recipe)
         else:
             self.memory.off = f"the imports cannot be forked, {told['fault']}"
             self._give_up(self.memory.off)

@@ -17,7 +17,6 @@ from headway.launch.warm.recipe import Memory, Recipe
 
 BOOT = Path(__file__).parent / "boot"
 NICE = 10  # of the imports, where that can be taken back
-ENV_FD = "HEADWAY_WARM_FD"  # where the zygote finds its launcher
 # For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
 # OpenBLAS starts its threads at import.
 IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -32,12 +31,12 @@ class Zygote:
         self.bonds = kernel.bonds()
         self.way, theirs = wire.pair()
         path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
-        own = {"PYTHONPATH": os.pathsep.join(path), ENV_FD: str(theirs)}
+        own = {"PYTHONPATH": os.pathsep.join(path)}
         options = [f"-{letter}{value}" for letter, value in invocation.options]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self.process = subprocess.Popen(
-                [invocation.argv[0], *options, "-m", "headway.launch.warm.zygote"],
+                [invocation.argv[0], *options, "-m", "headway.launch.warm.zygote", str(theirs)],
                 executable=invocation.executable,
                 env={**env, **recipe.preset, **IMPORT_ENV, **own},
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -91,6 +92,8 @@ class Kit:
             path = os.path.join(cwd, invocation.program)
             if invocation.program == "-" or not os.path.isfile(path):
                 raise Unfit(f"{invocation.program} is no file")
+            if zipfile.is_zipfile(path):
+                raise Unfit(f"{invocation.program} is an archive")
             first = os.path.dirname(os.path.realpath(path))
             self._check_source(path)
         elif invocation.kind == "module":

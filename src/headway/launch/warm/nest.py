@@ -100,20 +100,20 @@ class Seam:
             try:
                 return self._warm(args)
             except Unfit as why:
-                self._note(str(why))
+                self._note(str(why), args)
             except Exception as error:
-                self._note(f"{type(error).__name__}: {error}")
+                self._note(f"{type(error).__name__}: {error}", args)
             finally:
                 self.lock.release()
         return self.original(*args)
 
-    def _note(self, why: str) -> None:
-        if not why or why in self.told or why.endswith("is no Python program"):
-            return
-        self.told.add(why)
+    def _note(self, why: str, args: Sequence[Any]) -> None:
+        """Of a rank; what else is started cold is nobody's concern."""
         recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
-        if recorder is not None:
-            recorder.emit("note", hook="warm", text=f"a process was started cold: {why}"[:300])
+        rank = any(entry.startswith(b"RANK=") for entry in args[5] or ())
+        if recorder is not None and rank and why and why not in self.told:
+            self.told.add(why)
+            recorder.emit("note", hook="warm", text=f"a rank was started cold: {why}"[:300])
 
     def _warm(self, args: Sequence[Any]) -> int:
         names = SIGNATURES.get(len(args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ FAMILY = {
 }  # fmt: skip
 MEMORY = "warm.json"
 EVENT = b'"ev":"imported"'
-MOST_LINES = 4000  # of one journal that are looked through
+MOST_LINES, MOST_JOURNALS = 4000, 64  # that are looked through
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +53,33 @@ class Memory:
         return cls(**known)
 
     def write(self, folder: Path) -> None:
-        """A run folder that is gone is no reason to fail."""
-        content = {"schema": 1, **self.__dict__}
+        """Beside what other nodes have learned; a run folder that is gone is no reason to fail."""
+        known = Memory.read(folder)
+        content = {
+            "schema": 1,
+            "off": self.off or known.off,
+            "left_out": {**known.left_out, **self.left_out},
+            "good": sorted({*known.good, *self.good}),
+            "seconds": self.seconds,
+        }
         with contextlib.suppress(OSError):
             write_atomically(folder / MEMORY, json.dumps(content, indent=1) + "\n")
 
 
 def find(folder: Path, host: str) -> Recipe | None:
     """From the newest launch of this run that has told; None before that."""
-    told = list(_told(folder / JOURNAL))
+    journals = _newest(folder / JOURNAL, host)
+    told = [(head, event) for head, event in journals if event]
     if not told:
         return None
-    newest = max(told, key=lambda pair: pair[0].get("wall", 0))[0].get("launch")
-    mine = [pair for pair in told if pair[0].get("launch") == newest]
-    here = [pair for pair in mine if pair[0].get("host") == host] or mine
+    newest = max((head for head, _ in told), key=lambda head: head.get("wall", 0)).get("launch")
     # Ranks first: the order of imports is theirs.
-    here.sort(key=lambda pair: (pair[0].get("rank") is None, pair[0].get("wall", 0)))
-    return combine(here, _ranks(folder / JOURNAL, newest, host))
+    mine = sorted(
+        (pair for pair in told if pair[0].get("launch") == newest),
+        key=lambda pair: (pair[0].get("rank") is None, pair[0].get("wall", 0)),
+    )
+    ranks = {head.get("local_rank") for head, _ in journals if head.get("launch") == newest}
+    return combine(mine, len(ranks - {None}))
 
 
 def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0) -> Recipe:
@@ -109,36 +119,22 @@ def unfold(names: Iterable[str]) -> Iterator[str]:
         yield full
 
 
-def _told(journal: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Head and event of every process that has told what it imported."""
-    for path in journal.glob("*.jsonl"):
-        if path.name.startswith("launcher-"):
-            continue
-        with contextlib.suppress(OSError, ValueError, StopIteration), open(path, "rb") as file:
-            head = json.loads(next(file))
-            for _, line in zip(range(MOST_LINES), file, strict=False):
-                if EVENT in line[:40]:
-                    yield head, json.loads(line)
-                    break
+def _newest(journal: Path, host: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Head of each of the newest journals, and what it tells of imports; this host's, if any."""
+    with contextlib.suppress(OSError):
+        entries = [entry for entry in os.scandir(journal) if entry.name.endswith(".jsonl")]
+        processes = [entry for entry in entries if not entry.name.startswith("launcher-")]
+        here = [entry for entry in processes if entry.name.startswith(f"{host}-")] or processes
+        here.sort(key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+        return [found for entry in here[:MOST_JOURNALS] if (found := _read(entry.path))]
+    return []
 
 
-def _ranks(journal: Path, launch: Any, host: str) -> int:
-    """How many ranks of a launch ran on this host."""
-    found = set()
-    for path in journal.glob(f"{host}-*.jsonl"):
-        with contextlib.suppress(OSError, ValueError, StopIteration), open(path, "rb") as file:
-            head = json.loads(next(file))
-            if head.get("launch") == launch and head.get("local_rank") is not None:
-                found.add(head["local_rank"])
-    return len(found)
-
-
-def is_small(found: Recipe) -> bool:
-    """Nothing but torch and what it brings."""
-    return small(found) == found.modules
-
-
-def small(found: Recipe) -> list[str]:
-    """The modules that are known to be safe."""
-    known = FAMILY | sys.stdlib_module_names
-    return [name for name in found.modules if name.partition(".")[0] in known]
+def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    with contextlib.suppress(OSError, ValueError, StopIteration), open(path, "rb") as file:
+        head = json.loads(next(file))
+        for _, line in zip(range(MOST_LINES), file, strict=False):
+            if EVENT in line[:40]:
+                return head, json.loads(line)
+        return head, {}
+    return None

@@ -14,7 +14,8 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from headway.launch.warm import kernel, wire
+from headway.launch.warm import kernel, prime, rehearse, wire
+from headway.launch.warm.devices import Unasked
 from headway.launch.warm.recipe import FAMILY
 from headway.launch.warm.watching import BY_PREFIX, Reads
 
@@ -32,24 +33,45 @@ class Loaded:
         self.left_out = dict(known_bad)
         self.good = set(known_good)
         self.reads = Reads()
+        self.fault = ""  # why this process cannot be forked any more
+        self._before = kernel.descriptors()
 
     def load(self, names: list[str], *, ranked: bool) -> None:
         """Import in the order of the list, which goes into the keys of torch's compile caches."""
         packages: dict[str, list[str]] = {}
         for name in names:
             packages.setdefault(name.partition(".")[0], []).append(name)
+        unasked = Unasked()
         with self.reads:
             for name in names:
-                top = name.partition(".")[0]
-                if name in self.left_out or top in self.left_out or name in sys.modules:
-                    continue
-                if not (top in FAMILY or top in sys.stdlib_module_names or top in self.good):
-                    why = self._scout(packages[top], ranked)
-                    if why:
-                        self.left_out[top] = why
-                        continue
-                    self.good.add(top)
-                self._import(name)
+                if name not in sys.modules and self._may(name, packages, ranked):
+                    self._import(name)
+                    if kernel.threads() > 1 or kernel.descriptors() != self._before:
+                        self.left_out[".".join(name.split(".")[:2])] = dirt(self._before)
+                        break
+                    unasked.begin()
+        prime.prime()
+        rehearse.rehearse()
+        unasked.end()
+        self.fault = dirt(self._before)
+
+    def _may(self, name: str, packages: dict[str, list[str]], ranked: bool) -> bool:
+        """Whether it is known to be harmless, or a scout finds that it is."""
+        top = name.partition(".")[0]
+        if self._is_left_out(name):
+            return False
+        if top in FAMILY or top in sys.stdlib_module_names or top in self.good:
+            return True
+        why = self._scout(packages[top], ranked)
+        if why:
+            self.left_out[top] = why
+            return False
+        self.good.add(top)
+        return True
+
+    def _is_left_out(self, name: str) -> bool:
+        parts = name.split(".")
+        return any(".".join(parts[:n]) in self.left_out for n in range(1, len(parts) + 1))
 
     def _import(self, name: str) -> None:
         try:

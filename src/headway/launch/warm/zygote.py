@@ -15,12 +15,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from headway.launch.warm import birth, kernel, nest, prime, serve, skew, stage, wire
+from headway.launch.warm import birth, kernel, nest, serve, skew, stage, wire
 from headway.launch.warm.become import Beginnings, become
-from headway.launch.warm.handle import ENV_FD, IMPORT_ENV
+from headway.launch.warm.handle import IMPORT_ENV
 from headway.launch.warm.kit import Kit
 from headway.launch.warm.request import Received
-from headway.launch.warm.scout import Loaded, dirt
+from headway.launch.warm.scout import Loaded
 
 
 def main(fresh: set[str]) -> None:
@@ -29,7 +29,7 @@ def main(fresh: set[str]) -> None:
     `fresh` are the modules that every interpreter of the job loads at its start.
     """
     beginnings = Beginnings(fresh)
-    launcher = int(os.environ.pop(ENV_FD))
+    launcher = int(sys.orig_argv[-1])
     hello = wire.receive_large(launcher)
     if not hello:
         os._exit(0)
@@ -50,7 +50,6 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
     started = time.monotonic()
     os.environ.pop("PYTHONPATH", None)
-    before = kernel.descriptors()
     for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
         if os.environ.get(key) != value:
             os.environ[key] = value
@@ -58,11 +57,9 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     loaded = Loaded(hello["left_out"], hello["good"])
     with _undisturbed(hello["nice"]):
         loaded.load(hello["modules"], ranked=hello["ranked"])
-        prime.prime()
-        skew.take_out()
+    skew.take_out()
     sys.stdout.flush()
     sys.stderr.flush()
-    fault = dirt(before)
     kit = Kit(
         executable=hello["executable"],
         options=[(letter, value) for letter, value in hello["options"]],
@@ -77,7 +74,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     gc.collect()
     gc.freeze()
     told = {
-        "fault": fault,
+        "fault": loaded.fault,
         "kit": asdict(kit),
         "left_out": loaded.left_out,
         "good": sorted(loaded.good),
@@ -87,7 +84,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
         wire.send_large(launcher, told)
     except OSError:
         os._exit(0)
-    if fault:
+    if loaded.fault:
         os._exit(0)
     return kit
 

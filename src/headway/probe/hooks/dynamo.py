@@ -72,8 +72,18 @@ def describe(metrics: Any) -> dict[str, Any]:
 def install(callback: ModuleType) -> None:
     """torch._dynamo.callback"""
     handler = callback.callback_handler
-    handler.register_start_callback(lambda args: guard("dynamo", compiles.begun, args))
-    handler.register_end_callback(lambda args: guard("dynamo", compiles.ended, args))
+
+    def register() -> None:
+        handler.register_start_callback(lambda args: guard("dynamo", compiles.begun, args))
+        handler.register_end_callback(lambda args: guard("dynamo", compiles.ended, args))
+
+    def clear(original: Callable[..., Any]) -> Any:
+        result = original()  # torch._dynamo.reset() takes everybody's callbacks
+        guard("dynamo", register)
+        return result
+
+    register()
+    wrap(handler, "clear", clear)
 
 
 def install_utils(utils: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,9 @@ def test_programs_that_are_none(tmp_path: Path) -> None:
     assert fits(tmp_path, "missing.py") == "missing.py is no file"
     assert fits(tmp_path, "-") == "- is no file"
     assert fits(tmp_path, str(tmp_path)) != ""
+    with zipfile.ZipFile(tmp_path / "a.pyz", "w") as archive:
+        archive.writestr("__main__.py", "")
+    assert fits(tmp_path, "a.pyz") == "a.pyz is an archive"
 
 
 def test_a_tracker_of_multiprocessing_is_started_cold_without_a_word(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headway.launch.warm import kernel, nest, wire
 from headway.launch.warm.command import Unfit, read
+from headway.launch.warm.devices import Unasked
 from headway.launch.warm.request import Request, of_this_process
 from headway.launch.warm.threads import openblas_count
 from headway.launch.warm.watching import Reads
@@ -173,3 +176,25 @@ def test_words_and_a_hidden_child() -> None:
         "hidden",
         "0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"), [(None, 2), ("0", 1), ("", 0), ("-1", 0), ("0,1,2", 2), ("GPU-ab", 1)]
+)
+def test_devices_are_counted_without_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, count: int
+) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip=None), cuda=1)
+    )
+    monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(_device_count_nvml=lambda: -1))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    unasked, cuda = Unasked((str(tmp_path),)), sys.modules["torch.cuda"]
+    unasked.begin()
+    assert cuda._device_count_nvml() == count
+    unasked.end()
+    assert cuda._device_count_nvml() == -1

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.launch.warm.recipe import (
-    MEMORY,
-    Memory,
-    Recipe,
-    combine,
-    find,
-    is_small,
-    small,
-    unfold,
-)
+from headway.launch.warm.recipe import MEMORY, Memory, Recipe, combine, find, unfold
 from headway.probe.imported import fold
 
 NAMES = ["torch", "torch._C", "torch.nn", "torch.nn.modules", "torch.nn.modules.x", "torch.fx", "a"]
@@ -83,16 +74,13 @@ def test_what_scripts_set(
     assert (found.preset, found.mains) == (preset, mains)
 
 
-def test_a_smaller_recipe() -> None:
-    found = Recipe(modules=["json", "torch", "torch.nn", "wandb", "wandb.sdk"])
-    assert small(found) == ["json", "torch", "torch.nn"]
-    assert not is_small(found)
-
-
 def test_memory(tmp_path: Path) -> None:
     assert Memory.read(tmp_path) == Memory()
     Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5).write(tmp_path)
     assert Memory.read(tmp_path) == Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5)
+    Memory(left_out={"d": "e"}).write(tmp_path)  # by another node
+    assert Memory.read(tmp_path).off == "why"
+    assert Memory.read(tmp_path).left_out == {"a": "b", "d": "e"}
     (tmp_path / MEMORY).write_text("[]")
     assert Memory.read(tmp_path) == Memory()
     Memory().write(tmp_path / "gone")  # no error
