@@ -106,6 +106,11 @@ class Session:
                 found[int(rank)] = int(pid)
         return found
 
+    def all_new(self, old: dict[int, int]) -> bool:
+        """Whether every rank has made a step in another process than before."""
+        now = self.pids()
+        return now.keys() == old.keys() and all(now[rank] != old[rank] for rank in old)
+
     def wait(self, what: str, ready: object, limit: float = 120.0) -> None:
         until = time.monotonic() + limit
         while not ready():  # type: ignore[operator]
@@ -128,10 +133,7 @@ class Session:
             before = self.pids()
             killed = time.monotonic()
             os.kill(before[self.ranks - 1], signal.SIGKILL)
-            fresh = lambda old=before: all(  # noqa: E731
-                rank in self.pids() and self.pids()[rank] != old[rank] for rank in old
-            )
-            self.wait("a step after the kill", fresh)
+            self.wait("a step after the kill", lambda old=before: self.all_new(old))
             firsts = [
                 float((self.steps / f"{rank}-{pid}").read_text())
                 for rank, pid in self.pids().items()

@@ -31,6 +31,7 @@ BOOT = Path(headway.__file__).parent / "probe" / "boot"
 STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 STORE_NOTE = f"{STORE}=1 was set, so that its restarts do not meet the dead ranks' addresses"
 GRACE_S = 5.0  # for a rank that handles SIGTERM, once another one has died
+CLEAR_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
 
 
 class Process(Protocol):
@@ -178,7 +179,7 @@ class Attempt:
     def _clear(self) -> list[int]:
         """Everything that the dead attempt leaves behind; the processes that would not go."""
         self._pids |= tree.below(os.getpid())
-        left = reap.clear(self.spare(), grace_s=0.5)
+        left = reap.clear(self.spare(), grace_s=CLEAR_S)
         reap.sweep_shared_memory(self._pids, self._began)
         return left
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.launch.warm import birth, kernel, request, serve, wire
-from headway.launch.warm.command import Unfit, read
+from headway.launch.warm.command import Invocation, Unfit, read
 from headway.launch.warm.kit import Kit
 from headway.launch.warm.request import Received
 
@@ -28,6 +28,7 @@ COMMON = (
     "start_new_session",
 )  # fmt: skip
 USER = ("gid", "groups", "uid", "umask", "preexec_fn")
+HELPER = "/torch/_inductor/compile_worker/"  # with an environment of its own
 SIGNATURES = {21: (*COMMON, *USER), 23: (*COMMON, "process_group", *USER, "allow_vfork")}
 
 
@@ -100,33 +101,35 @@ class Seam:
             try:
                 return self._warm(args)
             except Unfit as why:
-                self._note(str(why), args)
+                self._note(str(why))
             except Exception as error:
-                self._note(f"{type(error).__name__}: {error}", args)
+                self._note(f"{type(error).__name__}: {error}")
             finally:
                 self.lock.release()
         return self.original(*args)
 
-    def _note(self, why: str, args: Sequence[Any]) -> None:
-        """Of a rank; what else is started cold is nobody's concern."""
+    def _note(self, why: str) -> None:
         recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
-        rank = any(entry.startswith(b"RANK=") for entry in args[5] or ())
-        if recorder is not None and rank and why and why not in self.told:
+        if recorder is not None and why and why not in self.told:
             self.told.add(why)
-            recorder.emit("note", hook="warm", text=f"a rank was started cold: {why}"[:300])
+            recorder.emit("note", hook="warm", text=f"a process was started cold: {why}"[:300])
 
     def _warm(self, args: Sequence[Any]) -> int:
         names = SIGNATURES.get(len(args))
         if names is None or not self.nest.usable():
             raise Unfit("")
         call = dict(zip(names, args, strict=True))
-        if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
-            raise Unfit("it is to change its user, or to run something before it starts")
-        argv = [os.fsdecode(word) for word in call["args"]]
         env = _environment(call["env"])
-        invocation = read(_executable(call["executables"]), argv, env.get("PATH"))
+        invocation = _read(call, env)
         cwd = os.fsdecode(call["cwd"]) if call["cwd"] else os.getcwd()
-        self.kit.check(invocation, env, cwd)
+        try:
+            if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
+                raise Unfit("it is to change its user, or to run something before it starts")
+            self.kit.check(invocation, env, cwd)
+        except Unfit as why:
+            # Of a program of the job; what libraries start to help them is nobody's concern.
+            told = invocation.kind != "command" and HELPER not in invocation.program
+            raise Unfit(f"{invocation.program}: {why}" if told else "") from None
         if kernel.bonds() != self.bonds:
             raise Unfit("this process has changed its user, its limits or its namespaces")
         if os.getsid(0) != self.session and not call["start_new_session"]:
@@ -148,6 +151,15 @@ class Seam:
             )
             with request.folder(call["cwd"]) as folder:
                 return request.ask(self.nest.fd, asked, folder, list(mapping.values()))
+
+
+def _read(call: dict[str, Any], env: dict[str, str]) -> Invocation:
+    """What is to be started; most of what is no Python program needs no word."""
+    argv = [os.fsdecode(word) for word in call["args"]]
+    try:
+        return read(_executable(call["executables"]), argv, env.get("PATH"))
+    except Unfit:
+        raise Unfit("") from None
 
 
 def _environment(given: Sequence[bytes] | None) -> dict[str, str]:

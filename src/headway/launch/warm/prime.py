@@ -19,21 +19,22 @@ from typing import Any
 ANSWERS = {
     "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
-    # Compiles and loads a few lines of C++.
-    "torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension",
 }
-ON_THE_HOST = "torch._inductor.cpu_vec_isa"  # not for a job that compiles for a GPU
+# The same, for a job that compiles for the CPU. It compiles and loads a few lines of C++.
+ON_THE_HOST = {"torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension"}
 
 
 def prime() -> None:
     """Work them out, where the job will ask."""
     _fill_inspect()
-    torch = sys.modules.get("torch")
-    gpu = torch is not None and torch.cuda.is_available()
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return
+    asked = ANSWERS if torch.cuda.is_available() else ANSWERS | ON_THE_HOST
     with _no_metrics():
-        for answer, loaded in ANSWERS.items():
+        for answer, loaded in asked.items():
             module, _, function = answer.rpartition(".")
-            if loaded in sys.modules and not (gpu and module == ON_THE_HOST):
+            if loaded in sys.modules:
                 with contextlib.suppress(Exception):
                     call: Callable[[], Any] = getattr(importlib.import_module(module), function)
                     call()

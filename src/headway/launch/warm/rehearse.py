@@ -2,7 +2,8 @@
 
 A process that compiles for the first time builds tables that are the same in every process: rules,
 patterns, decompositions, caches of what an operator does. They come with the fork. Only a forward
-pass on the host: a backward one would start threads, and ask for devices.
+pass, and only where there is no GPU: a compile asks the devices what they are, and a process that
+has asked them cannot be forked any more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ NEEDED = "torch._inductor.compile_fx"  # loaded only where the job compiled in i
 
 def rehearse() -> None:
     """Compile, and forget that it was done; a fault in it is the job's only if it compiles too."""
-    if NEEDED not in sys.modules:
+    torch: Any = sys.modules.get("torch")
+    if NEEDED not in sys.modules or torch.cuda.is_available():
         return
     with contextlib.suppress(Exception), _unnoticed():
         _compile()

@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from headway.launch.warm import kernel, prime, rehearse, wire
 from headway.launch.warm.devices import Unasked
@@ -24,6 +25,7 @@ RANK_VARIABLES = {
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
 }  # fmt: skip
 SCOUT_S = 120.0
+ANSWERS = "(answers)"  # what prime.py works out, among the modules that are left out
 
 
 class Loaded:
@@ -54,6 +56,8 @@ class Loaded:
         rehearse.rehearse()
         unasked.end()
         self.fault = dirt(self._before)
+        if not self.fault and "torch" in sys.modules and _in_a_child(_backward) != 0:
+            self.fault = "autograd does not work after a fork"
 
     def _may(self, name: str, packages: dict[str, list[str]], ranked: bool) -> bool:
         """Whether it is known to be harmless, or a scout finds that it is."""
@@ -137,7 +141,7 @@ def dirt(before: dict[int, str]) -> str:
     for fd, opened in kernel.descriptors().items():
         if before.get(fd) != opened:
             return f"it keeps {opened} open"
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "it has initialised CUDA"
     if torch is not None and _poisoned(torch):
@@ -153,15 +157,26 @@ def _files(pattern: str) -> list[str]:
     return found
 
 
-def _poisoned(torch: object) -> bool:
+def _poisoned(torch: Any) -> bool:
     """torch marks a child of a process that has asked the CUDA runtime anything."""
-    bad = getattr(getattr(torch, "cuda", None), "_is_in_bad_fork", None)
-    if bad is None:
-        return False
+    bad = getattr(torch.cuda, "_is_in_bad_fork", None)
+    return bad is not None and _in_a_child(bad) != 0
+
+
+def _backward() -> bool:
+    """A step back in a child: autograd refuses it if it has run before the fork."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch: Any = sys.modules["torch"]
+    torch.ones(1, requires_grad=True).sum().backward()
+    return False
+
+
+def _in_a_child(call: Callable[[], bool]) -> int:
+    """0 if it returned False there."""
     pid = os.fork()
     if pid == 0:
         answer = 1
         with contextlib.suppress(BaseException):
-            answer = int(bool(bad()))
+            answer = int(bool(call()))
         os._exit(answer)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
