@@ -89,7 +89,8 @@ class Attempt:
         """Run it to its end; `spawn` may start it in its own way."""
         started = now()
         env = {**environment(self.target, self.launch), **self.env_extra}
-        if STORE not in os.environ and any("max-restarts" in w.replace("_", "-") for w in command):
+        if STORE not in env and restarts_itself(command):
+            env[STORE] = "1"
             self.writer.write({"ev": "note", "t": started, "hook": "torchrun", "text": STORE_NOTE})
         child = spawn(command, env, self.output.stdout, self.output.stderr)
         if child is None:
@@ -188,13 +189,22 @@ def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ
     """What the command gets: ours first on PYTHONPATH, and where to write."""
     path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
     return {
-        STORE: "1",
         **env,
         "PYTHONPATH": os.pathsep.join(path),
         "HEADWAY_RUN": target.run,
         probe.ENV_FOLDER: target.absolute_journal,
         probe.ENV_LAUNCH: launch,
     }
+
+
+def restarts_itself(command: Sequence[str]) -> bool:
+    """Whether torchrun is told to restart its workers by itself."""
+    words = [word.replace("_", "-") for word in command]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        if name == "--max-restarts":
+            return (value or following) not in ("", "0")
+    return False
 
 
 def start(

@@ -73,15 +73,22 @@ class Warm:
     def prepare(self) -> None:
         """Start the zygote, if it is known what to import. Returns at once.
 
-        A job of one process imports as fast as a zygote: its first attempt is not waited with,
-        nor slowed by a zygote beside it. The next call, when that attempt makes steps, starts it.
+        The first call comes before the first attempt, which is not slowed by a zygote that it will
+        not wait for. The next one, when that attempt makes steps, starts it in any case.
         """
         early, self._asked = not self._asked, True
         if self.memory.off or self._zygote is not None or self._zygotes >= MOST_ZYGOTES:
             return
         found = recipe.find(self.folder, os.uname().nodename)
-        if found is not None and (found.workers or not early):
+        if found is None:
+            return
+        self.memory.cold = found.seconds or self.memory.cold  # a warm attempt does not tell
+        if not early or self._needed() < self.memory.cold:
             self._start(found)
+
+    def _needed(self) -> float:
+        """Seconds of work for a zygote, by the last one, or else by what it has to import."""
+        return self.memory.seconds or self.memory.cold
 
     def _start(self, found: Recipe) -> None:
         self._recipe = found
@@ -107,11 +114,12 @@ class Warm:
         return self.kit is not None
 
     def worth_waiting(self) -> float:
-        """Seconds that a zygote which still imports may take.
-
-        A cold start under torchrun imports twice, once in the agent and then in all ranks.
-        """
-        return 1.2 * self.memory.seconds if self._zygote is not None else 0.0
+        """Seconds for which a zygote that still imports is waited for: if it will be done before a
+        cold start has made its imports, in the agent and then in the ranks."""
+        if self._zygote is None or self.kit is not None:
+            return 0.0
+        left = self._needed() - self._zygote.worked()
+        return 1.5 * self.memory.cold if left <= self.memory.cold else 0.0
 
     def _hear(self, zygote: Zygote, told: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""

@@ -79,6 +79,14 @@ class Zygote:
         """Whether it can still be asked."""
         return self.process.poll() is None
 
+    def worked(self) -> float:
+        """Seconds of processor time that it and its scouts have had."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError):
+            return 0.0
+
     def last_words(self) -> str:
         """The last line that it wrote to its standard error."""
         self._errors.seek(0)

@@ -18,7 +18,9 @@ FAMILY = {
     "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
 }  # fmt: skip
 MEMORY = "warm.json"
+MEMORIZED = ("off", "left_out", "good", "seconds", "cold")
 EVENT = b'"ev":"imported"'
+IMPORTS = (b'"name":"import"', b'"name":"compile_import"')
 MOST_LINES, MOST_JOURNALS = 4000, 64  # that are looked through
 
 
@@ -31,6 +33,7 @@ class Recipe:
     mains: dict[str, str] = field(default_factory=dict)
     ranked: bool = False  # the environment says who is which rank
     workers: int = 0  # ranks of this host
+    seconds: float = 0.0  # that the imports of an agent and then of a rank took
 
 
 @dataclass(kw_only=True)
@@ -40,14 +43,15 @@ class Memory:
     off: str = ""  # why warm starts are off for this run
     left_out: dict[str, str] = field(default_factory=dict)
     good: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # that the imports took
+    seconds: float = 0.0  # of a zygote's imports
+    cold: float = 0.0  # of the imports of a cold start, as far as one waits for the other
 
     @classmethod
     def read(cls, folder: Path) -> Memory:
         """Nothing where there is nothing, or something else."""
         try:
             raw = json.loads((folder / MEMORY).read_text())
-            known = {key: raw[key] for key in ("off", "left_out", "good", "seconds") if key in raw}
+            known = {key: raw[key] for key in MEMORIZED if key in raw}
         except (OSError, ValueError, TypeError):
             return cls()
         return cls(**known)
@@ -61,6 +65,7 @@ class Memory:
             "left_out": {**known.left_out, **self.left_out},
             "good": sorted({*known.good, *self.good}),
             "seconds": self.seconds,
+            "cold": self.cold,
         }
         with contextlib.suppress(OSError):
             write_atomically(folder / MEMORY, json.dumps(content, indent=1) + "\n")
@@ -88,8 +93,10 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
     preset: dict[str, str] = {}
     unsure: set[str] = set()
     mains: dict[str, str] = {}
-    ranked = False
+    ranked, seconds = False, {True: 0.0, False: 0.0}
     for head, event in told:
+        agent = head.get("rank") is None
+        seconds[agent] = max(seconds[agent], event.get("seconds", 0.0))
         modules.update(dict.fromkeys(unfold(event.get("modules", []))))
         ranked = ranked or head.get("local_rank") is not None
         for name, value in event.get("set", {}).items():
@@ -107,6 +114,7 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
         mains=mains,
         ranked=ranked,
         workers=workers,
+        seconds=sum(seconds.values()),
     )
 
 
@@ -131,10 +139,35 @@ def _newest(journal: Path, host: str) -> list[tuple[dict[str, Any], dict[str, An
 
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    with contextlib.suppress(OSError, ValueError, StopIteration), open(path, "rb") as file:
+    """Head, and the event with the seconds of the imports before it."""
+    opened: dict[Any, int] = {}
+    spans: list[tuple[int, int]] = []
+    with (
+        contextlib.suppress(OSError, ValueError, StopIteration, KeyError),
+        open(path, "rb") as file,
+    ):
         head = json.loads(next(file))
         for _, line in zip(range(MOST_LINES), file, strict=False):
             if EVENT in line[:40]:
-                return head, json.loads(line)
+                return head, {**json.loads(line), "seconds": together(spans) / 1e9}
+            if any(name in line for name in IMPORTS):
+                span = json.loads(line)
+                if span["ev"] == "open":
+                    opened[span["id"]] = span["t"]
+                elif span["ev"] == "span":
+                    spans.append((span["t"], span["end"]))
+            elif opened and line.startswith(b'{"ev":"close"'):
+                span = json.loads(line)
+                if span["id"] in opened:
+                    spans.append((opened.pop(span["id"]), span["t"]))
         return head, {}
     return None
+
+
+def together(spans: Iterable[tuple[int, int]]) -> int:
+    """How long at least one of them lasted."""
+    total, until = 0, 0
+    for start, end in sorted(spans):
+        total += max(0, end - max(start, until))
+        until = max(until, end)
+    return total

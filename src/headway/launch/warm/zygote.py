@@ -7,6 +7,7 @@ in a process that it has forked it returns when that process is ready to run its
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -60,6 +61,7 @@ def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Ki
     skew.take_out()
     sys.stdout.flush()
     sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)  # what C code has printed is not to come again from each child
     kit = Kit(
         executable=hello["executable"],
         options=[(letter, value) for letter, value in hello["options"]],

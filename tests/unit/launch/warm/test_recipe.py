@@ -74,6 +74,26 @@ def test_what_scripts_set(
     assert (found.preset, found.mains) == (preset, mains)
 
 
+def test_the_seconds_of_imports(tmp_path: Path) -> None:
+    journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1, "rank": 0}, modules=["torch"])
+    path = tmp_path / "journal" / "h-1-1.jsonl"
+    head, _, event = path.read_text().splitlines()
+    spans = [
+        '{"ev":"open","t":1000000000,"id":1,"name":"import","th":0}',
+        '{"ev":"span","t":1500000000,"end":2500000000,"name":"import","th":0}',
+        '{"ev":"close","t":2000000000,"id":1}',
+        '{"ev":"open","t":3000000000,"id":2,"name":"compile_import","th":0}',
+        '{"ev":"close","t":4000000000,"id":2}',
+        '{"ev":"open","t":4000000000,"id":3,"name":"compile","th":0}',
+        '{"ev":"close","t":9000000000,"id":3}',
+    ]
+    path.write_text("\n".join([head, *spans, event]) + "\n")
+    found = find(tmp_path, "h")
+    assert found is not None and found.seconds == 2.5
+    told = [({"rank": None}, {"seconds": 1.0}), ({"rank": 0}, {"seconds": 2.0}), ({"rank": 1}, {})]
+    assert combine(told).seconds == 3.0
+
+
 def test_memory(tmp_path: Path) -> None:
     assert Memory.read(tmp_path) == Memory()
     Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5).write(tmp_path)
