@@ -111,6 +111,9 @@ class Attempt:
             left = self._clear()
         self.output.finish()
         self.watch.finish()
+        for process in self.watch.processes.values():
+            if process.pid == child.pid:  # nobody but its parent could see how it ended
+                process.code, process.died = status, process.died or ended
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return Ended(
             status=status,

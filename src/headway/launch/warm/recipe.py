@@ -43,7 +43,7 @@ class Memory:
     off: str = ""  # why warm starts are off for this run
     left_out: dict[str, str] = field(default_factory=dict)
     good: list[str] = field(default_factory=list)
-    seconds: float = 0.0  # of a zygote's imports
+    seconds: float = 0.0  # of processor time for a zygote's imports
     cold: float = 0.0  # of the imports of a cold start, as far as one waits for the other
 
     @classmethod
