@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.journal.writer import boot_id
+from headway.launch import tree
 from headway.launch.together import FRESH_S
 
 Ended = dict[str, Any]
@@ -187,7 +188,6 @@ def _changed(path: Path) -> float:
 def _birth(pid: int) -> str:
     """Which process has this number now: its boot and its start."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return f"{boot_id()} {file.read().rpartition(b')')[2].split()[19].decode()}"
+        return f"{boot_id()} {tree.stat(pid)[19].decode()}"
     except (OSError, IndexError):
         return "-"

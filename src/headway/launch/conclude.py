@@ -10,6 +10,7 @@ from typing import Any
 from headway.launch import policy
 from headway.launch.failures import Fact, Verdict, classify
 from headway.launch.policy import Decision, Past
+from headway.taxonomy import OWNERS
 
 # What a forked interpreter could be to blame for, if it never made a step.
 DOUBTFUL = frozenset(
@@ -28,62 +29,44 @@ def judge(facts: Sequence[Fact]) -> Verdict:
         except Exception as error:  # a fault of ours must not cost the job its restart
             return _unknown(f"it could not be classified: {type(error).__name__}: {error}")
     hung.sort(key=lambda fact: fact.rank is None)
-    return Verdict(
-        category="hang",
-        owner="ambiguous",
-        retry="bounded",
-        rank=hung[0].rank,
-        node=hung[0].node,
-        evidence=hung[0].text,
-        signature="hang_watch",
+    first = hung[0]
+    return _verdict(
+        "hang",
+        first.text,
+        f"hang_watch:{first.rank}",
+        rank=first.rank,
+        node=first.node,
         confidence="high",
-        fingerprint=f"hang_watch:{hung[0].rank}",
     )
 
 
 def _unknown(evidence: str) -> Verdict:
-    return Verdict(
-        category="unknown",
-        owner="ambiguous",
-        retry="bounded",
-        rank=None,
-        node=None,
-        evidence=evidence,
-        signature="fault",
-        confidence="low",
-        fingerprint="fault",
-    )
+    return _verdict("unknown", evidence, "fault", confidence="low")
 
 
 def lost(node: str) -> Verdict:
-    """A node whose launcher is not heard of any more."""
-    return Verdict(
-        category="node_failure",
-        owner="infra",
-        retry="swap",
-        rank=None,
-        node=node,
-        evidence=f"the node {node} has not been heard of for a while",
-        signature="lost_node",
-        confidence="medium",
-        fingerprint=f"lost_node:{node}",
-    )
+    """A node whose launcher is not heard of any more: it is not there to be retried on."""
+    evidence = f"the node {node} has not been heard of for a while"
+    return _verdict("node_failure", evidence, f"lost_node:{node}", node=node, retry="swap")
 
 
 def stopped(number: int) -> Verdict:
     """The launcher was told to stop, and nobody says why."""
     name = signal.Signals(number).name
-    by_user = number == signal.SIGINT
+    category = "user_cancel" if number == signal.SIGINT else "preemption"
+    return _verdict(category, f"the launcher was sent {name}", f"told_to_stop:{name}")
+
+
+def _verdict(category: str, evidence: str, fingerprint: str, **more: Any) -> Verdict:
+    """One that needed no classifier; owner and retry are those of its category."""
+    owner, retry = OWNERS[category]
+    known = {"owner": owner, "retry": retry, "rank": None, "node": None, "confidence": "medium"}
     return Verdict(
-        category="user_cancel" if by_user else "preemption",
-        owner="user" if by_user else "scheduler",
-        retry="no" if by_user else "yes",
-        rank=None,
-        node=None,
-        evidence=f"the launcher was sent {name}",
-        signature="told_to_stop",
-        confidence="medium",
-        fingerprint=f"told_to_stop:{name}",
+        category=category,
+        evidence=evidence,
+        fingerprint=fingerprint,
+        signature=fingerprint.partition(":")[0],
+        **{**known, **more},
     )
 
 
@@ -92,7 +75,8 @@ def as_event(verdict: Verdict) -> dict[str, Any]:
     return {key: getattr(verdict, key) for key in KEPT}
 
 
-def _any(progressed: Sequence[bool | None]) -> bool | None:
+def any_progress(progressed: Sequence[bool | None]) -> bool | None:
+    """Whether one of them added a durable step; None if none did as far as can be told."""
     if any(progressed):
         return True
     return None if None in progressed else False
@@ -128,7 +112,7 @@ def conclude(
         fingerprint=verdict.fingerprint,
         step=max(steps, default=None),
         node=verdict.node,
-        progressed=_any([one["progressed"] for one in said.values()]),
+        progressed=any_progress([one["progressed"] for one in said.values()]),
     )
     stillborn = any(one["stillborn"] for one in said.values()) and verdict.category in DOUBTFUL
     if told:

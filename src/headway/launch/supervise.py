@@ -270,12 +270,11 @@ class Supervisor:
 
     def _agree(self, agreement: Agreement, attempt: Attempt, ended: Ended) -> dict[str, Any]:
         lives = [self.progress.conclude(ranks) for ranks in ended.lives]
-        progressed = [added for _, added in lives]
         mine = {
             "done": ended.status == 0 and ended.signal is None,
             "told": ended.signal,
             "step": lives[-1][0],
-            "progressed": any(progressed) or (None if None in progressed else False),
+            "progressed": conclude.any_progress([added for _, added in lives]),
             "stillborn": self.forked and not ended.stepped,
             "facts": [asdict(fact) for fact in ended.facts],
         }

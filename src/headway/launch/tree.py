@@ -29,14 +29,14 @@ def processes() -> dict[int, Seen]:
 
 def look(pid: int) -> Seen:
     """One process; OSError if there is none."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return Seen(int(fields[1]), int(fields[2]), fields[0].decode())
 
 
 def exit_code(pid: int) -> int | None:
     """How a process ended that nobody has waited for yet; negative for a death by signal."""
     try:
-        fields = _stat(pid)
+        fields = stat(pid)
         if fields[0] not in (b"Z", b"X"):
             return None
         return os.waitstatus_to_exitcode(int(fields[49]))
@@ -44,7 +44,8 @@ def exit_code(pid: int) -> int | None:
         return None
 
 
-def _stat(pid: int) -> list[bytes]:
+def stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on, after the name, which may hold anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 

@@ -27,8 +27,7 @@ def sample(pid: int, at: float, seen: dict[int, tree.Seen] | None = None) -> Sam
     used = {}
     for one in {pid, *tree.below(pid, seen)}:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{one}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = tree.stat(one)
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
             used[one] = (cpu, _bytes(one), _waits(one))
     return Sample(at, used)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.launch import tree
 from headway.launch.warm import kernel, wire
 from headway.launch.warm.command import Invocation
 from headway.launch.warm.recipe import Memory, Recipe
@@ -82,8 +83,7 @@ class Zygote:
     def worked(self) -> float:
         """Seconds of processor time that it and its scouts have had."""
         try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_bytes().rpartition(b")")[2].split()
-            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            return sum(map(int, tree.stat(self.process.pid)[11:15])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError):
             return 0.0
 
