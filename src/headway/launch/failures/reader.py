@@ -119,6 +119,8 @@ class _Reader:
                 if part
             ]
             lines, numbers = [part for part, _ in parts], [number for _, number in parts]
+        if not lines:
+            return
         kinds = self._kinds.of(lines)
         if TELLING in kinds or self._facts or self._blocks.open:
             self._read(lines, kinds, numbers)

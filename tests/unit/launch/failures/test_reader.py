@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.launch.failures import classify, failed, read_log
@@ -80,6 +80,9 @@ def test_a_line_that_is_cut_by_a_piece() -> None:
         assert [fact.text for fact in found] == [OOM]
 
 
+@example(b"\r", "")
+@example(b"\r\r\n\r", "\r")
+@settings(derandomize=True, deadline=None)
 @given(st.binary(max_size=400), st.text(max_size=400))
 def test_nothing_breaks_it(raw: bytes, text: str) -> None:
     facts = read(raw + b"\n" + text.encode("utf-8", "replace") + b"\nTraceback (most recent call")
