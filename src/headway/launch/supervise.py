@@ -7,8 +7,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headway.errors import TargetUnwritable, UsageError
@@ -38,6 +38,7 @@ class Options:
     hang_after: float = FLOOR_S
     warm: bool = False
     chaos: Plan | None = None
+    env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
 
 
 def check(command: Sequence[str]) -> None:
@@ -147,6 +148,7 @@ class Supervisor:
     def _attempt(self, number: int) -> Attempt:
         agreement = self.agreement
         attempt = Attempt(self.target, number, supervised=agreement is not None)
+        attempt.env_extra.update(self.options.env)
         if self.injector:
             self.injector.begin(attempt)
         if self.options.hang_watch:
@@ -204,7 +206,7 @@ class Supervisor:
             self.say(f"headway: {text}")
 
         if self.warm is None:
-            env = environment(self.target, attempt.launch)
+            env = {**environment(self.target, attempt.launch), **self.options.env}
             self.warm = Warm(self.target.folder, self.command, env, note)
         warm = self.warm
         warm.note = note

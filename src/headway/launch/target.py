@@ -63,7 +63,11 @@ def prepare(
     url = output if output and "://" in output else None
     if url is not None:
         remote.filesystem(url)  # before the job starts, not when it has ended
-    run = name or (Path(output.rstrip("/")).name if output else identity) or _fresh(command)
+    run = (
+        name
+        or (Path(output.rstrip("/")).name if output else identity)
+        or f"{job(command)}-{time.strftime('%m%d-%H%M%S')}"
+    )
     if "/" in run or run in (".", "..") or not run.isprintable():
         raise UsageError(f"the run name {run!r} cannot be a folder's name; give another --name")
     folder = Path(output) if output and url is None else Path("headway") / run
@@ -86,12 +90,12 @@ def _identity(env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _fresh(command: Sequence[str]) -> str:
+def job(command: Sequence[str]) -> str:
+    """A name for what the command trains, the same for every run of it."""
     scripts = [word for word in command if word.endswith(".py")]
     programs = [word for word in command if Path(word).name not in SHELLS and word[:1] != "-"]
     stem = Path((scripts or programs or command)[0]).stem
-    clean = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:40] or "run"
-    return f"{clean}-{time.strftime('%m%d-%H%M%S')}"
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:40] or "run"
 
 
 def _own(folder: Path, identity: str | None, command: Sequence[str]) -> Path:
