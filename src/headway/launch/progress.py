@@ -15,7 +15,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.durable = 0  # the highest step that was ever saved
-        self._steps: dict[str, int] = {}  # file or path -> the step that was saved there
+        # File or path -> the step that was saved there; None: by a life whose start is unknown.
+        self._steps: dict[str, int | None] = {}
 
     def conclude(self, ranks: Sequence[Followed]) -> tuple[int | None, bool | None]:
         """A life of the ranks is over: the step it came to, and whether it added a durable one."""
@@ -35,12 +36,12 @@ class Progress:
         own = save.get("step")
         if not isinstance(own, int) or not own:
             return False
-        step = own + (base or 0)
+        step = None if base is None else base + own
         for key in (save.get("file"), save.get("path")):
             if key:
                 self._steps[str(key)] = step
-        further = base is None or step > self.durable
-        self.durable = max(self.durable, step)
+        further = step is None or step > self.durable
+        self.durable = max(self.durable, step or 0)
         return further
 
     def _base(self, ranks: Sequence[Followed]) -> int | None:

@@ -55,6 +55,8 @@ class Watch:
         """The command has ended: one last look, and stop."""
         os.close(self._wake)
         self._thread.join()
+        self._listed_at = 0
+        self._find_new()  # a short life on a busy machine may fall between two rounds
         self._find_others()
         for process in self.processes.values():
             process.catch_up()

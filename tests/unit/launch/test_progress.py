@@ -84,3 +84,12 @@ def test_a_load_of_something_unknown_leaves_the_step_open() -> None:
 def test_a_save_before_the_first_step_is_no_progress() -> None:
     assert Progress().conclude([Rank(0, [save(0, "a")])]) == (0, False)
     assert Progress().conclude([]) == (0, False)
+
+
+def test_a_life_whose_start_is_unknown_does_not_mislead_those_after_it() -> None:
+    progress = Progress()
+    progress.conclude([Rank(1180, [save(1180, "a", "/1180.pt")])])
+    unseen = load("never seen saved", "/1190.pt")
+    assert progress.conclude([Rank(40, [save(40, "b", "/1230.tmp")], [unseen])]) == (None, True)
+    assert progress.conclude([Rank(25, [save(20, "c")], [load("b", "/1230.pt")])]) == (None, True)
+    assert progress.durable == 1180
