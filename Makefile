@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench docs clean
+.PHONY: help demo test test-all test-torchrec lint format bench docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -25,6 +25,13 @@ $(VENV)/.docs: pyproject.toml
 	$(PY) -m pip install -q -e '.[docs]'
 	@touch $@
 
+# An environment of its own: torchrec and fbgemm go with one version of torch.
+.venv-torchrec/.ready: pyproject.toml tests/torchrec/requirements.txt
+	python3 -m venv .venv-torchrec
+	.venv-torchrec/bin/python -m pip install -q $(TORCH) numpy pytest pytest-timeout -e .
+	.venv-torchrec/bin/python -m pip install -q --no-deps -r tests/torchrec/requirements.txt
+	@touch $@
+
 demo: $(VENV)/.run  ## train on two ranks, kill one, and see where the time went
 	$(PY) examples/demo.py
 
@@ -33,6 +40,9 @@ test: $(VENV)/.dev  ## run the tests, without the slow ones
 
 test-all: $(VENV)/.dev  ## run every test
 	$(PY) -m pytest
+
+test-torchrec: .venv-torchrec/.ready  ## run the tests of the TorchRec adapter, beside a real TorchRec
+	.venv-torchrec/bin/python -m pytest tests/torchrec
 
 lint: $(VENV)/.dev  ## check style, types and spelling
 	$(PY) -m ruff check .

@@ -29,7 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import peers
-from keep import keep
+from keep import keep, machine
 
 HERE = Path(__file__).resolve().parent
 HEADWAY = [sys.executable, "-m", "headway"]
@@ -232,14 +232,6 @@ def main() -> None:
         result[job] = rows
         show(job, rows)
     keep(args.name, result)
-
-
-def machine() -> str:
-    """Cores, and the GPU if there is one."""
-    import torch
-
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{os.cpu_count()} cores, {platform.machine()}{gpu}"
 
 
 def show(job: str, rows: dict[str, object]) -> None:

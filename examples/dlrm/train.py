@@ -168,7 +168,7 @@ def train(args: argparse.Namespace) -> None:
         print(f"exported {path}", flush=True)
 
 
-def parse_args() -> argparse.Namespace:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -189,8 +189,8 @@ def parse_args() -> argparse.Namespace:
     flag("--eval-batches", type=int, default=10, help="batches per evaluation")
     flag("--log-every", type=int, default=10, help="steps between loss lines")
     flag("--export", action=argparse.BooleanOptionalAction, default=True, help="export at the end")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":
-    train(parse_args())
+    train(arguments().parse_args())

@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
+    from headway import compile as compile
+    from headway import startup as startup
     from headway.ledger.run import Run as Run
     from headway.ledger.run import load as load
     from headway.sdk import progress as progress
@@ -29,14 +31,27 @@ _WHERE = {
     "track": "headway.sdk",
 }
 
-__all__ = ["Run", "__version__", "load", "progress", "span", "stage", "step", "track"]
+__all__ = [
+    "Run",
+    "__version__",
+    "compile",
+    "load",
+    "progress",
+    "span",
+    "stage",
+    "startup",
+    "step",
+    "track",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     import importlib
 
+    if name not in _WHERE:
+        return importlib.import_module(f"headway.{name}")
     value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value

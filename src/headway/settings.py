@@ -13,12 +13,15 @@ from headway.errors import MissingExtra, UsageError
 
 # Read by the probe, in processes that load none of this: see headway/probe/__init__.py.
 INTERNAL = (
+    "HEADWAY_AUTOTUNE",
     "HEADWAY_CHAOS",
+    "HEADWAY_COMPILE",
     "HEADWAY_DIR",
     "HEADWAY_LAUNCH",
     "HEADWAY_OFF",
     "HEADWAY_OWNER",
     "HEADWAY_RUN",
+    "HEADWAY_STEPS",
     "HEADWAY_STRICT",
 )
 
@@ -33,6 +36,11 @@ class Settings:
     warm: bool = False  # fork restarts from a process that has imported everything already
     hang_watch: bool = True  # notice that no step is made, and end it where it may be restarted
     hang_after: float = 120.0  # seconds without a step that are never a hang
+    compile_cache: str | None = None  # folder or URL where jobs share what torch.compile makes
+    compile_tier: str = "safe"  # or precompile: keep what dynamo has traced as well
+    cache_key: str | None = None  # file with the team's key for the archives there
+    autotune: str | None = None  # run or file whose pruned autotune configs are used
+    learn: bool = False  # mark as dynamic what earlier runs of the job have recompiled for
     report: bool = True  # print the summary at the end of a run
 
     @classmethod

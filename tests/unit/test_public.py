@@ -42,10 +42,12 @@ def test_public_names_are_pinned() -> None:
     assert headway.__all__ == [
         "Run",
         "__version__",
+        "compile",
         "load",
         "progress",
         "span",
         "stage",
+        "startup",
         "step",
         "track",
     ]

@@ -18,7 +18,10 @@ VERBS = {
     "top": "watch a run live in the terminal",
     "compare": "compare two runs; a gate for CI",
     "export": "write a run as a Perfetto trace, OpenMetrics text or CSV",
+    "autotune": "say what autotuning cost, and prune what is tried next time",
+    "recompiles": "say why torch.compile compiled again, and what cures it",
     "classify": "say why a job failed, from any log",
+    "cache": "look after a store of compile archives",
     "doctor": "start a child as `run` does and say what would be seen",
     "config": "print every setting and where its value came from",
 }

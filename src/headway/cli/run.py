@@ -17,12 +17,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headway.compile.archive.store import Store
+    from headway.compile.courier import Courier
+    from headway.compile.recompiles.learned import Lesson
     from headway.launch.supervise import Options
     from headway.launch.target import Target
+    from headway.settings import Settings
+
+
+TIERS = ("safe", "precompile")
 
 
 def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
@@ -47,6 +55,19 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
         "--hang-after", type=float, metavar="S", help="no shorter silence is a hang; 120"
     )
     parser.add_argument("--no-hang-watch", action="store_true", help="let it stand still")
+    parser.add_argument(
+        "--compile-cache", metavar="URL", help="share what torch.compile makes between jobs"
+    )
+    parser.add_argument(
+        "--compile-tier", choices=TIERS, help="precompile: keep what dynamo has traced as well"
+    )
+    parser.add_argument("--cache-key", metavar="FILE", help="the team's key for such archives")
+    parser.add_argument(
+        "--autotune", metavar="RUN|FILE", help="try only configs that `headway autotune` kept"
+    )
+    parser.add_argument(
+        "--learn", action="store_true", default=None, help="mark what earlier runs recompiled for"
+    )
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
 
@@ -69,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
         restarts=args.restarts,
         warm=args.warm,
         hang_after=args.hang_after,
+        compile_cache=args.compile_cache,
+        compile_tier=args.compile_tier,
+        cache_key=args.cache_key,
+        autotune=args.autotune,
+        learn=args.learn,
         hang_watch=False if args.no_hang_watch else None,
         report=False if args.no_report else None,
     )
@@ -78,16 +104,85 @@ def run(args: argparse.Namespace) -> int:
         hang_after=settings.hang_after,
         warm=settings.warm,
         chaos=None if args.chaos is None else read_plan(args.chaos),
+        env=_env(settings),
     )
+    store = _store(settings)
     where = target.prepare(command, output=settings.output, name=settings.name, force=args.force)
     say(f"headway: recording to {where.url or where.folder}")
     say(f"headway: watch it with `headway top {where.folder}`")
-    with signals.held():
+    lesson = _lesson(command, where) if settings.learn else None
+    if lesson is not None:
+        options = replace(options, env={**options.env, **lesson.begin(os.environ)})
+    with signals.held():  # threads that begin in it leave signals to this one
+        if store is not None:
+            options = replace(options, companion=_courier(store, command, settings))
         status = _run(command, where, options, quiet=not settings.report)
+        if lesson is not None:
+            lesson.end(where.folder, status)
     if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return shell_code(status)
+
+
+def _env(settings: Settings) -> dict[str, str]:
+    """What the probe is told to do beside recording."""
+    if not settings.autotune:
+        return {}
+    from headway.compile.autotune.advice import find
+    from headway.probe import ENV_AUTOTUNE
+
+    return {ENV_AUTOTUNE: str(find(settings.autotune))}
+
+
+def _store(settings: Settings) -> Store | None:
+    """Where compiled code is shared, if that is wanted and may be used."""
+    from headway.errors import UsageError
+
+    if settings.compile_tier not in TIERS:
+        told = settings.compile_tier
+        raise UsageError(f"compile_tier is {told!r}, but it must be one of {', '.join(TIERS)}")
+    if not settings.compile_cache:
+        return None
+    from headway.compile import courier
+    from headway.compile.archive.signing import read_key
+    from headway.compile.archive.store import Store
+
+    store = Store(
+        settings.compile_cache, read_key(settings.cache_key) if settings.cache_key else None
+    )
+    off = courier.disabled()
+    if off:
+        say(f"headway: compile cache: not used, {off} is set")
+        return None
+    why = store.distrust()
+    if why and "://" in settings.compile_cache:
+        raise UsageError(
+            f"archives are run as code, and {why}; give the team's key with --cache-key FILE"
+        )
+    if why:
+        say(f"headway: compile cache: not used, {why}, or give a key with --cache-key FILE")
+        return None
+    return store
+
+
+def _lesson(command: Sequence[str], where: Target) -> Lesson:
+    from headway.compile.recompiles.learned import Lesson
+    from headway.launch.target import job
+
+    return Lesson(where.folder.parent, job(command), command, say)
+
+
+def _courier(store: Store, command: Sequence[str], settings: Settings) -> Courier | None:
+    from headway.compile.courier import Courier, code_of, config_of
+    from headway.launch.target import job
+
+    config = config_of(command) if settings.compile_tier == "precompile" else ""
+    try:
+        return Courier(store, job(command), code_of(command), say, config=config)
+    except OSError as error:  # no room for its folder, or it may not be written
+        say(f"headway: compile cache: not used, {error.filename}: {error.strerror}")
+        return None
 
 
 def _run(command: Sequence[str], where: Target, options: Options, *, quiet: bool) -> int:

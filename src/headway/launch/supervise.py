@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headway.errors import TargetUnwritable, UsageError
 from headway.journal.folder import write_atomically
@@ -29,6 +29,23 @@ STRAY_GRACE_S = 5.0
 SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
 
 
+class Companion(Protocol):
+    """Somebody who works beside the attempts, for the same job."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """For the command."""
+
+    def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
+        """An attempt begins; `write` puts an event into its journal."""
+
+    def end(self) -> None:
+        """It has ended, and its journal is about to be closed."""
+
+    def close(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """There will be no other. `hurry`: whether the launcher was told to stop."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a command is supervised."""
@@ -39,6 +56,7 @@ class Options:
     warm: bool = False
     chaos: Plan | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
+    companion: Companion | None = None
 
 
 def check(command: Sequence[str]) -> None:
@@ -83,6 +101,8 @@ class Supervisor:
         self.history: list[Past] = []
         self.agreement: Agreement | None = None
         self.warm: Warm | None = None
+        self.companion = options.companion
+        self.env = {**(self.companion.env if self.companion else {}), **options.env}
         self.forked = False  # whether the attempt that is going on was forked from the zygote
         if options.restarts or options.warm:
             reap.adopt_orphans()
@@ -115,11 +135,21 @@ class Supervisor:
                     self.injector.end()
             decision = self._conclude(attempt, ended)
             told = self._pause(attempt, decision)
+            last = decision is None or decision.action != "restart" or told
+            self._part(attempt, last=last)
             attempt.writer.close()
-            if decision is None or decision.action != "restart" or told:
+            if last:
                 attempt.output.finish(None)
                 return SWAP_CODE if decision and decision.action == "swap" else ended.status
             number += 1
+
+    def _part(self, attempt: Attempt, *, last: bool) -> None:
+        """The companion leaves the journal of an attempt; that of the last one when it is done."""
+        if self.companion is None:
+            return
+        if last:
+            self.companion.close(lambda: attempt.hear() is not None)
+        self.companion.end()
 
     def _pause(self, attempt: Attempt, decision: Decision | None) -> bool:
         """Wait as long as was decided; whether a signal to stop came first."""
@@ -139,6 +169,8 @@ class Supervisor:
 
     def leave(self) -> None:
         """Nothing more is to come from this node."""
+        if self.companion:
+            self.companion.close()
         if self.warm is not None:
             self.warm.close()
         if self.agreement:
@@ -148,7 +180,9 @@ class Supervisor:
     def _attempt(self, number: int) -> Attempt:
         agreement = self.agreement
         attempt = Attempt(self.target, number, supervised=agreement is not None)
-        attempt.env_extra.update(self.options.env)
+        attempt.env_extra.update(self.env)
+        if self.companion:
+            self.companion.begin(attempt.writer.write)
         if self.injector:
             self.injector.begin(attempt)
         if self.options.hang_watch:
@@ -206,7 +240,7 @@ class Supervisor:
             self.say(f"headway: {text}")
 
         if self.warm is None:
-            env = {**environment(self.target, attempt.launch), **self.options.env}
+            env = {**environment(self.target, attempt.launch), **self.env}
             self.warm = Warm(self.target.folder, self.command, env, note)
         warm = self.warm
         warm.note = note

@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from headway.journal.reader import Journal
-from headway.ledger import causes, faults, figures, notes, progress, timeline
+from headway.ledger import (
+    archives,
+    causes,
+    communication,
+    compiles,
+    faults,
+    figures,
+    notes,
+    progress,
+    stages,
+    timeline,
+)
 from headway.ledger.attempts import Draft, Launch, find_attempts, find_launches
 from headway.ledger.clocks import Axis, align
 from headway.ledger.leaves import DOWNTIME, UNKNOWN
@@ -67,7 +78,10 @@ def account(
         recommended_interval=figures.recommended_interval(
             buckets, count, len(failures), end - zero
         ),
-        compiles=figures.compiles(drafts, zero),
+        compiles=compiles.compiles(drafts, zero),
+        compile_parts=compiles.parts(drafts, lived),
+        rank_compiles=compiles.by_rank(drafts, lived),
+        gave_up=compiles.gave_up(drafts, zero),
         gaps=figures.gaps(lived, zero),
         notes=notes.collect(problems, axis, launches, drafts, ordered),
         started_at=_started_at(ordered, axis, zero),
@@ -76,6 +90,11 @@ def account(
         exit_code=_exit_code(launches),
         batches_per_step=figures.batches_per_step(drafts),
         facts=dict(facts or {}),
+        archives=archives.archives(drafts),
+        stages=stages.graphs(drafts, zero),
+        archived=archives.kept(drafts),
+        groups_made=communication.groups_made(drafts),
+        early_calls=communication.early_calls(drafts),
         faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
     )
 

@@ -1,16 +1,14 @@
-"""The figures beside the buckets: times to start and to recover, saves, compiles, gaps."""
+"""The figures beside the buckets: times to start and to recover, saves, gaps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from headway.ledger.attempts import Draft, Launch
-from headway.ledger.life import Life
 from headway.ledger.lived import Lived
-from headway.ledger.model import Checkpoint, Compile, Gap
+from headway.ledger.model import Checkpoint, Gap
 
 
 def time_to_start(lived: Sequence[Lived], zero: int) -> int | None:
@@ -79,36 +77,6 @@ def recommended_interval(
     if not saves or not failures or not blocked:
         return None
     return math.isqrt(2 * (blocked // saves) * (wall // failures))
-
-
-def compiles(drafts: Sequence[Draft], zero: int) -> tuple[Compile, ...]:
-    """All finished compiles, as each rank saw them."""
-    out = []
-    for index, draft in enumerate(drafts):
-        for life in draft.lives:
-            for span in life.journal.spans:
-                if span.name != "compile" or span.end is None:
-                    continue
-                out.append(_compile(index, life, span.start, span.end, span.fields, zero))
-    return tuple(sorted(out, key=lambda c: (c.start, c.rank)))
-
-
-def _compile(
-    index: int, life: Life, start: int, end: int, fields: Mapping[str, Any], zero: int
-) -> Compile:
-    started = life.first_step_end is not None and start + life.shift >= life.first_step_end
-    reason = str(fields.get("reason") or "")
-    return Compile(
-        attempt=index,
-        rank=life.rank,
-        start=start + life.shift - zero,
-        end=end + life.shift - zero,
-        where=str(fields.get("where") or fields.get("compile_id") or "?"),
-        trigger=str(fields.get("trigger") or ""),
-        reason=reason or ("compiled after the first step" if started else ""),
-        recompile=bool(reason) or started,
-        cached=fields.get("cached") is True,
-    )
 
 
 def gaps(lived: Sequence[Lived], zero: int) -> tuple[Gap, ...]:

@@ -52,6 +52,7 @@ class Life:
         self.first_steps = windows.last[0] if windows else 0  # in the first window: mostly one
         self.first_step_end = windows.end[0] + shift if windows else None
         self.last_step_end = windows.end[-1] + shift if windows else None
+        self.declared = [event["t"] + shift for event in journal.named("stages")]  # starts, done
         self.drains: list[tuple[int, int]] = sorted(
             (event["t"] + shift, event["t"] + shift + event["ns"])
             for event in journal.named("drain")

@@ -11,6 +11,18 @@ from headway.ledger.leaves import EFFECTIVE, LEAVES, side
 SCHEMA = 1
 NS = 1_000_000_000
 
+# What the time of the pt2_compile leaves goes to, in the order of a compile.
+COMPILE_PARTS = (
+    "import",
+    "cache_load",
+    "dynamo",
+    "aot_autograd",
+    "inductor",
+    "triton",
+    "autotune",
+    "other",
+)
+
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
 
 
@@ -102,6 +114,147 @@ class Compile:
     reason: str
     recompile: bool
     cached: bool
+    later: int = 0  # ns for its backward graph, compiled when that is first run
+
+    @property
+    def ns(self) -> int:
+        """All that it took."""
+        return self.end - self.start + self.later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp:
+    """torch has reached its limit of recompiles of a place: it runs uncompiled from then on."""
+
+    attempt: int
+    rank: int
+    at: int
+    where: str
+    limit: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One stage of a declared start."""
+
+    name: str
+    where: str
+    needs: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageGraph:
+    """A start that was declared as stages; times in ns."""
+
+    attempt: int
+    rank: int
+    rows: tuple[StageRow, ...]
+    critical: tuple[str, ...]  # the chain that takes longest
+    bound: int  # the least that these stages can take, in any order
+
+    @property
+    def end(self) -> int:
+        """When the last one was done."""
+        return max(row.end for row in self.rows)
+
+    @property
+    def took(self) -> int:
+        """From the first to the last."""
+        return self.end - min(row.start for row in self.rows)
+
+    @property
+    def one_by_one(self) -> int:
+        """What they would take one after the other."""
+        return sum(row.end - row.start for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """What a shared compile cache had for an attempt; times in ns."""
+
+    attempt: int
+    level: str  # exact, job, near or miss
+    why: str
+    files: int
+    bytes: int
+    load: int  # while the job started, not in its way
+    cold: int  # compiling took so long when nothing was there
+    here: int  # and so long here, on the rank that took longest
+
+    @property
+    def saved(self) -> int:
+        """What was not compiled again."""
+        return max(self.cold - self.here, 0) if self.level != "miss" else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCompiles:
+    """What a rank's time in the compiler went to, and what torch's caches gave it."""
+
+    rank: int
+    parts: Mapping[str, int] = field(default_factory=dict)
+    fx: tuple[int, int] = (0, 0)  # hits and misses of the cache of graphs
+    aot: tuple[int, int] = (0, 0)  # and of that of AOTAutograd
+    bypassed: Mapping[str, int] = field(default_factory=dict)  # why a cache was not asked
+
+    @property
+    def asked(self) -> bool:
+        """Whether any cache was in use."""
+        return any((*self.fx, *self.aot, *self.bypassed.values()))
+
+    def plus(self, other: RankCompiles) -> RankCompiles:
+        """Both together."""
+        return RankCompiles(
+            rank=self.rank,
+            parts=_sum(self.parts, other.parts),
+            fx=(self.fx[0] + other.fx[0], self.fx[1] + other.fx[1]),
+            aot=(self.aot[0] + other.aot[0], self.aot[1] + other.aot[1]),
+            bypassed=_sum(self.bypassed, other.bypassed),
+        )
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in [*one, *other]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsMade:
+    """Process groups that one place of the job makes, as its ranks saw it; times in ns.
+
+    Counts are those of one rank. What is needless is what each rank could do without: the least
+    of them all, as the others may only have waited for that one.
+    """
+
+    where: str
+    what: str  # new_group or split_group
+    desc: str
+    backend: str
+    size: int
+    ranks: int
+    calls: int
+    made: int  # calls that made a group which the rank is in
+    used: int
+    unused: int
+    again: int  # the same ranks and backend as an earlier group, and used
+    ns: int  # on the rank that took longest
+    needless: int  # calls for groups of other ranks, for unused and for repeated ones
+    settled: bool  # the ranks came to their end: what is unused stays so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyCalls:
+    """Object collectives and barriers of one place, before the first step; times in ns."""
+
+    where: str
+    what: str
+    ranks: int
+    times: int  # of one rank
+    ns: int  # on the rank that took longest
+    least: int  # and on the one that took least: the rest may be waiting for that one
+    bytes: int  # pickled by one rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +310,14 @@ class Ledger:
     batches_per_step: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()  # injected on purpose
+    compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile leaves
+    rank_compiles: tuple[RankCompiles, ...] = ()
+    gave_up: tuple[GaveUp, ...] = ()
+    archives: tuple[Archive, ...] = ()
+    stages: tuple[StageGraph, ...] = ()
+    archived: int = 0  # how often compiled code was saved for later jobs
+    groups_made: tuple[GroupsMade, ...] = ()
+    early_calls: tuple[EarlyCalls, ...] = ()
 
     @property
     def ett_percent(self) -> float:
@@ -204,6 +365,7 @@ class Ledger:
             "batches_per_step": self.batches_per_step,
             "attempts": [_attempt(a) for a in self.attempts],
             "failures": [_failure(f) for f in self.failures],
+            **({"stages": [_stages(one) for one in self.stages]} if self.stages else {}),
             **({"faults": [_fault(f) for f in self.faults]} if self.faults else {}),
             "checkpoints": {
                 "saves": self.saves,
@@ -218,13 +380,22 @@ class Ledger:
                     {
                         "where": c.where,
                         "reason": c.reason,
-                        "seconds": (c.end - c.start) / NS,
+                        "seconds": c.ns / NS,
                         "attempt": c.attempt,
                         "rank": c.rank,
                     }
                     for c in self.compiles
                     if c.recompile
                 ],
+                "parts": _parts(self.compile_parts),
+                "by_rank": [_rank_compiles(one) for one in self.rank_compiles],
+                "gave_up": [_gave_up(one) for one in self.gave_up],
+                "archives": [_archive(one) for one in self.archives],
+                "archived": self.archived,
+            },
+            "communication": {
+                "groups": [_groups_made(one) for one in self.groups_made],
+                "calls": [_early_calls(one) for one in self.early_calls],
             },
             "per_rank": [
                 {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)}
@@ -241,6 +412,99 @@ def _s(ns: int | None) -> float | None:
 def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
     """In the order of the vocabulary, so that two ledgers read alike."""
     return {leaf: buckets[leaf] / NS for leaf in LEAVES if buckets.get(leaf)}
+
+
+def _parts(parts: Mapping[str, int]) -> dict[str, float]:
+    return {name: parts[name] / NS for name in COMPILE_PARTS if parts.get(name)}
+
+
+def _rank_compiles(one: RankCompiles) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "parts": _parts(one.parts),
+        "fx_hits": one.fx[0],
+        "fx_misses": one.fx[1],
+        "aot_hits": one.aot[0],
+        "aot_misses": one.aot[1],
+        "bypassed": dict(one.bypassed),
+    }
+
+
+def _gave_up(one: GaveUp) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "rank": one.rank,
+        "at_s": one.at / NS,
+        "where": one.where,
+        "limit": one.limit,
+        "reason": one.reason,
+    }
+
+
+def _stages(graph: StageGraph) -> dict[str, Any]:
+    return {
+        "attempt": graph.attempt,
+        "rank": graph.rank,
+        "took_s": graph.took / NS,
+        "bound_s": graph.bound / NS,
+        "one_by_one_s": graph.one_by_one / NS,
+        "critical": list(graph.critical),
+        "stages": [
+            {
+                "name": row.name,
+                "where": row.where,
+                "needs": list(row.needs),
+                "start_s": row.start / NS,
+                "end_s": row.end / NS,
+            }
+            for row in graph.rows
+        ],
+    }
+
+
+def _archive(one: Archive) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "level": one.level,
+        "why": one.why,
+        "files": one.files,
+        "bytes": one.bytes,
+        "load_s": one.load / NS,
+        "cold_s": one.cold / NS,
+        "compile_s": one.here / NS,
+        "saved_s": one.saved / NS,
+    }
+
+
+def _groups_made(one: GroupsMade) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "desc": one.desc,
+        "backend": one.backend,
+        "size": one.size,
+        "ranks": one.ranks,
+        "calls": one.calls,
+        "made": one.made,
+        "used": one.used,
+        "unused": one.unused,
+        "again": one.again,
+        "seconds": one.ns / NS,
+        "needless_s": one.needless / NS,
+        "settled": one.settled,
+    }
+
+
+def _early_calls(one: EarlyCalls) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "ranks": one.ranks,
+        "times": one.times,
+        "seconds": one.ns / NS,
+        "least_s": one.least / NS,
+        "bytes": one.bytes,
+    }
 
 
 def _attempt(a: Attempt) -> dict[str, Any]:

@@ -15,16 +15,22 @@ from headway.ledger.model import NS, Gap, Segment
 # What a span means before the first step, and after it. Stages are named like their leaf.
 _BEFORE = {
     "import": "launcher_init",
-    "compile_import": "pt2_compile",
     "compile": "pt2_compile",
+    "compile_import": "pt2_compile",
+    "compile_cache": "pt2_compile",
+    "compile_turn": "pt2_compile",
+    "compile_autotune": "pt2_compile",
     "data_wait": "get_first_batch_data",
     "data_iter": "get_first_batch_data",
     "checkpoint_load": "checkpoint_load",
     **{stage: stage for stage in START_STAGES},
 }
 _AFTER = {
-    "compile_import": "waste.recompile",
     "compile": "waste.recompile",
+    "compile_import": "waste.recompile",
+    "compile_cache": "waste.recompile",
+    "compile_turn": "waste.recompile",
+    "compile_autotune": "waste.recompile",
     "data_wait": "waste.data_stall",
     "data_iter": "waste.data_stall",
     "checkpoint_save": "waste.checkpoint_block",
@@ -33,9 +39,10 @@ _AFTER = {
 }
 # These keep what happens inside them: a save that compiles is a save.
 _OPAQUE = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
-_NOT_A_STAGE = frozenset(
-    {"compile", "compile_import", "data_wait", "data_iter", "import", "background"}
+_COMPILING = frozenset(
+    {"compile", "compile_import", "compile_cache", "compile_turn", "compile_autotune"}
 )
+_NOT_A_STAGE = _COMPILING | {"data_wait", "data_iter", "import", "background"}
 
 STALL_CELLS = 2048  # into so many cells of an attempt short waits are gathered
 HANG_FLOOR = NS  # a rank that trained is not called hung below this
@@ -148,11 +155,13 @@ def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
         return None
     thread = _stepping_thread(life)
     before = [s for s in spans if s.start < first and s.thread == thread and not s.background]
-    compiles = [s for s in before if s.name in ("compile", "compile_import")]
+    compiles = [s for s in before if s.name in _COMPILING]
     stages = [s for s in before if s.name == "import" or s.name not in _NOT_A_STAGE]
     # A compile imports and builds modules too: that is no preparation for the first batch.
     ends = [s.end for s in stages if not any(c.start <= s.start < c.end for c in compiles)]
-    prepared = min(max([*ends, life.begin]), first)
+    # Stages that were declared run in several threads, and the loop begins after all of them.
+    declared = [end for end in life.declared if end <= first]
+    prepared = min(max([*ends, *declared, life.begin]), first)
     waits = sorted(s.end for s in before if s.name == "data_wait" and s.end >= prepared)
     if waits:
         return min(waits[0], first)
@@ -164,7 +173,7 @@ def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: i
     compiles = sorted(
         (max(s.start, prepared), min(s.end, first))
         for s in before
-        if s.name in ("compile", "compile_import") and s.end > prepared
+        if s.name in _COMPILING and s.end > prepared
     )
     busy = first - prepared - sum(end - start for start, end in compiles)
     if life.step_time is None or busy <= 3 * life.first_steps * life.step_time + GAP_FLOOR:
@@ -182,8 +191,7 @@ def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int
     first = life.first_step_end
     if first is None or train_start is None:
         return None
-    names = ("compile", "compile_import")
-    compiles = [min(s.end, first) for s in spans if s.name in names and s.start < first]
+    compiles = [min(s.end, first) for s in spans if s.name in _COMPILING and s.start < first]
     return max([train_start, *compiles])
 
 

@@ -15,6 +15,9 @@ ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
 ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
 ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: probe/hooks/chaos.py
+ENV_STEPS = "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/stop.py
+ENV_AUTOTUNE = "HEADWAY_AUTOTUNE"  # which configs are worth trying: probe/tuning/advice.py
+ENV_COMPILE = "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/cached.py
 
 
 def install() -> None:

@@ -38,10 +38,33 @@ TABLE = {
     "torch.multiprocessing.spawn": "distributed:install_spawn",
     "torch._dynamo.callback": "dynamo:install",
     "torch._dynamo.utils": "dynamo:install_utils",
+    "torch._dynamo.guards": "dynamo:install_guards",
+    "torch._inductor.codecache": "dynamo:install_fx_cache",
+    "torch._functorch._aot_autograd.autograd_cache": "dynamo:install_aot_cache",
     "torch.export": "publish:install_export",
     "torch.jit._serialization": "publish:install_jit",
     "torch._inductor": "publish:install_inductor",
     "torch.onnx": "publish:install_onnx",
+    "triton.runtime.autotuner": "autotune:install",
+    "torch._inductor.runtime.triton_heuristics": "autotune_inductor:install",
+    "torch._inductor.select_algorithm": "autotune_templates:install",
+}
+# The same, where the launcher fills a compile cache.
+CACHED = {
+    "torch": "cached:torch_loaded",
+    "torch._dynamo.callback": "cached:install_callback",
+    "torch._dynamo.pgo": "cached:install_profile",
+    "torch._inductor.codecache": "cached:install_codecache",
+    "torch._inductor.cpu_vec_isa": "cached:install_isa",
+    "triton.compiler.compiler": "cached:install_triton",
+}
+# The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
+PRECOMPILED = {
+    "torch._dynamo.bytecode_transformation": "install:install_bytecode",
+    "torch._dynamo.convert_frame": "install:install_convert",
+    "torch._dynamo.eval_frame": "install:install_eval_frame",
+    "torch._dynamo.guards": "install:install_guards",
+    "torch._dynamo.package": "install:install_package",
 }
 # Timed from their first line, as they are slow and a kill may fall into them.
 LIVE = {
@@ -50,7 +73,7 @@ LIVE = {
     "torch._inductor": "compile_import",
     "torch._inductor.compile_fx": "compile_import",
 }
-HOOKED = frozenset({*TABLE, *LIVE})
+HOOKED = frozenset({*TABLE, *CACHED, *PRECOMPILED, *LIVE})
 WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
 
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from headway.ledger.leaves import EFFECTIVE, LEAVES, group
-from headway.ledger.model import Attempt, Compile, Failure, Fault, Ledger, RankLedger, Segment
+from headway.ledger.model import (
+    COMPILE_PARTS,
+    Attempt,
+    Compile,
+    Failure,
+    Fault,
+    Ledger,
+    RankLedger,
+    Segment,
+)
 from headway.report.words import GROUPS, duration, short
 
 
@@ -119,10 +128,62 @@ def recompiles(ledger: Ledger) -> list[Recompiles]:
         if c.recompile:
             found.setdefault((c.where, c.reason), []).append(c)
     rows = [
-        Recompiles(where, reason, len(group), sum(c.end - c.start for c in group))
+        Recompiles(where, reason, len(group), sum(c.ns for c in group))
         for (where, reason), group in found.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)
+
+
+def archives(ledger: Ledger) -> list[str]:
+    """What the shared compile cache had, in words."""
+    found = []
+    for one in ledger.archives:
+        why = f" ({one.why})" if one.why else ""
+        if one.level == "miss":
+            kept = "; saved for the next job" if ledger.archived else ""
+            found.append(f"nothing for this job{why}, compiled in {duration(one.here)}{kept}")
+            continue
+        took = f"{one.level}{why}, {one.files:,} files in {duration(one.load)}"
+        cold = f" instead of {duration(one.cold)}" if one.cold else ""
+        found.append(f"{took}: compiled in {duration(one.here)}{cold}")
+    return found
+
+
+def compile_split(ledger: Ledger) -> list[tuple[str, int]]:
+    """What the time of the pt2_compile leaves went to."""
+    parts = ledger.compile_parts
+    return [(name, parts[name]) for name in COMPILE_PARTS if parts.get(name)]
+
+
+def caches(ledger: Ledger) -> list[str]:
+    """What torch's caches had, over all ranks, and the rank that found least."""
+    said = []
+    for name, title in (("aot", "AOTAutograd"), ("fx", "graphs")):
+        counts = [(rank.rank, *getattr(rank, name)) for rank in ledger.rank_compiles]
+        hits, misses = sum(c[1] for c in counts), sum(c[2] for c in counts)
+        if hits or misses:
+            worst = max(counts, key=lambda c: (c[2], -c[0]))
+            uneven = misses and worst[2] * len(counts) > misses
+            most = f", rank {worst[0]} missed {worst[2]:,}" if uneven else ""
+            said.append(f"{title}: {hits:,} of {hits + misses:,} found{most}")
+    return said
+
+
+def bypassed(ledger: Ledger) -> list[tuple[str, int]]:
+    """Why a cache was not asked, and how often."""
+    found: dict[str, int] = {}
+    for rank in ledger.rank_compiles:
+        for reason, times in rank.bypassed.items():
+            found[reason] = found.get(reason, 0) + times
+    return sorted(found.items(), key=lambda row: -row[1])
+
+
+def gave_up(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
+    """Place, limit and ranks, where torch no longer compiles."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for one in ledger.gave_up:
+        found.setdefault((one.where, one.limit), set()).add(one.rank)
+    return [(where, limit, sorted(ranks)) for (where, limit), ranks in found.items()]
 
 
 def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:

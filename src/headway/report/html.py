@@ -17,12 +17,13 @@ from markupsafe import Markup
 from headway import __version__
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
-from headway.report import findings
+from headway.report import communication, findings
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
     HINTS,
     MEANING,
+    PART_MEANING,
     colour,
     count,
     duration,
@@ -142,7 +143,14 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "saves": findings.saves(ledger)[:_MAX_ROWS],
         "save_plot": _save_plot(ledger),
         "first_compiles": _first_compiles(ledger),
+        "compile_parts": _compile_parts(ledger),
+        "archives": findings.archives(ledger),
+        "caches": findings.caches(ledger),
+        "bypassed": findings.bypassed(ledger)[:_MAX_ROWS],
+        "gave_up": findings.gave_up(ledger)[:_MAX_ROWS],
         "recompiles": findings.recompiles(ledger)[:_MAX_ROWS],
+        "communication": communication.summary(ledger),
+        "talk": (communication.groups(ledger)[:_MAX_ROWS], communication.calls(ledger)[:_MAX_ROWS]),
         "own_losses": findings.own_losses(ledger)[:_MAX_ROWS],
         "gaps": sorted(ledger.gaps, key=lambda g: g.start - g.end)[:_MAX_ROWS],
         "notes": [one_line(note, _MAX_TEXT) for note in ledger.notes[:_MAX_ROWS]],
@@ -289,8 +297,24 @@ def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
     return {"stems": stems, "top": duration(top), "end": duration(ledger.wall)}
 
 
+def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
+    """The pt2_compile leaves as a bar of their own, in shades of one colour."""
+    split = findings.compile_split(ledger)
+    whole = sum(ns for _, ns in split)
+    return [
+        {
+            "name": name,
+            "width": 100 * ns / whole,
+            "shade": round(1 - 0.8 * place / max(len(split) - 1, 1), 2),
+            "time": duration(ns),
+            "meaning": PART_MEANING[name],
+        }
+        for place, (name, ns) in enumerate(split)
+    ]
+
+
 def _first_compiles(ledger: Ledger) -> dict[str, Any]:
     first = [c for c in ledger.compiles if not c.recompile]
     cached = sum(c.cached for c in first)
-    longest = max((c.end - c.start for c in first), default=0)
+    longest = max((c.ns for c in first), default=0)
     return {"cold": len(first) - cached, "cached": cached, "longest": duration(longest)}

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE
-from headway.ledger.model import Attempt, Failure, Gap, Ledger
-from headway.report import findings
+from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
+from headway.report import communication, findings
 from headway.report.screen import plain
 from headway.report.words import (
     GROUP_MEANING,
@@ -44,14 +44,18 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
     """Title and lines of each section that has something to say."""
     yield "Where the time went", _buckets(ledger, console)
     yield f"Attempts ({len(ledger.attempts)})", chain(_attempts(ledger), _starts(ledger))
+    for graph in ledger.stages[:1]:
+        yield f"Start-up stages ({len(graph.rows)})", _stages(graph)
     if ledger.failures:
         yield f"Failures ({len(ledger.failures)})", _failures(ledger)
     if ledger.faults:
         yield f"Planned faults ({len(ledger.faults)})", _faults(ledger)
     if ledger.saves or ledger.checkpoints:
         yield f"Saves ({ledger.saves})", _saves(ledger)
-    if ledger.compiles:
+    if ledger.compiles or ledger.gave_up or ledger.archives:
         yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
+    if ledger.groups_made or ledger.early_calls:
+        yield "Communication before the first step", _communication(ledger)
     if len(ledger.ranks) > 1:
         yield f"Ranks ({len(ledger.ranks)})", _ranks(ledger)
     if ledger.gaps:
@@ -142,6 +146,20 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
     yield from _more(len(ledger.failures))
 
 
+def _stages(graph: StageGraph) -> Iterator[Text]:
+    """The first attempt's, on the rank that was done last."""
+    begun = min(row.start for row in graph.rows)
+    for row in sorted(graph.rows, key=lambda one: (one.start, one.end)):
+        line = Text(f"  {'*' if row.name in graph.critical else ' '} {one_line(row.name, 28):<28}")
+        line.append(f" {row.where:<8}{duration(row.start - begun):>9} -> ", "dim")
+        yield line.append(f"{duration(row.end - begun):>9}").append(
+            f"  {duration(row.end - row.start)}"
+        )
+    spared = graph.one_by_one - graph.took
+    text = f"took {duration(graph.took)}, {duration(max(spared, 0))} less than one by one; "
+    yield _fact("* critical path", text + f"no order can be below {duration(graph.bound)}")
+
+
 def _faults(ledger: Ledger) -> Iterator[Text]:
     """Each beside what was detected of it, and what was decided then."""
     for fault in ledger.faults[:PLANNED]:
@@ -180,12 +198,43 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
     cached = sum(c.cached for c in first)
     again = findings.recompiles(ledger)
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
+    split = sorted(findings.compile_split(ledger), key=lambda part: -part[1])
+    if split:
+        yield _fact("pt2_compile", ", ".join(f"{name} {duration(ns)}" for name, ns in split))
+    if said := findings.caches(ledger):
+        yield _fact("torch's caches", "; ".join(said))
+    for reason, times in findings.bypassed(ledger)[:SHOWN]:
+        yield _fact("  not asked", f"{times} x: {one_line(reason, 120)}")
+    yield from gave_up(ledger)
+    for text in findings.archives(ledger):
+        yield _fact("archive", text)
     yield _fact("recompiles", str(sum(row.times for row in again)))
     for row in again[:SHOWN]:
         yield Text(f"  {row.times} x {ending(row.where, 60)}, {duration(row.ns)} over all ranks")
         if row.reason:
             yield Text(f"      {one_line(row.reason, 200)}", style="dim")
     yield from _more(len(again))
+
+
+def gave_up(ledger: Ledger) -> Iterator[Text]:
+    """A warning for each place that torch no longer compiles."""
+    for where, limit, ranks in findings.gave_up(ledger)[:SHOWN]:
+        whom = "all ranks" if len(ranks) == len(ledger.ranks) > 1 else f"rank {ranks[0]}"
+        text = f"torch gave up compiling {ending(where, 60)} ({one_line(limit, 40)}, {whom})"
+        text += ": it runs uncompiled. See `headway recompiles RUN`"
+        yield Text("  Warning: ", style="bold yellow").append(Text(text))
+
+
+def _communication(ledger: Ledger) -> Iterator[Text]:
+    """What it costs, and the places that cost most of it."""
+    for name, value in communication.summary(ledger):
+        yield _fact(name, value)
+    for rows in (communication.groups(ledger), communication.calls(ledger)):
+        for row in rows[:SHOWN]:
+            yield Text(f"  {row.cost:>9}  {one_line(row.what, 110)}, {ending(row.where, 60)}")
+            if row.advice:
+                yield Text(f"{'':13}{row.advice}", style="dim")
+        yield from _more(len(rows))
 
 
 def _ranks(ledger: Ledger) -> Iterator[Text]:

@@ -16,7 +16,7 @@ from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST, UNKNOWN, group
 from headway.ledger.model import NS, Ledger
 from headway.report import findings
 from headway.report.screen import plain, say
-from headway.report.sections import between, sections, who
+from headway.report.sections import between, gave_up, sections, who
 from headway.report.words import (
     GROUPS,
     HINTS,
@@ -49,6 +49,8 @@ def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
         say(console, line)
     for text in _advice(ledger):
         say(console, Text(f"  {text}"))
+    for line in gave_up(ledger):
+        say(console, line)
     for line in _rehearsed(ledger):
         say(console, line)
     say(console, _next(run_path))

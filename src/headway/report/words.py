@@ -52,6 +52,16 @@ GROUP_MEANING: Final = {
     "stop": "after the last training step",
     "unknown": "no event says what it was",
 }
+PART_MEANING: Final = {
+    "import": "importing the compiler",
+    "cache_load": "loading what was compiled before",
+    "dynamo": "reading the Python code",
+    "aot_autograd": "making the backward graph",
+    "inductor": "making kernels from the graphs",
+    "triton": "compiling the kernels",
+    "autotune": "trying configs of kernels",
+    "other": "not told by torch",
+}
 # What to try against the largest loss; by leaf, start and recover alike.
 HINTS: Final = {
     "scheduling": "ask the scheduler for the nodes earlier, or for fewer of them",
@@ -65,10 +75,10 @@ HINTS: Final = {
     "pre_train": "move this work behind the first step",
     "get_first_batch_data": "start the data workers before the model is built",
     "checkpoint_load": "load shards in parallel, from the nearest storage",
-    "pt2_compile": "keep the compile cache (TORCHINDUCTOR_CACHE_DIR on a disk that stays)",
+    "pt2_compile": "share compiled code between runs: headway run --compile-cache FOLDER",
     "checkpoint_block": "save in the background (torch.distributed.checkpoint.async_save)",
     "data_stall": "more data workers, or prefetch further ahead",
-    "recompile": "mark changing shapes as dynamic (torch._dynamo.mark_dynamic)",
+    "recompile": "see why, and what cures it: `headway recompiles RUN`",
     "evaluation": "evaluate less often, or in a job of its own",
     "blocked": "see which rank holds up the others: `headway report` lists them",
     "lost_training": "save more often; saves in the background cost little",

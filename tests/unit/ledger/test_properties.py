@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headway.errors import HeadwayError
 from headway.journal import pulse
 from headway.ledger.account import account
 from headway.ledger.leaves import LEAVES
-from headway.ledger.model import NS, Ledger, Segment
+from headway.ledger.model import COMPILE_PARTS, NS, Ledger, Segment
 from headway.testing import FakeJournal, FakeRun, Host
 from tests.truth.interruptions import killed_before_a_background_save_was_durable
 from tests.truth.interruptions import the_elastic_agent_sees_a_worker_fail as elastic
@@ -27,7 +28,7 @@ QUICK = settings(
 NAMES = (
     "import", "compile", "compile_import", "data_wait", "data_iter", "checkpoint_load",
     "checkpoint_save", "evaluation", "publish", "process_group_init", "train_module_creation",
-    "device_init", "background", "of no known name",
+    "device_init", "background", "of no known name", "compile_cache", "compile_autotune",
 )  # fmt: skip
 HOSTS = (
     Host(),
@@ -45,6 +46,12 @@ fields = st.fixed_dictionaries(
         "module": st.just("torch"),
         "error": st.just("OSError"),
         "reason": st.just("size"),
+        "parts_us": st.fixed_dictionaries(
+            {}, optional={part: st.integers(0, 60) for part in ("dynamo", "inductor", "triton")}
+        ).map(lambda parts: {name: seconds * 1_000_000 for name, seconds in parts.items()}),
+        "cache": st.just({"aot": [1, 0], "fx": [2, 1]}),
+        "trigger": st.sampled_from(["DYNAMO", "LAZY_BACKWARD"]),
+        "compile_id": st.sampled_from(["0/0", "0/1"]),
         "file": st.just("1:2:3"),
     },
 )
@@ -218,6 +225,17 @@ def _check(ledger: Ledger) -> None:
     total = ledger.ett_percent + ledger.idleness_percent + ledger.failure_percent
     assert not ledger.wall or abs(total - 100) < 1e-6
     json.dumps(ledger.to_dict(), allow_nan=False)
+    _check_parts(ledger.compile_parts, ledger.buckets)
+    buckets = {rank.rank: rank.buckets for rank in ledger.ranks}
+    for one in ledger.rank_compiles:
+        _check_parts(one.parts, buckets[one.rank])
+
+
+def _check_parts(parts: Mapping[str, int], buckets: Mapping[str, int]) -> None:
+    assert set(parts) <= set(COMPILE_PARTS)
+    assert all(ns > 0 for ns in parts.values())
+    compiling = ("start.pt2_compile", "recover.pt2_compile")
+    assert sum(parts.values()) == sum(buckets.get(leaf, 0) for leaf in compiling)
 
 
 def _check_account(segments: tuple[Segment, ...], buckets: dict[str, int], wall: int) -> None:

@@ -8,28 +8,40 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from headway.probe import ENV_CHAOS, ENV_OFF, pace
-from headway.probe.imports import TABLE
+from headway.probe import ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, pace
+from headway.probe.imports import CACHED, PRECOMPILED, TABLE
 from headway.probe.recorder import guard, recorder
 
 
 def apply(name: str, module: ModuleType) -> None:
     """Run the hook of module `name`, if it has one."""
-    where = TABLE.get(name)
     unwanted = os.environ.get(ENV_OFF, "").split(",")
-    if where is not None and where.partition(":")[0] not in unwanted:
-        guard(name, _apply, where, module)
+    for package, table in _tables():
+        where = table.get(name)
+        if where is not None and where.partition(":")[0] not in unwanted:
+            guard(name, _apply, f"{package}.{where}", module)
     if os.environ.get(ENV_CHAOS):
-        guard(f"chaos in {name}", _apply, "chaos:install", module)
+        guard(f"chaos in {name}", _apply, f"{__name__}.chaos:install", module)
+    if os.environ.get(ENV_STEPS):
+        guard(f"stop in {name}", _apply, f"{__name__}.stop:install", module)
 
 
 def _apply(where: str, module: ModuleType) -> None:
     file, _, function = where.partition(":")
-    getattr(importlib.import_module(f"headway.probe.hooks.{file}"), function)(module)
+    getattr(importlib.import_module(file), function)(module)
+
+
+def _tables() -> Iterator[tuple[str, dict[str, str]]]:
+    """What is hooked here, by the package that has the hooks."""
+    yield __name__, TABLE
+    if os.environ.get(ENV_COMPILE):
+        yield __name__, CACHED
+        if os.environ.get("TORCH_CACHING_PRECOMPILE") == "1":
+            yield "headway.compile.precompile", PRECOMPILED
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

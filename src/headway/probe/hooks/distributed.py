@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headway.probe.hooks import spanned, wrap
+from headway.probe.hooks import groups, spanned, wrap
 from headway.probe.recorder import guard, recorder
 
 SPAN = "process_group_init"
@@ -23,6 +23,7 @@ def install(c10d: ModuleType) -> None:
     wrap(c10d, "init_process_group", init)
     spanned(c10d, "init_process_group", SPAN)
     spanned(c10d, "new_group", SPAN)
+    guard("groups", groups.install, c10d)
 
 
 def _take_rank(c10d: Any) -> None:

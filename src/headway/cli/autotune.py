@@ -1,0 +1,173 @@
+"""Say what autotuning cost, and write down the few configs that are worth trying next time.
+
+examples:
+  headway autotune RUN                          the report, and RUN/autotune.json
+  headway autotune RUN --loss 5                 accept kernels that are up to 5 % slower
+  headway autotune RUN --code                   the same as Python to paste
+  headway autotune MONDAY TUESDAY -o both.json  the shapes of several runs together
+  headway run --autotune RUN -- COMMAND         the next run tries only those
+
+Only what was recorded is pruned: other shapes, another GPU or another Triton get every config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.compile.autotune.advice import KernelAdvice
+    from headway.compile.autotune.records import Kernel
+    from headway.journal.reader import Journal
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway autotune`."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="the folders of recorded runs")
+    parser.add_argument(
+        "--loss",
+        type=float,
+        default=2.0,
+        metavar="PERCENT",
+        help="how much slower a kernel may get; 2",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="RUN/autotune.json if left out")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE, whatever it is")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print everything as JSON")
+    how.add_argument("--code", action="store_true", help="print Python to paste")
+    parser.add_argument("--all", action="store_true", help="show every kernel, key and config")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the journals, find the smallest sets, write the file, show them."""
+    from headway.compile.autotune.advice import advise, same_setup
+
+    if not 0 <= args.loss <= 1000:
+        raise UsageError(f"--loss is {args.loss:g}, but it must be from 0 to 1000 percent")
+    if "://" in args.runs[0] and not args.output:
+        raise UsageError(f"{args.runs[0]} is elsewhere; name a file to write: -o autotune.json")
+    kernels = _kernels(args.runs)
+    setup, here = same_setup(kernels)
+    if setup is None:
+        raise UsageError(
+            f"no autotuning was recorded in {' '.join(args.runs)}; it is recorded when a kernel of "
+            "@triton.autotune or of torch.compile is tuned under `headway run`"
+        )
+    advised = [advise(kernel, args.loss / 100) for kernel in here]
+    left_out = len(kernels) - len(here)
+    content = _content(args, setup, advised)
+    target = _write(args, content)
+    if args.json:
+        print(json.dumps(content | {"ranking": _rankings(advised)}, indent=1))
+    elif args.code:
+        _print_code(advised, args.loss)
+    else:
+        _print(args, setup, advised, left_out, target)
+    return 0
+
+
+def _kernels(runs: Sequence[str]) -> list[Kernel]:
+    from headway.compile.autotune.records import collect
+
+    return collect(journal for run in runs for journal in _journals(run))
+
+
+def _journals(run: str) -> list[Journal]:
+    from headway.journal import folder, reader, remote
+
+    if "://" not in run:
+        return reader.read_journals(str(folder.find(run) / folder.JOURNAL))[0]
+    with tempfile.TemporaryDirectory() as copy:
+        remote.fetch(run, Path(copy))
+        return reader.read_journals(str(folder.find(copy) / folder.JOURNAL))[0]
+
+
+def _content(
+    args: argparse.Namespace, setup: Any, advised: Sequence[KernelAdvice]
+) -> dict[str, Any]:
+    from headway.compile.autotune.advice import to_dict
+
+    names = [Path(run).resolve().name for run in args.runs]
+    return to_dict(setup, advised, args.loss / 100, names)
+
+
+def _write(args: argparse.Namespace, content: dict[str, Any]) -> Path | None:
+    """The file; None if there is nothing that could be pruned."""
+    from headway.compile.autotune.advice import FILE, check
+    from headway.report.target import write
+
+    if not content["kernels"]:
+        return None
+    target = Path(args.output) if args.output else Path(args.runs[0]) / FILE
+    ours = not args.output
+    if target.is_file() and not ours and not args.force:
+        try:
+            check(target)
+            ours = True
+        except UsageError:
+            pass
+    write(target, (json.dumps(content, indent=1) + "\n").encode(), force=args.force or ours)
+    return target
+
+
+def _rankings(advised: Sequence[KernelAdvice]) -> dict[str, list[dict[str, Any]]]:
+    """Per kernel, each config with the keys it won, its median and worst distance in percent."""
+    return {
+        advice.kernel.id: [
+            {
+                "config": config,
+                "won": won,
+                "median_percent": round(middle * 100, 3),
+                "worst_percent": None if worst == float("inf") else round(worst * 100, 3),
+            }
+            for config, won, middle, worst in advice.ranking()
+        ]
+        for advice in advised
+    }
+
+
+def _print_code(advised: Sequence[KernelAdvice], loss: float) -> None:
+    from headway.compile.autotune.code import code
+
+    for advice in advised:
+        if advice.kernel.kind == "triton" and advice.keys:
+            print(code(advice, loss))
+    others = sum(advice.kernel.kind != "triton" for advice in advised)
+    if others:
+        print(f"# {others} kernels are torch's own: `headway run --autotune` prunes those.")
+
+
+def _print(
+    args: argparse.Namespace,
+    setup: Any,
+    advised: Sequence[KernelAdvice],
+    left_out: int,
+    target: Path | None,
+) -> None:
+    from rich.text import Text
+
+    from headway.compile.autotune.show import lines
+    from headway.report.screen import console, say
+
+    screen = console()
+    for line in lines(setup, advised, everything=args.all):
+        say(screen, Text(line))
+    if any(advice.kernel.pruned for advice in advised):
+        earlier = "  what an earlier file has pruned is not in this one: name that run too, as in"
+        say(screen, Text(f"{earlier} `headway autotune EARLIER {' '.join(args.runs)}`"))
+    if left_out:
+        say(screen, Text(f"  {left_out} kernels were tuned on another GPU or Triton: left out"))
+    say(screen, Text(""))
+    if target is None:
+        say(screen, Text("  nothing to write: every tuning was pruned already, or failed"))
+        return
+    named = args.output or args.runs[0]
+    say(screen, Text(f"  wrote {target}"))
+    say(screen, Text(f"  next: headway run --autotune {named} -- YOUR COMMAND"))

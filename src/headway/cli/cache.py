@@ -1,0 +1,255 @@
+"""Look after a store of compile archives: what is in it, whether it is whole, what may go.
+
+  headway cache list ./cache                 the archives, the newest last
+  headway cache show ./cache ID              what one is for, and what is in it
+  headway cache verify ./cache               read every byte and check it
+  headway cache pull ./cache ID FOLDER       put its files into a folder
+  headway cache push ./cache s3://team/cache [ID]    copy archives to another store
+  headway cache gc ./cache --max-size 50G --max-age 30d
+  headway cache stats ./cache                how much is stored, and how much is shared
+
+Archives are run as code: only what the team's key has signed is used (--cache-key FILE), or what
+lies unsigned in a folder that is yours and that nobody else can write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.compile.archive.keep import Shelved
+    from headway.compile.archive.store import Store
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+TIMES = {"h": 3600, "d": 86400, "w": 604800}
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway cache`."""
+    parser.usage = "headway cache list|show|verify|pull|push|gc|stats STORE [...] [options]"
+    parser.add_argument("action", choices=sorted(ACTIONS), metavar="ACTION", help="see above")
+    parser.add_argument("store", metavar="STORE", help="folder or URL")
+    parser.add_argument("rest", nargs="*", metavar="...", help="what the action asks for")
+    parser.add_argument("--cache-key", metavar="FILE", help="the team's key")
+    parser.add_argument("--target-key", metavar="FILE", help="push: the key of the other store")
+    parser.add_argument("--max-size", metavar="SIZE", help="gc: such as 50G")
+    parser.add_argument("--max-age", metavar="AGE", help="gc: such as 30d")
+    parser.add_argument("--dry-run", action="store_true", help="gc: only say what would go")
+    parser.add_argument("--json", action="store_true", help="list, show, stats: print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from headway.settings import Settings
+
+    key = Settings.read(cache_key=args.cache_key).cache_key
+    store = _open(args.store, key)
+    return ACTIONS[args.action](store, args)
+
+
+def _open(url: str, key: str | None) -> Store:
+    from headway.compile.archive.signing import read_key
+    from headway.compile.archive.store import Store
+
+    return Store(url, read_key(key) if key else None)
+
+
+def _list(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import shelf
+
+    rows = [_row(one) for one in shelf(store)]
+    if args.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    if not rows:
+        print(f"no archives in {store.place.url}")
+    for row in rows:
+        if row["why"]:
+            print(f"{row['id']:<22} not usable: {row['why']}")
+            continue
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
+        size = f"{row['bytes'] / 1e6:.1f} MB"
+        print(
+            f"{row['id']:<22} {made}  {row['job']:<24} {row['files']:>6} files {size:>10}"
+            f"  cold {row['cold_s']:.1f} s  torch {row['torch']}  {row['gpu']}"
+        )
+    return 0
+
+
+def _row(one: Shelved) -> dict[str, Any]:
+    found = one.manifest
+    row: dict[str, Any] = {"id": one.id, "why": one.why}
+    if found is None:
+        return row
+    return row | {
+        "made": found.made,
+        "job": found.job,
+        "code": found.code,
+        "files": len(found.files),
+        "bytes": found.size,
+        "cold_s": found.cold_s,
+        "torch": found.facts.get("torch"),
+        "gpu": "+".join(found.facts.get("gpu") or []) or "CPU",
+    }
+
+
+def _show(store: Store, args: argparse.Namespace) -> int:
+    one = _one(store, args.rest)
+    found = one.manifest
+    if found is None:
+        raise UsageError(f"the archive {args.rest[0]} cannot be used: {one.why}")
+    detail = _row(one) | {"facts": dict(found.facts), "maker": dict(found.maker)}
+    detail |= {"content": {file.path: file.size for file in found.files}}
+    if args.json:
+        print(json.dumps(detail, indent=1))
+        return 0
+    for name, value in detail.items():
+        if name == "content":
+            print("content")
+            for path, size in value.items():
+                print(f"  {size:>10}  {path}")
+        elif name != "why":
+            print(f"{name:<8} {value}")
+    return 0
+
+
+def _verify(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import shelf, verify
+
+    bad = total = 0
+    for one in shelf(store):
+        why = verify(store, one)
+        total += 1
+        bad += bool(why)
+        print(f"{one.id:<22} {why or 'whole'}", flush=True)
+    print(f"{total - bad} of {total} archives are whole and may be used")
+    return 1 if bad else 0
+
+
+def _pull(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive import chunks
+    from headway.compile.archive.tree import Tree
+
+    if len(args.rest) != 2:
+        raise UsageError("pull needs an archive and a folder: headway cache pull STORE ID FOLDER")
+    why = store.distrust()
+    if why:
+        raise UsageError(f"archives are run as code, and {why}")
+    one = _one(store, args.rest[:1])
+    if one.manifest is None:
+        raise UsageError(f"the archive {args.rest[0]} cannot be used: {one.why}")
+    try:
+        made = Tree(Path(args.rest[1]), own=False).restore(one.manifest, store.fetch(one.manifest))
+    except chunks.Corrupt as error:
+        raise UsageError(f"the archive {args.rest[0]} cannot be used: {error}") from None
+    print(f"{made} files in {args.rest[1]}; use it with TORCHINDUCTOR_CACHE_DIR={args.rest[1]}")
+    return 0
+
+
+def _push(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive import chunks
+    from headway.compile.archive.keep import shelf
+
+    if not args.rest:
+        raise UsageError("push needs another store: headway cache push STORE OTHER [ID...]")
+    why = store.distrust()
+    if why:
+        raise UsageError(f"archives are run as code, and {why}")
+    other = _open(args.rest[0], args.target_key or args.cache_key)
+    if other.key is not None and not other.key.signs:
+        raise UsageError("the key of the other store can only verify; push needs one that signs")
+    why = other.distrust()
+    if why:
+        raise UsageError(f"nobody could use archives that are pushed there without a key: {why}")
+    chosen = [_one(store, [name]) for name in args.rest[1:]] or list(shelf(store))
+    for one in chosen:
+        if one.manifest is None:
+            print(f"{one.id:<22} left out: {one.why}")
+            continue
+        try:
+            other.adopt(one.manifest, store.chunk)
+        except chunks.Corrupt as error:
+            print(f"{one.id:<22} left out: {error}")
+            continue
+        print(f"{one.id:<22} pushed to {args.rest[0]}", flush=True)
+    return 0
+
+
+def _gc(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import clear
+
+    size = None if args.max_size is None else _number(args.max_size, UNITS, "--max-size", "50G")
+    age = None if args.max_age is None else _number(args.max_age, TIMES, "--max-age", "30d")
+    done = clear(store, max_size=size, max_age_s=age, dry=args.dry_run)
+    would = "would be " if args.dry_run else ""
+    print(
+        f"{done.archives} archives and {done.chunks} chunks {would}cleared away, "
+        f"{done.bytes / 1e6:.1f} MB"
+    )
+    if done.unread:
+        print(f"{done.unread} archives cannot be read; all chunks stay, as they may need them")
+    return 0
+
+
+def _stats(store: Store, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import shelf, sizes
+
+    found = [one.manifest for one in shelf(store) if one.manifest is not None]
+    stored = sizes(store)
+    told = {
+        "archives": len(found),
+        "jobs": len({one.job for one in found}),
+        "machines": len({json.dumps(dict(one.facts), sort_keys=True) for one in found}),
+        "bytes_in_archives": sum(one.size for one in found),
+        "bytes_stored": sum(stored.values()),
+        "cold_s": round(sum(one.cold_s for one in found), 1),
+    }
+    if args.json:
+        print(json.dumps(told, indent=1))
+        return 0
+    for name, value in told.items():
+        shown = f"{value / 1e6:.1f} MB" if name.startswith("bytes") else value
+        print(f"{name.replace('_', ' '):<18} {shown}")
+    return 0
+
+
+ACTIONS: dict[str, Callable[[Store, argparse.Namespace], int]] = {
+    "list": _list,
+    "show": _show,
+    "verify": _verify,
+    "pull": _pull,
+    "push": _push,
+    "gc": _gc,
+    "stats": _stats,
+}
+
+
+def _one(store: Store, rest: list[str]) -> Shelved:
+    """The archive whose name begins so."""
+    from headway.compile.archive.keep import shelf
+
+    if len(rest) != 1:
+        raise UsageError("name one archive; `headway cache list STORE` shows them")
+    found: Iterator[Shelved] = shelf(store)
+    matching = [one for one in found if one.id.startswith(rest[0])]
+    if len(matching) != 1:
+        what = "no archive" if not matching else f"{len(matching)} archives"
+        raise UsageError(f"{what} in {store.place.url} with a name like {rest[0]}")
+    return matching[0]
+
+
+def _number(text: str, units: dict[str, int], flag: str, example: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
+    unit = found[2] if found else "?"
+    scale = units.get(unit, units.get(unit.upper(), units.get(unit.lower())))
+    if found is None or scale is None:
+        raise UsageError(f"{flag} is {text!r}, but it must be like {example}")
+    return int(float(found[1]) * scale)

@@ -1,0 +1,97 @@
+"""Say why torch.compile compiled again in a run, what it cost, and what cures it.
+
+examples:
+  headway recompiles RUN                 by source, the setting that cures it, and the lines of code
+  headway recompiles RUN --json          the same for programs
+  headway recompiles RUN --verify        run the first steps of the job again, before and after
+  headway run --learn -- COMMAND         the next runs of a job get the setting by themselves
+
+--verify starts the job's own command in its own folder, so the job's own code runs: if it writes
+checkpoints or logs in its first steps, it writes them again. Give it another place to write to
+first where that matters. The job is ended after the steps, before anything it does at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.compile.recompiles.load import Loaded
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway recompiles`."""
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--verify", action="store_true", help="run the job's first steps again and compare"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="so many; a few more than the last recompile's"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the journals and show the advice, or try it."""
+    from headway.compile.recompiles.load import load
+
+    if args.steps is not None and args.steps < 1:
+        raise UsageError(f"--steps is {args.steps}, but it must be 1 or more")
+    loaded = load(args.run)
+    if args.verify:
+        return _verify(loaded, args)
+    if args.json:
+        print(json.dumps(loaded.advice.to_dict(), indent=2))
+        return 0
+    from headway.compile.recompiles.show import page
+    from headway.report.screen import console, say
+
+    screen = console()
+    for line in page(loaded.advice, args.run):
+        say(screen, line)
+    return 0
+
+
+def _verify(loaded: Loaded, args: argparse.Namespace) -> int:
+    from headway.compile.recompiles.verify import MORE_STEPS, best, verify
+
+    command, cwd = _job(loaded, args.run)
+    advice = loaded.advice
+    steps = args.steps or (advice.last_step or 0) + MORE_STEPS
+    trials = verify(command, cwd, advice, steps, lambda text: print(text, file=sys.stderr))
+    helped = best(trials) is not trials[0]
+    if args.json:
+        told = {"recorded": advice.to_dict(), "steps": steps}
+        told["trials"] = [
+            {"name": t.name, "env": dict(t.env), "exit_code": t.code, **t.advice.to_dict()}
+            for t in trials
+        ]
+        print(json.dumps(told, indent=2))
+    else:
+        from headway.compile.recompiles.show import trials as table
+        from headway.report.screen import console, say
+
+        screen = console()
+        for line in table(advice, trials, steps):
+            say(screen, line)
+    return 0 if not trials[-1].failed and (helped or not advice.env) else 1
+
+
+def _job(loaded: Loaded, run: str) -> tuple[list[str], Path]:
+    """The command and its folder, from run.json; one sentence where it cannot be run again."""
+    command, cwd = loaded.identity.get("command"), loaded.identity.get("cwd")
+    if not isinstance(command, list) or not command or not isinstance(cwd, str):
+        raise UsageError(f"run.json of {run} does not say which command it was; run it once more")
+    if not Path(cwd).is_dir():
+        raise UsageError(f"the job ran in {cwd}, which is not there; verify it where it ran")
+    if not loaded.record.steps:
+        raise UsageError(
+            f"Headway saw no step in {run}, so it could not end a trial; see `headway report {run}`"
+        )
+    return [str(word) for word in command], Path(cwd)

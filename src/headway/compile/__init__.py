@@ -1,0 +1,24 @@
+"""What makes compiling cheaper: a cache that jobs share, fewer recompiles, less autotuning.
+
+with headway.compile.cache("s3://team/compile", key="team.key"):
+    train()
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # parts of this room run in every process of a job
+if TYPE_CHECKING:
+    from typing import Any
+
+    from headway.compile.cached import Cached as Cached
+    from headway.compile.cached import cache as cache
+
+__all__ = ["Cached", "cache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'headway.compile' has no attribute {name!r}")
+    from headway.compile import cached
+
+    return getattr(cached, name)

@@ -1,0 +1,212 @@
+"""Where archives lie: a folder, or a URL through fsspec. Names are relative, with slashes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from headway.compile.archive.chunks import Corrupt
+from headway.compile.archive.signing import Untrusted, own_and_safe, unsafe
+from headway.errors import UsageError
+from headway.journal import remote
+
+DRAFTS = "drafts"  # what is being written; what is old there was left by somebody who was killed
+
+
+class Gone(Exception):
+    """There is nothing of that name."""
+
+
+class Place(Protocol):
+    """Objects that are written whole or not at all."""
+
+    url: str
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; Gone if there is none, Corrupt if there is more than `most`.
+
+        `own`: Untrusted unless nobody but this user could have written it.
+        """
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object, at once."""
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+
+    def distrust(self) -> str:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+
+
+def place(url: str) -> Place:
+    """The place that a path or URL names."""
+    if "://" in url and not url.startswith("file://"):
+        return Remote(url)
+    return Folder(Path(url.removeprefix("file://")))
+
+
+class Folder:
+    """A folder of this machine, or one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser()
+        self.url = str(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"{root} is a file; archives need a folder or a URL")
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; looked at while it is open, so that it cannot be changed."""
+        path = self.root / name
+        try:
+            with open(path, "rb", opener=_at_once) as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise Gone(name)
+                why = unsafe(found, path) if own else ""
+                if why:
+                    raise Untrusted(why)
+                return _whole(file.read(min(found.st_size, most) + 1), most)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise Gone(name) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object, at once."""
+        mode = self._make(name)
+        draft = self.root / DRAFTS / secrets.token_hex(16)
+        try:
+            with open(draft, "xb", opener=_private) as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), mode & 0o666)
+                os.fsync(file.fileno())
+            os.replace(draft, self.root / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+
+    def _make(self, name: str) -> int:
+        """The folders for an object, as open as the store's own is; the bits of that."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        for below in (DRAFTS, os.path.dirname(name)):
+            folder = self.root
+            for part in below.split("/"):
+                folder = folder / part
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                    folder.chmod(mode)
+        return mode
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+        for folder, _, names in os.walk(self.root / below, onerror=_unless_gone):
+            for name in names:
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.lstat(path)
+                    if stat.S_ISREG(found.st_mode):
+                        relative = os.path.relpath(path, self.root).replace(os.sep, "/")
+                        yield relative, found.st_size, found.st_mtime
+
+    def distrust(self) -> str:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+        for below in ("chunks", "archives"):
+            why = own_and_safe(self.root / below)
+            if why:
+                return why
+        return ""
+
+
+class Remote:
+    """Anything that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, root = remote.filesystem(url)
+        self._root = root.rstrip("/")
+        self._folders: set[str] = set()  # that are there: asking again costs a request
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
+        if own:
+            raise Untrusted(self.distrust())
+        try:
+            content = self._fs.cat_file(f"{self._root}/{name}", start=0, end=most + 1)
+        except FileNotFoundError:
+            raise Gone(name) from None
+        return _whole(content, most)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object; object stores do that at once."""
+        path = f"{self._root}/{name}"
+        folder = path.rpartition("/")[0]
+        if folder not in self._folders:
+            self._fs.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        self._fs.pipe_file(path, content)
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{name}")
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.find(f"{self._root}/{below}", detail=True)
+        except FileNotFoundError:
+            return
+        for path, info in found.items():
+            relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
+            yield relative, int(info.get("size") or 0), _changed(info)
+
+    def distrust(self) -> str:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+        return f"{self.url} is not a folder of your own, and there is no key"
+
+
+def _changed(info: dict[str, Any]) -> float:
+    """fsspec's file systems do not agree on how this is called."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+    return time.time()
+
+
+def _whole(content: bytes, most: int) -> bytes:
+    if len(content) > most:
+        raise Corrupt("it is larger than it can be")
+    return content
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Not waiting for somebody to write, where a pipe was put in the place of a file."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error

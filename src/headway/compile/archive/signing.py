@@ -1,0 +1,183 @@
+"""The team's key: who has it may make archives that the others run.
+
+HMAC-SHA256 with a secret that all have, or ed25519 (needs the package cryptography): a private
+key signs and verifies, a public key verifies only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from headway.errors import MissingExtra, UsageError
+
+MAGIC = b"headway-archive"
+SHORTEST = 16  # bytes of a secret
+
+
+class Untrusted(Exception):
+    """Why an archive is not used."""
+
+
+class Key:
+    """One way to sign and to verify. `signs`: whether it can make signatures."""
+
+    signs = True
+    scheme = ""
+
+    def sign(self, body: bytes) -> bytes:
+        """The signature."""
+        raise NotImplementedError
+
+    def verify(self, body: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's."""
+        raise NotImplementedError
+
+
+class Secret(Key):
+    """HMAC-SHA256."""
+
+    scheme = "hmac-sha256"
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, body: bytes) -> bytes:
+        """The signature."""
+        return hmac.new(self._secret, body, hashlib.sha256).digest()
+
+    def verify(self, body: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's."""
+        return hmac.compare_digest(self.sign(body), signature)
+
+
+class Ed25519(Key):
+    """A pair of keys, or its public half."""
+
+    scheme = "ed25519"
+
+    def __init__(self, pem: bytes) -> None:
+        serialization, errors = _cryptography()
+        self._invalid = errors
+        self._private: Any = None
+        try:
+            if b"PRIVATE" in pem:
+                self._private = serialization.load_pem_private_key(pem, None)
+                self._public: Any = self._private.public_key()
+            else:
+                self._public = serialization.load_pem_public_key(pem)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the key for compile archives cannot be read: {error}") from None
+        if "Ed25519" not in type(self._public).__name__:
+            raise UsageError("the key for compile archives is not an ed25519 key")
+        self.signs = self._private is not None
+
+    def sign(self, body: bytes) -> bytes:
+        """The signature."""
+        signature: bytes = self._private.sign(body)
+        return signature
+
+    def verify(self, body: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's."""
+        try:
+            self._public.verify(signature, body)
+        except self._invalid:
+            return False
+        return True
+
+
+def read_key(path: str) -> Key:
+    """The key in a file that nobody else can read."""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(1 << 16).strip()
+    except OSError as error:
+        raise UsageError(f"the key {path} cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(f"the key {path} can be written by others; type: chmod go-w {path}")
+    if content.startswith(b"-----BEGIN PUBLIC"):
+        return Ed25519(content)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"the key {path} can be read by others; type: chmod 600 {path}")
+    if content.startswith(b"-----BEGIN"):
+        return Ed25519(content)
+    if len(content) < SHORTEST:
+        raise UsageError(f"the key {path} is shorter than {SHORTEST} bytes; make another one")
+    return Secret(content)
+
+
+def seal(body: bytes, key: Key | None) -> bytes:
+    """The body behind a line that says who vouches for it."""
+    scheme, signature = ("none", b"") if key is None else (key.scheme, key.sign(body))
+    return MAGIC + b" 1 " + scheme.encode() + b" " + signature.hex().encode() + b"\n" + body
+
+
+def open_sealed(stored: bytes, key: Key | None) -> bytes:
+    """The body, if its signature is the team's; without a key, as it is."""
+    line, newline, body = stored.partition(b"\n")
+    words = line.split(b" ")
+    if not newline or len(words) != 4 or words[0] != MAGIC:
+        raise Untrusted("it is no archive of Headway, or it was cut")
+    if words[1] != b"1":
+        raise Untrusted("it was made by another version of Headway")
+    if key is None:
+        return body
+    scheme, signature = words[2].decode("ascii", "replace"), words[3]
+    if scheme == "none":
+        raise Untrusted("it is not signed")
+    if scheme != key.scheme:
+        raise Untrusted(f"it is signed with {scheme}, and the key is {key.scheme}")
+    try:
+        good = key.verify(body, bytes.fromhex(signature.decode("ascii", "replace")))
+    except ValueError:
+        good = False
+    if not good:
+        raise Untrusted("it was changed, or signed with another key")
+    return body
+
+
+def own_and_safe(path: Path) -> str:
+    """Empty if nobody but this user (and root) can change what lies there, else why not."""
+    path = path.absolute()
+    for place in (path, *path.parents):
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{place} cannot be looked at: {error.strerror}"
+        if stat.S_ISLNK(found.st_mode):
+            if found.st_uid not in (os.geteuid(), 0):
+                return f"{place} belongs to another user"
+            target = place.resolve() / path.relative_to(place)
+            return own_and_safe(target) or own_and_safe(place.parent)
+        why = unsafe(found, place)
+        if why:
+            return why
+    return ""
+
+
+def unsafe(found: os.stat_result, place: Path) -> str:
+    """Why others could change it; empty if they cannot."""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{place} belongs to another user"
+    shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if shared and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return f"{place} can be written by others; type: chmod go-w {place}"
+    return ""
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        raise MissingExtra(
+            "an ed25519 key needs cryptography; type: pip install cryptography"
+        ) from None
+    return serialization, InvalidSignature

@@ -1,0 +1,319 @@
+"""The archives of a team: found by key, verified, fetched, published, and cleared away.
+
+    archives/<key>/<job>/<id>     a sealed manifest; never changed once it is there
+    chunks/<ab>/<sha256>          bytes, named by their content
+    machines/<key>.json           the facts behind a key, to say in what a miss differed
+
+Every save makes a manifest of its own, with all files that its job knows, and takes away those
+that it was itself restored from. Of two jobs that save at once both manifests stay; the next job
+is restored from both. So nothing is lost, and nobody waits for a lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway import __version__
+from headway.compile.archive import chunks, crew, keys, manifest, signing
+from headway.compile.archive.manifest import Chunk, File, Manifest
+from headway.compile.archive.places import Gone, Place, place
+from headway.compile.archive.tree import DAY, Tree
+
+KEPT_DAYS = 30  # a file that no run has used for so long is left out of the next archive
+LARGEST = 4 << 30  # bytes of an archive; the files that were used last are kept
+REFRESH_DAYS = 7  # an archive that is used and not changed is made anew after this time
+NEAR = 3  # archives of other jobs that are tried
+LOOKS = 3  # at a list in which all that was found has been superseded meanwhile
+FACTS = 1 << 20  # bytes of the facts of a machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a job asks for."""
+
+    facts: keys.Facts
+    job: str
+    code: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes a hit possible."""
+        return keys.compat(self.facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is there for it."""
+
+    level: str  # exact, job (its code has changed), near (another job's), or miss
+    why: str = ""
+    manifests: tuple[Manifest, ...] = ()
+    refused: tuple[str, ...] = ()  # one sentence for each archive that may not be used
+    broken: tuple[Manifest, ...] = ()  # signed, but their bytes are not there or were changed
+
+    @property
+    def cold_s(self) -> float:
+        """Seconds of compiling when nothing was there."""
+        own = () if self.level == "near" else self.manifests
+        return max((one.cold_s for one in own), default=0.0)
+
+
+class Store:
+    """Archives in one place, under one key of the team."""
+
+    def __init__(self, url: str, key: signing.Key | None = None) -> None:
+        self.place: Place = place(url)
+        self.key = key
+
+    def distrust(self) -> str:
+        """Why nothing from here may be used; empty if it may."""
+        return self.place.distrust() if self.key is None else ""
+
+    # Finding
+
+    def find(self, wanted: Wanted) -> Found:
+        """The archives for a job: its own, else those of jobs that run on the same things."""
+        for _ in range(LOOKS):
+            refused: list[str] = []
+            found, gone = self._look(wanted, refused)
+            if found is not None:
+                return replace(found, refused=tuple(refused))
+            if not gone:
+                break
+        why = refused[-1] if refused else self._why_none(wanted)
+        return Found(level="miss", why=why, refused=tuple(refused))
+
+    def _look(self, wanted: Wanted, refused: list[str]) -> tuple[Found | None, bool]:
+        """What is there, and whether something went away while we looked."""
+        root = f"archives/{wanted.key}/"
+        names = [name for name, _, _ in self.place.entries(root)]
+        own = [name for name in names if name.startswith(f"{root}{wanted.job}/")]
+        mine, gone = self._usable(own, refused)
+        if mine:
+            exact = any(one.code == wanted.code for one in mine)
+            why = _told("" if exact else "the code has changed since it was made", wanted, mine)
+            return Found(level="exact" if exact else "job", why=why, manifests=mine), gone
+        others = sorted(set(names) - set(own), key=lambda name: name.rpartition("/")[2])[-NEAR:]
+        near, went = self._usable(others, refused)
+        if near:
+            why = f"{wanted.job} has none yet; this one is of {near[0].job}"
+            why = _told(why, wanted, near[:1])
+            return Found(level="near", why=why, manifests=near[:1]), gone
+        return None, gone or went
+
+    def manifest(self, name: str) -> Manifest:
+        """Read and verify one; Untrusted or Corrupt say why it is not to be used."""
+        stored = self.place.read(name, manifest.LIMIT, own=self.key is None)
+        one = manifest.from_bytes(signing.open_sealed(stored, self.key))
+        if name != _shelf(one):
+            raise signing.Untrusted("it lies where another one belongs")
+        return one
+
+    def _usable(
+        self, names: Iterable[str], refused: list[str]
+    ) -> tuple[tuple[Manifest, ...], bool]:
+        """Those that may be used, the newest first, and whether one of them has gone."""
+        found, gone = [], False
+        for name in names:
+            try:
+                found.append(self.manifest(name))
+            except Gone:
+                gone = True
+            except (chunks.Corrupt, signing.Untrusted) as error:
+                refused.append(f"the archive {name} is not used: {error}")
+        old = {gone for one in found for gone in one.supersedes}
+        live = [one for one in found if one.id not in old]
+        return tuple(sorted(live, key=lambda one: -one.made)), gone
+
+    def _why_none(self, wanted: Wanted) -> str:
+        known = list(self._machines())
+        if not known:
+            return "the store is empty"
+        there = min(known, key=lambda facts: len(keys.differing(wanted.facts, facts)))
+        told = keys.difference(wanted.facts, there)
+        return told or "its archives are gone"
+
+    def _machines(self) -> Iterator[dict[str, Any]]:
+        for name, _, _ in self.place.entries("machines"):
+            try:
+                facts = json.loads(self.place.read(name, FACTS))
+            except (Gone, chunks.Corrupt, ValueError, RecursionError):
+                continue
+            if isinstance(facts, dict):
+                yield facts
+
+    # Fetching
+
+    def fetch(self, one: Manifest) -> Iterator[bytes]:
+        """Its bytes in order, each chunk verified before it is handed on."""
+        return crew.each(self.chunk, one.chunks)
+
+    def chunk(self, chunk: Chunk) -> bytes:
+        """The bytes of a chunk, if they are what its name says."""
+        called = f"its chunk {chunk.name[:12]}"
+        try:
+            packed = self.place.read(_path(chunk.name), chunk.size + 1, own=self.key is None)
+            content = chunks.unpack(packed, chunk.size)
+        except Gone:
+            raise chunks.Corrupt(f"{called} is missing") from None
+        except (chunks.Corrupt, signing.Untrusted) as error:
+            raise chunks.Corrupt(f"{called} cannot be used: {error}") from None
+        if chunks.name(content) != chunk.name:
+            raise chunks.Corrupt(f"{called} was changed")
+        return content
+
+    def restore(self, found: Found, tree: Tree) -> tuple[Found, int]:
+        """Fill the folder. What could be used of it, and the number of files."""
+        made, refused = 0, list(found.refused)
+        good: list[Manifest] = []
+        broken: list[Manifest] = []
+        for one in found.manifests:
+            try:
+                made += tree.restore(
+                    one, self.fetch(one), _for_all if found.level == "near" else _any
+                )
+                good.append(one)
+            except chunks.Corrupt as error:
+                broken.append(one)
+                refused.append(f"the archive {one.id} of {one.job} is not used: {error}")
+        if broken and not good:
+            found = Found(level="miss", why=refused[-1])
+        found = replace(found, manifests=tuple(good), broken=tuple(broken))
+        return replace(found, refused=tuple(refused)), made
+
+    # Publishing
+
+    def publish(
+        self, tree: Tree, wanted: Wanted, base: Found, cold_s: float, now: float | None = None
+    ) -> Manifest | None:
+        """Save what the folder holds; None if that is what the store has already."""
+        made = time.time() if now is None else now
+        today = int(made // DAY)
+        names = [name for name in tree.files() if base.level != "near" or tree.used(name)]
+        if _is_known(tree, names, base, made):
+            return None
+        picked = _pick(tree, names, today)
+        files: list[File] = []
+        parts = self._put_chunks(_taken(tree, picked, today, files), self._known(base, wanted))
+        if not files:
+            return None
+        lost = {*names} - {*picked}  # by their age, or as there is no room
+        one = Manifest(
+            id=f"{int(made * 1000):x}-{secrets.token_hex(4)}",
+            made=made,
+            job=wanted.job,
+            code=wanted.code,
+            facts=wanted.facts,
+            cold_s=max(cold_s, base.cold_s),
+            files=tuple(files),
+            chunks=tuple(parts),
+            supersedes=_superseded(base, wanted, lost | {file.path for file in files}),
+            maker={"headway": __version__, "host": os.uname().nodename},
+        )
+        self._put_manifest(one)
+        return one
+
+    def _known(self, base: Found, wanted: Wanted) -> set[str]:
+        """The chunks that are there: of archives that nobody has cleared away meanwhile."""
+        there = {name for name, _, _ in self.place.entries(f"archives/{wanted.key}/")}
+        return {c.name for one in base.manifests if _shelf(one) in there for c in one.chunks}
+
+    def _put_chunks(self, contents: Iterable[bytes], known: set[str]) -> list[Chunk]:
+        parts: list[Chunk] = []
+
+        def new() -> Iterator[tuple[str, bytes]]:
+            for content in chunks.split(contents):
+                chunk = Chunk(chunks.name(content), len(content))
+                parts.append(chunk)
+                if chunk.name not in known:
+                    known.add(chunk.name)
+                    yield chunk.name, content
+
+        for _ in crew.each(self._put, new()):
+            pass
+        return parts
+
+    def adopt(self, one: Manifest, read: Callable[[Chunk], bytes]) -> None:
+        """Take an archive over from another store, under this store's key."""
+        for chunk in one.chunks:
+            self._put((chunk.name, read(chunk)))
+        self._put_manifest(replace(one, supersedes=()))
+
+    def _put(self, chunk: tuple[str, bytes]) -> None:
+        name, content = chunk
+        self.place.write(_path(name), chunks.pack(content))
+
+    def _put_manifest(self, one: Manifest) -> None:
+        facts = json.dumps(dict(one.facts), sort_keys=True, indent=1) + "\n"
+        self.place.write(f"machines/{keys.compat(one.facts)}.json", facts.encode())
+        self.place.write(_shelf(one), signing.seal(manifest.to_bytes(one), self.key))
+        for old in one.supersedes:
+            self.place.delete(_shelf(replace(one, id=old)))
+
+
+def _told(why: str, wanted: Wanted, found: Sequence[Manifest]) -> str:
+    """The same, and what cannot be used of it."""
+    here = wanted.facts.get(keys.PLACE)
+    if any(one.facts.get(keys.PLACE) == here for one in found):
+        return why
+    return "; ".join(filter(None, (why, "torch lies elsewhere now, and builds its C++ code anew")))
+
+
+def _is_known(tree: Tree, names: Sequence[str], base: Found, now: float) -> bool:
+    """Whether all of it is in the archive that it was restored from, and that is young enough."""
+    if base.level != "exact" or len(base.manifests) != 1:
+        return False
+    fresh = now - base.manifests[0].made < REFRESH_DAYS * DAY
+    listed = {file.path for file in base.manifests[0].files}
+    return fresh and all(name in listed and not tree.changed(name) for name in names)
+
+
+def _pick(tree: Tree, names: Sequence[str], today: int) -> list[str]:
+    """The files that are kept: used not long ago, and as many as there is room for."""
+    found = [file for name in names if (file := tree.describe(name, today)) is not None]
+    room, kept = LARGEST, set()
+    for file in sorted(found, key=lambda file: (-file.used, file.path)):
+        if today - file.used <= KEPT_DAYS and file.size <= room:
+            room -= file.size
+            kept.add(file.path)
+    return [name for name in names if name in kept]
+
+
+def _taken(tree: Tree, names: Sequence[str], today: int, files: list[File]) -> Iterator[bytes]:
+    """The content of each file; those that could be read are put into `files`."""
+    for name in names:
+        taken = tree.take(name, today)
+        if taken is not None:
+            files.append(taken[0])
+            yield taken[1]
+
+
+def _superseded(base: Found, wanted: Wanted, accounted: set[str]) -> tuple[str, ...]:
+    """The archives of this job of which nothing is lost without them."""
+    whole = (o for o in base.manifests if all(file.path in accounted for file in o.files))
+    return tuple(old.id for old in (*whole, *base.broken) if old.job == wanted.job)
+
+
+def _shelf(one: Manifest) -> str:
+    """Where an archive belongs."""
+    return f"archives/{keys.compat(one.facts)}/{one.job}/{one.id}"
+
+
+def _any(path: str) -> bool:
+    return True
+
+
+def _for_all(path: str) -> bool:
+    """Not a package: that is for the job that made it, in its own configuration."""
+    return not re.match(r"dynamo/[^/]+/", path)
+
+
+def _path(chunk: str) -> str:
+    return f"chunks/{chunk[:2]}/{chunk}"

@@ -1,0 +1,1 @@
+"""The autotune advisor: which configs are worth trying, from what a run has recorded."""

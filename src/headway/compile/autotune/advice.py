@@ -1,0 +1,193 @@
+"""From what was recorded to what is worth trying, and the file that the probe reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from headway.compile.autotune.cover import cover, losses
+from headway.compile.autotune.records import Kernel, Key, Setup, Tuned
+from headway.errors import NewerSchema, RunNotFound, UsageError
+
+SCHEMA = 1
+FILE = "autotune.json"
+FUSION = {"ExternKernel": "TritonTemplate", "TritonTemplate": "ExternKernel"}
+
+
+@dataclass(frozen=True)
+class KeyAdvice:
+    """For one key: the best of all, and what to take of those that are kept."""
+
+    key: Key
+    tuned: Tuned
+    losses: dict[int, float]
+    best: int
+    use: tuple[int, ...]
+
+    @property
+    def loss(self) -> float:
+        """How much slower than the best, as a share."""
+        return self.losses[self.use[0]]
+
+
+@dataclass(frozen=True)
+class KernelAdvice:
+    """For one kernel: the fewest configs that keep within the loss for every key."""
+
+    kernel: Kernel
+    kept: tuple[int, ...]
+    keys: tuple[KeyAdvice, ...]
+    hopeless: int  # keys of which no config worked: they are tuned in full again
+
+    @property
+    def loss(self) -> float:
+        """The most that any key loses, as a share."""
+        return max((key.loss for key in self.keys), default=0.0)
+
+    @property
+    def spent(self) -> float:
+        """Seconds of tuning in the process that spent the most."""
+        return self.kernel.seconds + self.kernel.compile_seconds
+
+    @property
+    def predicted(self) -> float:
+        """Seconds that the same keys cost with the kept configs, at most."""
+        return sum(self._cost(key) for key in self.keys)
+
+    def _cost(self, key: KeyAdvice) -> float:
+        """One left is not benchmarked; what it took to compile and benchmark it is the most."""
+        costs = [key.tuned.seconds.get(config) for config in key.use]
+        if all(costs):
+            return sum(median(cost) for cost in costs if cost)
+        share = len(key.use) / (len(key.tuned.ms) * len(self.keys))
+        benchmarks = self.kernel.seconds if len(key.use) > 1 else 0.0
+        return share * (benchmarks + self.kernel.compile_seconds)
+
+    def ranking(self) -> list[tuple[int, int, float, float]]:
+        """Each config with the keys it won, its median and its worst distance from the best."""
+        rows = []
+        for config in range(len(self.kernel.configs)):
+            found = [key.losses[config] for key in self.keys if config in key.losses]
+            if found:
+                wins = sum(key.best == config for key in self.keys)
+                worst = max(found) if len(found) == len(self.keys) else float("inf")
+                rows.append((config, wins, median(found), worst))
+        return sorted(rows, key=lambda row: (-row[1], row[2]))
+
+
+def advise(kernel: Kernel, loss: float) -> KernelAdvice:
+    """The advice for one kernel; `loss` is a share."""
+    worked = {key: tuned.times() for key, tuned in kernel.keys.items()}
+    hopeless = sum(not times for times in worked.values())
+    lost = {key: losses(times) for key, times in worked.items() if times}
+    kept = set(cover(list(lost.values()), loss)) if lost else set()
+    keys = []
+    for key, each in lost.items():
+        best = min(each, key=lambda config: (each[config], config))
+        use = min(kept & each.keys(), key=lambda config: (each[config], config))
+        partner = _partner(kernel, use, each)
+        keys.append(KeyAdvice(key, kernel.keys[key], each, best, (use, *partner)))
+        kept.update(partner)
+    return KernelAdvice(kernel, tuple(sorted(kept)), tuple(keys), hopeless)
+
+
+def _partner(kernel: Kernel, use: int, each: dict[int, float]) -> list[int]:
+    """A library's kernel beside a template of Triton, and the other way round.
+
+    What follows a product can be fused into a template only. Which of the two is better then,
+    torch finds out by itself, so it is given the best of both.
+    """
+    other = FUSION.get(kernel.configs[use].get("by", ""))
+    others = [config for config in each if kernel.configs[config].get("by") == other]
+    return sorted(others, key=lambda config: (each[config], config))[:1] if other else []
+
+
+def same_setup(kernels: Sequence[Kernel]) -> tuple[Setup | None, list[Kernel]]:
+    """The GPU and Triton that most of the tuning was done on, and the kernels tuned there."""
+    seconds: dict[Setup, float] = {}
+    for kernel in kernels:
+        seconds[kernel.setup] = seconds.get(kernel.setup, 0.0) + kernel.seconds + 1e-9
+    if not seconds:
+        return None, []
+    setup = max(seconds, key=lambda one: seconds[one])
+    return setup, [kernel for kernel in kernels if kernel.setup == setup]
+
+
+def to_dict(
+    setup: Setup, kernels: Sequence[KernelAdvice], loss: float, runs: Sequence[str]
+) -> dict[str, Any]:
+    """The content of autotune.json."""
+    return {
+        "schema": SCHEMA,
+        "runs": list(runs),
+        "loss_percent": round(loss * 100, 6),
+        "gpu": setup.gpu,
+        "driver": setup.driver,
+        "triton": setup.triton,
+        "torch": setup.torch,
+        "kernels": [_kernel(advice) for advice in kernels if advice.keys],
+    }
+
+
+def _kernel(advice: KernelAdvice) -> dict[str, Any]:
+    kernel = advice.kernel
+    return {
+        "kind": kernel.kind,
+        "id": kernel.id,
+        "name": kernel.name,
+        "where": kernel.where,
+        "names": list(kernel.names),
+        "seconds": round(advice.spent, 3),
+        "pruned_seconds": round(advice.predicted, 3),
+        "configs": kernel.configs,
+        "kept": list(advice.kept),
+        "keys": [
+            {
+                "key": key.key.values,
+                "rest": key.key.rest,
+                "tried": sorted(key.tuned.ms),
+                "best": key.best,
+                "use": list(key.use),
+                "ms": key.tuned.time(key.use[0]),
+                "loss_percent": round(key.loss * 100, 3),
+            }
+            for key in advice.keys
+        ],
+    }
+
+
+def find(path: str) -> Path:
+    """The file of advice that a user names: itself, or the run it belongs to."""
+    given = Path(path)
+    if not given.exists():
+        raise RunNotFound(
+            f"there is no run and no file at {path}; type `ls headway` to see your runs"
+        )
+    found = given / FILE if given.is_dir() else given
+    if not found.exists():
+        raise UsageError(f"{path} has no {FILE} yet; type `headway autotune {path}`")
+    check(found)
+    return found.resolve()
+
+
+def check(path: Path) -> None:
+    """One sentence for a file that is not what the probe expects."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        schema = content["schema"]
+        whole = isinstance(schema, int) and isinstance(content["kernels"], list)
+    except (OSError, ValueError, KeyError, TypeError):
+        whole, schema = False, 0
+    if not whole:
+        raise UsageError(
+            f"{path} was not written by `headway autotune`; type `headway autotune RUN`"
+        )
+    if schema > SCHEMA:
+        raise NewerSchema(
+            f"{path} has schema {schema}, newer than {SCHEMA}, which this version reads; "
+            "type: pip install --upgrade headway"
+        )

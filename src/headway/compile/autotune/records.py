@@ -1,0 +1,186 @@
+"""What the journals tell of autotuning: kernels, their configs, and each config's time by key."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from headway.journal.reader import Journal
+
+KINDS = ("triton", "inductor", "template")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where timings are good: a change of GPU or Triton starts over."""
+
+    gpu: str | None
+    triton: str | None
+    torch: str | None
+    driver: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.gpu}, Triton {self.triton}, torch {self.torch}"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of one kernel, as JSON: a kernel is tuned once for each."""
+
+    text: str
+    rest: str = ""
+
+    @property
+    def values(self) -> list[Any]:
+        """As they were told."""
+        found: list[Any] = json.loads(self.text)
+        return found
+
+
+@dataclass
+class Tuned:
+    """All that was measured for one key, by the index of the config; None where it failed."""
+
+    ms: dict[int, list[float | None]] = field(default_factory=dict)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    def time(self, config: int) -> float:
+        """The median over all processes that tuned this key; endless for what ever failed."""
+        found = self.ms.get(config, [None])
+        return math.inf if None in found else median(ms for ms in found if ms is not None)
+
+    def times(self) -> dict[int, float]:
+        """The configs that worked."""
+        found = {config: self.time(config) for config in self.ms}
+        return {config: ms for config, ms in found.items() if math.isfinite(ms)}
+
+
+@dataclass
+class Kernel:
+    """One kernel over all processes of a run."""
+
+    kind: str
+    id: str
+    name: str
+    where: str
+    names: tuple[str, ...]
+    setup: Setup
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    keys: dict[Key, Tuned] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)  # journal -> seconds of benchmarks
+    compiled: dict[str, float] = field(default_factory=dict)  # journal -> seconds of compiles
+    pruned: int = 0  # tunings of which an earlier file had taken configs away
+    more: int = 0  # tunings over the limits of the record
+    numbers: dict[str, int] = field(default_factory=dict)  # config as JSON -> its index
+
+    @property
+    def seconds(self) -> float:
+        """Benchmarks, in the process that did the most of them."""
+        return max(self.spent.values(), default=0.0)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Compiles of its configs, in as far as they are not in `seconds`."""
+        return max(self.compiled.values(), default=0.0)
+
+    def index(self, config: Mapping[str, Any]) -> int:
+        """The number of a config, a new one if it was not seen yet."""
+        name = json.dumps(config, sort_keys=True)
+        if name not in self.numbers:
+            self.numbers[name] = len(self.configs)
+            self.configs.append(dict(config))
+        return self.numbers[name]
+
+
+def collect(journals: Iterable[Journal]) -> list[Kernel]:
+    """Every kernel that was tuned, the costliest first."""
+    kernels: dict[tuple[Setup, str, str], Kernel] = {}
+    for journal in journals:
+        _read(journal, kernels)
+    return sorted(kernels.values(), key=lambda kernel: -kernel.seconds)
+
+
+def _read(journal: Journal, kernels: dict[tuple[Setup, str, str], Kernel]) -> None:
+    """One journal: its numbers of configs are its own."""
+    here: dict[tuple[str, str], tuple[Kernel, list[int]]] = {}
+    for event in journal.named("autotune_kernel", "autotune"):
+        try:
+            kind, name = str(event["kind"]), str(event["kernel"])
+            if event["ev"] == "autotune_kernel":
+                kernel = _kernel(event, kind, name, kernels)
+                _, numbers = here.setdefault((kind, name), (kernel, []))
+                if event["first"] == len(numbers):
+                    numbers += [kernel.index(config) for config in event["configs"]]
+            else:
+                kernel, numbers = here[kind, name]
+                _add(kernel, numbers, event, journal.name)
+        except (KeyError, TypeError, ValueError, IndexError):
+            continue  # damaged, or about a kernel whose line was lost
+
+
+def _kernel(
+    event: Mapping[str, Any],
+    kind: str,
+    name: str,
+    kernels: dict[tuple[Setup, str, str], Kernel],
+) -> Kernel:
+    if kind not in KINDS or not all(isinstance(config, dict) for config in event["configs"]):
+        raise ValueError(kind)
+    setup = Setup(*(event.get(part) for part in ("gpu", "triton", "torch", "driver")))
+    found = kernels.get((setup, kind, name))
+    if found is None:
+        names = tuple(str(word) for word in event.get("names") or ())
+        told = str(event["name"]), str(event.get("where", ""))
+        found = kernels[setup, kind, name] = Kernel(kind, name, *told, names, setup)
+    return found
+
+
+def _add(kernel: Kernel, numbers: list[int], event: Mapping[str, Any], journal: str) -> None:
+    seconds = _seconds(event["seconds"])
+    if "more" in event:
+        kernel.more += int(event["more"])
+        kernel.spent[journal] = kernel.spent.get(journal, 0.0) + seconds
+        return
+    entries = list(_entries(numbers, event))
+    key = Key(json.dumps(list(event["key"])), str(event.get("rest", "")))
+    kernel.spent[journal] = kernel.spent.get(journal, 0.0) + seconds
+    compiled = _seconds(event.get("compiled", 0.0))
+    kernel.compiled[journal] = kernel.compiled.get(journal, 0.0) + compiled
+    if len(entries) < int(event["of"]):  # an earlier file had taken some away
+        kernel.pruned += 1
+        return
+    tuned = kernel.keys.setdefault(key, Tuned())
+    for config in {entry[0] for entry in entries}:
+        # What cannot be told apart is kept together, and the best of it is found again.
+        times = [ms for number, ms, _ in entries if number == config]
+        worked = [ms for ms in times if ms is not None]
+        tuned.ms.setdefault(config, []).append(min(worked, default=None))
+        costs = [cost for number, _, cost in entries if number == config and cost is not None]
+        if costs:
+            tuned.seconds.setdefault(config, []).append(sum(costs))
+
+
+def _entries(
+    numbers: list[int], event: Mapping[str, Any]
+) -> Iterator[tuple[int, float | None, float | None]]:
+    which, times = event.get("c", []), event.get("ms", [])
+    costs = event.get("s") or [None] * len(which)
+    for number, ms, cost in zip(which, times, costs, strict=True):
+        yield numbers[number], _time(ms), _time(cost)
+
+
+def _time(value: Any) -> float | None:
+    """A measured time; None for what failed, or is none."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if good and math.isfinite(value) and value >= 0 else None
+
+
+def _seconds(value: Any) -> float:
+    found = _time(value)
+    if found is None:
+        raise ValueError(value)
+    return found

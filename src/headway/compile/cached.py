@@ -1,0 +1,126 @@
+"""The compile cache from code, for jobs that `headway run --compile-cache` does not start."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from headway.compile.archive.signing import read_key
+from headway.compile.archive.store import Found, Store, Wanted
+from headway.compile.archive.tree import Tree
+from headway.errors import UsageError
+from headway.probe import ENV_COMPILE, fingerprint
+from headway.probe.hooks import cached as hooks
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+# Modules of torch that do work again which the archive has: see headway/probe/hooks/cached.py.
+PATCHES = {
+    "torch._dynamo.pgo": hooks.install_profile,
+    "torch._inductor.codecache": hooks.install_codecache,
+    "torch._inductor.cpu_vec_isa": hooks.install_isa,
+}
+_patched: set[str] = set()
+
+
+class Cached:
+    """A compile cache that is shared with other jobs: `load()` before the first compile,
+    `save()` after the first steps; or as a context, which does both."""
+
+    def __init__(self, url: str, *, job: str | None = None, key: str | None = None) -> None:
+        self.store = Store(url, read_key(key) if key else None)
+        why = self.store.distrust()
+        if why:
+            raise UsageError(f"archives are run as code, and {why}; give the team's key")
+        self.job = job or Path(sys.argv[0] or "python").stem
+        self._idle = bool(os.environ.get(ENV_COMPILE))  # the launcher does it already
+        self._found: Found | None = None
+        self._tree: Tree | None = None
+
+    def load(self) -> str:
+        """Fill the cache folder; how near the archive is: exact, job, near or miss.
+
+        Ranks of one node share the folder: the first fills it, the others wait for that.
+        """
+        if self._idle:
+            return "launcher"
+        given = os.environ.get(FOLDER)
+        name = hashlib.sha256(f"{self.store.place.url}\0{self.job}".encode()).hexdigest()[:16]
+        own = Path(tempfile.gettempdir()) / f"headway-cache-{os.geteuid()}-{name}"
+        self._tree = Tree(Path(given) if given else own, own=not given)
+        os.environ[FOLDER] = str(self._tree.root.absolute())
+        _patch()
+        with _alone(self._tree.root):
+            found = self.store.find(self._wanted())
+            self._found, _ = self.store.restore(found, self._tree)
+        for text in self._found.refused:
+            print(f"headway: {text}", file=sys.stderr)
+        return self._found.level
+
+    def save(self) -> bool:
+        """Publish what was compiled since; whether there was something to publish.
+
+        By one rank of each node.
+        """
+        if self._idle or self._tree is None or self._found is None:
+            return False
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return False
+        made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
+        if made is not None:
+            self._found = Found(level="exact", manifests=(made,))
+        return made is not None
+
+    def __enter__(self) -> Cached:
+        self.load()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.save()
+
+    def _wanted(self) -> Wanted:
+        torch = importlib.import_module("torch")
+        script = Path(sys.argv[0] or "")
+        content = script.read_bytes() if script.is_file() else b""
+        code = hashlib.sha256(content).hexdigest()[:16]
+        return Wanted(facts=fingerprint.facts(torch), job=self.job, code=code)
+
+    def _seconds(self) -> float:
+        """What compiling took, as torch counts it; of interest when nothing was there."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None or self._found is None or self._found.level != "miss":
+            return 0.0
+        metrics = utils.get_compilation_metrics()
+        return sum((one.duration_us or 0) / 1e6 for one in metrics)
+
+
+def cache(url: str, *, job: str | None = None, key: str | None = None) -> Cached:
+    """The compile cache at a folder or URL; `key` is the file with the team's key."""
+    return Cached(url, job=job, key=key)
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    with (root / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _patch() -> None:
+    for name, install in PATCHES.items():
+        if name not in _patched:
+            _patched.add(name)
+            module: ModuleType = importlib.import_module(name)
+            install(module)

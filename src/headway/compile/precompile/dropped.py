@@ -1,0 +1,123 @@
+"""The guards that torch drops from a package, kept beside it, and checked by what things are."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headway.compile.precompile.identity import Unknowable, identity
+
+KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
+FILE = "headway-guards.json"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """One guard: the expression it looks at, the module whose globals it sees, what was there."""
+
+    source: str
+    module: str
+    what: str
+
+
+class Globals:
+    """A module's globals as they are now, with the names that dynamo adds once it has compiled."""
+
+    def __init__(self, module: str) -> None:
+        self._of = vars(sys.modules[module])
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._of:
+            return self._of[name]
+        if name.startswith("__import_"):
+            return sys.modules[name.removeprefix("__import_").replace("_dot_", ".")]
+        if name.startswith("__builtins_dict__"):
+            return vars(builtins)
+        raise KeyError(name)
+
+
+class Guards:
+    """Those of one package: of the function that was given to torch.compile, and of its parts."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Dropped] = []
+        self.unknowable = ""  # why this package can be used by nobody else
+
+    def take(self, entries: Any, module: str, *, top: bool) -> None:
+        """The guards of one compile; `top`: of the function itself, whose `self` is known."""
+        for entry in entries:
+            if not is_dropped(entry):
+                continue
+            source = entry.orig_guard.name
+            if not top and "L[" in source:
+                self.unknowable = f"{source} is looked at in a part of its own"
+                continue
+            try:
+                self.dropped.append(Dropped(source, module, identity(entry.value)))
+            except Unknowable as error:
+                self.unknowable = f"{source}: {error}"
+
+    def write(self, folder: str) -> None:
+        """Beside the package."""
+        rows = sorted({(one.source, one.module, one.what) for one in self.dropped})
+        draft = os.path.join(folder, f".{FILE}.{os.getpid()}.tmp")
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(rows, file)
+        os.replace(draft, os.path.join(folder, FILE))
+
+    def watch(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
+        """The identities of all of them in this process, as quickly as Python can tell."""
+        sources = sorted({(one.source, one.module) for one in self.dropped})
+        scopes = {module: Globals(module) for _, module in sources}
+        names = {module: f"G{at}" for at, module in enumerate(scopes)}
+        parts = [f"id({_rooted(source, names[module])})" for source, module in sources]
+        scope: dict[str, Any] = {names[module]: found for module, found in scopes.items()}
+        scope["L"] = local(function)
+        look: Callable[[], tuple[int, ...]] = eval(f"lambda: ({', '.join([*parts, ''])})", scope)
+        return look
+
+
+def is_dropped(entry: Any) -> bool:
+    """Whether torch drops this guard from a package."""
+    derived = set(entry.derived_guard_types)
+    return entry.guard_type in KINDS or bool(derived & {"ID_MATCH", "DICT_VERSION"})
+
+
+def read(folder: str) -> list[Dropped]:
+    """What was kept beside a package."""
+    with open(os.path.join(folder, FILE), encoding="utf-8") as file:
+        return [Dropped(*row) for row in json.load(file)]
+
+
+def disagreement(folder: str, function: Callable[..., Any]) -> str:
+    """Why a package may not be used for this function; empty if it may."""
+    try:
+        dropped = read(folder)
+    except (OSError, ValueError, TypeError):
+        return "nothing is kept of the guards it lacks"
+    known = local(function)
+    for one in dropped:
+        try:
+            scope = {"L": known, "G": Globals(one.module)}
+            found = identity(eval(one.source, scope))
+        except Exception as error:
+            return f"{one.source} cannot be told here: {type(error).__name__}"
+        if found != one.what:
+            return f"{one.source} was {one.what} and is {found}"
+    return ""
+
+
+def local(function: Callable[..., Any]) -> dict[str, Any]:
+    """The locals that are known before a call: `self`."""
+    owner = getattr(function, "__self__", None)
+    code = getattr(function, "__code__", None)
+    return {code.co_varnames[0]: owner} if owner is not None and code and code.co_varnames else {}
+
+
+def _rooted(source: str, scope: str) -> str:
+    return source.replace("G[", f"{scope}[")

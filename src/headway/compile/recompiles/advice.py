@@ -1,0 +1,233 @@
+"""From the record of a run to its causes and their cures: pure functions, no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.compile.recompiles import marks, sources
+from headway.compile.recompiles.guards import Guard, parse
+from headway.compile.recompiles.kinds import KINDS
+from headway.compile.recompiles.record import Recompile, Record
+from headway.compile.recompiles.sources import Source
+
+RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
+WRAPPED = "/torch/_dynamo/external_utils.py:"  # stands between the call and a module of torch
+VALUES = 8  # that are shown of one cause
+STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """All recompiles of one place for one change of one input."""
+
+    kind: str
+    where: str  # file:line name of what is compiled
+    source: str = ""  # with its scope; empty where no input is to blame
+    dim: int | None = None
+    values: tuple[str, ...] = ()  # that were seen, in order
+    times: int = 0  # on the rank that has most of them
+    ns: int = 0  # likewise
+    ranks: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()  # how many steps were done before each, on any rank
+    caller: str = ""
+    line: str = ""  # where the guard comes from
+    reason: str = ""
+    cure: str = ""
+    mark: str = ""  # the line of code that does the same as the setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storm:
+    """torch gave up compiling a place: it runs uncompiled from then on."""
+
+    where: str
+    limit: str
+    ranks: tuple[int, ...]
+    step: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a run's recompiles cost, why they were made, and what to set."""
+
+    torch: str | None
+    recompiles: int  # on the rank that has most of them
+    ns: int  # on the rank that lost most
+    graphs: int
+    compile_ns: int
+    causes: tuple[Cause, ...]  # the costliest first
+    storms: tuple[Storm, ...]
+    dynamic: tuple[Source, ...]
+    unbacked: tuple[Source, ...]
+    env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
+    helps: bool = False  # there is more in it than was set already
+    last_step: int | None = None  # how many steps were done when the last one came
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `headway recompiles --json` prints."""
+        return {
+            "schema": 1,
+            "torch": self.torch,
+            "recompiles": self.recompiles,
+            "seconds": self.ns / 1e9,
+            "graphs": self.graphs,
+            "compile_seconds": self.compile_ns / 1e9,
+            "env": dict(self.env),
+            "dynamic": [str(source) for source in self.dynamic],
+            "unbacked": [str(source) for source in self.unbacked],
+            "causes": [_told(cause) for cause in self.causes],
+            "storms": [
+                {
+                    "where": storm.where,
+                    "limit": storm.limit,
+                    "ranks": list(storm.ranks),
+                    "step": storm.step,
+                    "reason": storm.reason,
+                }
+                for storm in self.storms
+            ],
+        }
+
+
+def _told(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "title": KINDS[cause.kind].title,
+        "where": cause.where,
+        "source": cause.source,
+        "dim": cause.dim,
+        "values": list(cause.values),
+        "times": cause.times,
+        "seconds": cause.ns / 1e9,
+        "ranks": list(cause.ranks),
+        "steps": list(cause.steps),
+        "caller": cause.caller,
+        "line": cause.line,
+        "reason": cause.reason,
+        "cure": cause.cure,
+        "mark": cause.mark,
+    }
+
+
+def advise(record: Record) -> Advice:
+    """The causes and the cure of a run's recompiles."""
+    known = {sources.plain(source): source for source in record.lattice}
+    made = [one for one in record.recompiles if not one.limit]
+    steps = [one.step for one in record.recompiles if one.step is not None]
+    found = marks.find(record, known)
+    return Advice(
+        torch=record.torch,
+        recompiles=_most(made, lambda one: 1),
+        ns=_most(made, lambda one: one.ns),
+        graphs=record.graphs,
+        compile_ns=record.ns,
+        causes=tuple(_causes(record.recompiles, known)),
+        storms=tuple(_storms(record.recompiles)),
+        dynamic=found.dynamic,
+        unbacked=found.unbacked,
+        env=found.env,
+        helps=found.new,
+        last_step=max(steps, default=None),
+    )
+
+
+def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[Cause]:
+    groups: dict[tuple[str, Source, str], list[tuple[Recompile, Guard]]] = {}
+    why = [(one, _why(one)) for one in recompiles]
+    pinned = {(one.where, guard.source) for one, guard in why if guard.kind == "pinned"}
+    for one, guard in why:
+        inputs = KINDS[guard.kind].of_input and guard.source
+        name = sources.full(guard.source, known) if inputs else guard.source
+        kind = "size" if guard.kind == "zero_one" else guard.kind
+        if kind == "int" and (one.where, guard.source) in pinned:
+            kind = "pinned"
+        groups.setdefault((one.where, Source(name, guard.dim), kind), []).append((one, guard))
+    causes = [
+        _cause(kind, where, source, members) for (where, source, kind), members in groups.items()
+    ]
+    return sorted(causes, key=lambda cause: (-cause.ns, -cause.times, cause.where, cause.source))
+
+
+def _why(one: Recompile) -> Guard:
+    """The guard of the version that was used last: it is the most general one."""
+    if one.reasons:
+        return parse(one.reasons[0])
+    return Guard("rebuilt" if one.rebuilt else "late")
+
+
+def _cause(
+    kind: str, where: str, source: Source, members: Sequence[tuple[Recompile, Guard]]
+) -> Cause:
+    all_of_them = [one for one, _ in members]
+    made = [one for one in all_of_them if not one.limit]
+    guard = members[0][1]
+    values: dict[str, None] = {}
+    for one, found in members:
+        values.update(dict.fromkeys((found.expected, marks.actual(found, one))))
+    values.pop("", None)
+    if kind == "size" and values.keys() & marks.SMALL:
+        kind = "zero_one"
+    code = sources.spelled(source.name)
+    cure = KINDS[kind].cure.format(code or "it", guard.expected or "the first one", guard.text)
+    return Cause(
+        kind=kind,
+        where=where,
+        source=source.name,
+        dim=source.dim,
+        values=tuple(values)[:VALUES],
+        times=_most(made, lambda one: 1),
+        ns=_most(made, lambda one: one.ns),
+        ranks=tuple(sorted({one.rank for one in all_of_them})),
+        steps=tuple(sorted({one.step for one in all_of_them if one.step is not None}))[:STEPS],
+        caller=next((one.caller for one in all_of_them if one.caller), ""),
+        line=guard.line,
+        reason=_short(all_of_them[0].reasons),
+        cure=cure,
+        mark=_mark(kind, where, code, source.dim),
+    )
+
+
+def _mark(kind: str, where: str, code: str, dim: int | None) -> str:
+    """The line that marks a tensor before the call; between two graphs nobody can."""
+    calls = {
+        "size": "torch._dynamo.mark_dynamic",
+        "duck": "torch._dynamo.mark_dynamic",
+        "zero_one": "torch._dynamo.decorators.mark_unbacked",
+    }
+    if dim is None or kind not in calls or RESUMED.search(where):
+        return ""
+    passed = re.match(r"args\[(\d+)\]", code) if WRAPPED in where else None
+    remark = f"  # args[{passed[1]}]: argument {int(passed[1]) + 1} of the call" if passed else ""
+    return f"{calls[kind]}({code}, {dim}){remark}"
+
+
+def _storms(recompiles: Iterable[Recompile]) -> Iterator[Storm]:
+    by_place: dict[tuple[str, str], list[Recompile]] = {}
+    for one in recompiles:
+        if one.limit:
+            by_place.setdefault((one.where, one.limit), []).append(one)
+    for (where, limit), members in by_place.items():
+        yield Storm(
+            where=where,
+            limit=limit,
+            ranks=tuple(sorted({one.rank for one in members})),
+            step=min((one.step for one in members if one.step is not None), default=None),
+            reason=_short(members[0].reasons),
+        )
+
+
+def _short(reasons: Sequence[str]) -> str:
+    """The guard alone, without the code that torch quotes beside it."""
+    return reasons[0].partition("\n")[0].partition("  #")[0].strip() if reasons else ""
+
+
+def _most(recompiles: Iterable[Recompile], measure: Callable[[Recompile], int]) -> int:
+    """The sum on the rank where it is largest: ranks compile side by side."""
+    by_rank: dict[int, int] = {}
+    for one in recompiles:
+        by_rank[one.rank] = by_rank.get(one.rank, 0) + measure(one)
+    return max(by_rank.values(), default=0)

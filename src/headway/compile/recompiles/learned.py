@@ -1,0 +1,201 @@
+"""What one run of a job has taught the next: the sources to mark, and what that did to its steps.
+
+Kept beside the runs, in `.learned/<job>.json`. A setting that makes steps slower is taken back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.compile.recompiles import sources
+from headway.compile.recompiles.advice import advise
+from headway.compile.recompiles.record import collect
+from headway.compile.recompiles.sources import SETTINGS, UNBACKED
+from headway.compile.recompiles.steps import StepTime, step_time
+from headway.journal import folder, reader
+from headway.report.words import count
+
+SCHEMA = 1
+FOLDER = ".learned"
+SLOWER = 1.05  # so much longer may a step be
+COMMANDS = 20  # of one job whose steps are remembered
+STILLBORN = "with them the job failed before its first step"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The steps of one command, as it is and with the sources marked."""
+
+    without: StepTime | None = None
+    marked: StepTime | None = None
+    off: str = ""  # why the sources are not marked any more
+
+    def judged(self) -> Pace:
+        """Taken back when both times are known and the marked one is clearly longer."""
+        if self.off or self.marked is None or self.without is None:
+            return self
+        if self.marked.ns <= SLOWER * self.without.ns:
+            return self
+        longer = 100 * (self.marked.ns / self.without.ns - 1)
+        times = f"{self.marked.ns / 1e6:.2f} ms instead of {self.without.ns / 1e6:.2f} ms"
+        return replace(self, off=f"with them a step took {times}, {longer:.0f} % longer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What is known of one job under one torch; `paces` by the command's mark."""
+
+    torch: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+
+    def pace(self, command: str) -> Pace:
+        """Of that command."""
+        return self.paces.get(command, Pace())
+
+    def with_pace(self, command: str, pace: Pace) -> Learned:
+        """The newest commands are kept."""
+        others = [(name, one) for name, one in self.paces.items() if name != command]
+        return replace(self, paces=dict([*others, (command, pace)][-COMMANDS:]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a run that is over has shown."""
+
+    torch: str | None  # None if nothing was compiled
+    env: Mapping[str, str]  # what it had set, and what its recompiles ask for
+    applied: bool  # whether it ran with what was learned
+    marked: bool  # whether anything was marked, by us or by the user
+    time: StepTime | None
+    stillborn: bool  # it failed before its first step
+
+
+def mark_of(command: Sequence[str]) -> str:
+    """Times are compared between runs of the very same command only."""
+    return hashlib.sha256("\0".join(command).encode(errors="replace")).hexdigest()[:16]
+
+
+def to_set(known: Learned, command: str, env: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """What to set for the next run, and the line that says so; nothing that the user has set."""
+    if not known.env:
+        return {}, ""
+    if off := known.pace(command).off:
+        return {}, f"learned sources are not marked: {off}"
+    taken = [name for name in SETTINGS if env.get(name)]
+    if taken:
+        return {}, f"learned sources are left to you, as {taken[0]} is set"
+    entries = [count(len(text.split(",")), "entry") for text in known.env.values()]
+    told = ", ".join(f"{name} ({many})" for name, many in zip(known.env, entries, strict=True))
+    return dict(known.env), f"set as earlier runs have taught: {told}"
+
+
+def after(known: Learned, command: str, seen: Seen) -> Learned:
+    """What is known once a run is over. Times of another torch say nothing of this one."""
+    if seen.applied and seen.stillborn:
+        return known.with_pace(command, replace(known.pace(command), off=STILLBORN))
+    if seen.torch is None:
+        return known
+    if known.torch != seen.torch:
+        known = Learned(torch=seen.torch)
+    both = {
+        name: sources.join(known.env.get(name, ""), seen.env.get(name, "").split(","))
+        for name in SETTINGS
+    }
+    env = {name: text for name, text in sources.valid(both, seen.torch).items() if text}
+    pace = known.pace(command)
+    if pace.off and env != known.env:  # there is more to mark than what was too slow
+        pace = replace(pace, off="", marked=None)
+    if seen.time is not None and seen.applied:
+        pace = replace(pace, marked=seen.time)
+    elif seen.time is not None and not seen.marked:
+        pace = replace(pace, without=seen.time)
+    return replace(known, env=env).with_pace(command, pace.judged())
+
+
+def lines(known: Learned, before: Learned, command: str) -> list[str]:
+    """What to say at the end of a run: that something was learned, or taken back."""
+    off = known.pace(command).off
+    if off and not before.pace(command).off:
+        return [f"learned sources will not be marked again: {off}"]
+    if known.env != before.env and not off:
+        return ["learned sources for the next run with --learn; `headway recompiles` shows them"]
+    return []
+
+
+class Lesson:
+    """One run with `--learn`: what it gets from those before it, and leaves for the next."""
+
+    def __init__(
+        self, runs: Path, job: str, command: Sequence[str], say: Callable[[str], object]
+    ) -> None:
+        self.path, self.job, self.say = runs / FOLDER / f"{job}.json", job, say
+        self.command = mark_of(command)
+        self.known = read(self.path)
+        self.applied: dict[str, str] = {}
+
+    def begin(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What to add to the job's environment."""
+        self.applied, line = to_set(self.known, self.command, env)
+        if line:
+            self.say(f"headway: {line}")
+        return self.applied
+
+    def end(self, run: Path, status: int) -> None:
+        """Nothing here can cost the job its exit code."""
+        try:
+            known = after(self.known, self.command, shown(run, self.applied, status))
+            if known != self.known:
+                write(self.path, self.job, known)
+            for line in lines(known, self.known, self.command):
+                self.say(f"headway: {line}")
+        except Exception as error:
+            self.say(f"headway: nothing was learned ({type(error).__name__}: {error})")
+
+
+def shown(run: Path, applied: Mapping[str, str], status: int) -> Seen:
+    """What the run in that folder has shown."""
+    journals, _ = reader.read_journals(str(run / folder.JOURNAL))
+    record = collect(journals)
+    # Unbacked sizes can make torch refuse the code: only what a run had set is taken over.
+    kept = record.marked.get(SETTINGS[UNBACKED], "")
+    return Seen(
+        torch=record.torch if record.graphs else None,
+        env=sources.as_dynamic(advise(record).env, keep=kept),
+        applied=bool(applied),
+        marked=bool(record.marked),
+        time=step_time(journals),
+        stillborn=status != 0 and not record.steps,
+    )
+
+
+def read(path: Path) -> Learned:
+    """What the file says; nothing where there is none, or none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            return Learned()
+        env = {name: str(found["env"][name]) for name in SETTINGS if found["env"].get(name)}
+        paces = {str(name): _pace(one) for name, one in found["paces"].items()}
+        return Learned(torch=found["torch"], env=env, paces=paces)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Learned()
+
+
+def _pace(told: Mapping[str, Any]) -> Pace:
+    without, marked = (
+        StepTime(**told[name]) if told[name] else None for name in ("without", "marked")
+    )
+    return Pace(without, marked, str(told["off"]))
+
+
+def write(path: Path, job: str, known: Learned) -> None:
+    """All of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"schema": SCHEMA, "job": job, **asdict(known)}
+    folder.write_atomically(path, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,172 @@
+"""What the journals of a run tell of its compiles, in plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.journal.reader import Journal, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompile:
+    """One compile that could have been spared, or the one that torch refused to make."""
+
+    rank: int
+    where: str
+    reasons: tuple[str, ...]  # of every version of the frame; the one used last comes first
+    caller: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)  # values, by the name in the guard
+    step: int | None = None
+    ns: int = 0
+    rebuilt: bool = False  # the same place, but no version to compare with
+    limit: str = ""  # torch gave up: from here on the frame is not compiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """All compiles of a run."""
+
+    torch: str | None
+    recompiles: tuple[Recompile, ...]
+    lattice: Mapping[str, tuple[Any, ...]]  # source -> the shapes that torch has known of it
+    marked: Mapping[str, str]  # sources that were marked from outside, by torch's setting
+    graphs: int  # compiled on the rank that compiled most
+    ns: int  # spent compiling on the rank that spent most
+    steps: int
+
+
+def collect(journals: Iterable[Journal]) -> Record:
+    """From all processes of all attempts; the order does not matter."""
+    processes = sorted(
+        (j for j in journals if j.role != "launcher" and not j.helper),
+        key=lambda j: (j.rank or 0, j.begin, j.name),
+    )
+    recompiles: list[Recompile] = []
+    lattice: dict[str, list[Any]] = {}
+    marked: dict[str, str] = {}
+    graphs: dict[int, int] = {}
+    spent: dict[int, int] = {}
+    torch: str | None = None
+    for journal in processes:
+        rank = journal.rank or 0
+        compiles = [span for span in journal.spans if span.name == "compile"]
+        recompiles += _again(journal, rank, compiles)
+        recompiles += [_refused(event, rank) for event in journal.named("recompile_limit")]
+        graphs[rank] = graphs.get(rank, 0) + sum(map(_made_a_graph, compiles))
+        spent[rank] = spent.get(rank, 0) + sum(map(_length, compiles))
+        for told in [*(s.fields for s in compiles), *journal.named("recompile_limit")]:
+            torch = _text(told.get("torch")) or torch
+            for name, entries in _mapping(told.get("marked")).items():
+                marked[name] = _text(entries)
+            for source, shape in _pairs(told.get("lattice")):
+                known = lattice.setdefault(source, [])
+                if shape not in known:
+                    known.append(shape)
+        torch = torch or _text(journal.facts.get("torch")) or None
+    return Record(
+        torch=torch,
+        recompiles=tuple(recompiles),
+        lattice={source: tuple(shapes) for source, shapes in lattice.items()},
+        marked=marked,
+        graphs=max(graphs.values(), default=0),
+        ns=max(spent.values(), default=0),
+        steps=max((_steps(journal) for journal in processes), default=0),
+    )
+
+
+def _again(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[Recompile]:
+    """Compiles that were made for a reason, or only after the start; backward with forward."""
+    backward: dict[str, int] = {}
+    for span in compiles:
+        if span.fields.get("trigger") == "LAZY_BACKWARD":
+            name = str(span.fields.get("compile_id"))
+            backward[name] = backward.get(name, 0) + _length(span)
+    found = []
+    before: set[str] = set()
+    for span in compiles:
+        fields = span.fields
+        if fields.get("trigger") == "LAZY_BACKWARD":
+            continue
+        where = _text(fields.get("where"))
+        first = where not in before
+        before.add(where)
+        step = _step(journal, span)
+        reason = _text(fields.get("reason"))
+        if not where or not (reason or step or not first):
+            continue
+        found.append(
+            Recompile(
+                rank=rank,
+                where=where,
+                reasons=_reasons(fields),
+                caller=_text(fields.get("caller")),
+                seen=_mapping(fields.get("seen")),
+                step=step,
+                ns=_length(span) + backward.get(str(fields.get("compile_id")), 0),
+                rebuilt=not reason and not first,
+            )
+        )
+    return found
+
+
+def _refused(event: Mapping[str, Any], rank: int) -> Recompile:
+    step = event.get("step")
+    return Recompile(
+        rank=rank,
+        where=_text(event.get("where")) or "?",
+        reasons=_reasons(event),
+        caller=_text(event.get("caller")),
+        seen=_mapping(event.get("seen")),
+        step=step if type(step) is int else None,
+        limit=_text(event.get("limit")) or "recompile_limit",
+    )
+
+
+def _reasons(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The first one whole, as torch gave it; of the others at least their beginning."""
+    first = _text(fields.get("reason"))
+    every = fields.get("reasons")
+    others = [text for text in every if isinstance(text, str)] if isinstance(every, list) else []
+    return (first, *others[1:]) if first else tuple(others)
+
+
+def _step(journal: Journal, span: Span) -> int:
+    """How many steps were done when it began; by the clock where the journal does not say."""
+    told = span.fields.get("step")
+    if type(told) is int:
+        return told
+    return max((w.last for w in journal.windows if w.end <= span.start), default=0)
+
+
+def _steps(journal: Journal) -> int:
+    return journal.windows[-1].last if journal.windows else 0
+
+
+def _length(span: Span) -> int:
+    return 0 if span.end is None else span.end - span.start
+
+
+def _made_a_graph(span: Span) -> bool:
+    """A span that dynamo opened, and closed without a failure; users may open some of that name."""
+    forward = span.fields.get("trigger") == "DYNAMO"
+    return forward and span.end is not None and not span.fields.get("failed")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _pairs(value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [
+        (pair[0], pair[1])
+        for pair in value
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+    ]

@@ -1,0 +1,124 @@
+"""Runs the first steps of a job again, as it is and with what was advised, and counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.compile.recompiles import sources
+from headway.compile.recompiles.advice import Advice
+from headway.compile.recompiles.load import load
+from headway.compile.recompiles.sources import SETTINGS, UNBACKED
+from headway.errors import HeadwayError
+from headway.probe import ENV_STEPS
+
+MORE_STEPS = 5  # after the last recompile that was recorded
+ROUNDS = 3  # of a setting and what it still left to find
+TAIL = 15  # lines of a trial that failed
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of the first steps."""
+
+    name: str
+    env: Mapping[str, str]
+    code: int
+    advice: Advice
+    log: str = ""  # the end of it, if it failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job itself did not get through it."""
+        return self.code != 0
+
+
+def verify(
+    command: Sequence[str],
+    cwd: Path,
+    advice: Advice,
+    steps: int,
+    say: Callable[[str], object] = lambda text: None,
+) -> list[Trial]:
+    """As it is, then with the settings; again as long as a trial finds more to mark."""
+    with tempfile.TemporaryDirectory(prefix="headway-verify-") as made:
+        bench = _Bench(command, cwd, steps, Path(made), say)
+        trials = [bench.run("as it is", {})]
+        env = dict(advice.env)
+        if trials[0].failed or not env:
+            return trials
+        trials.append(bench.run("with the settings", env))
+        if trials[-1].failed and env.get(UNBACKED):
+            env = sources.as_dynamic(env)
+            trials.append(bench.run("without unbacked sizes", env))
+        while len(trials) <= ROUNDS and not trials[-1].failed:
+            more = dict(trials[-1].advice.env)
+            if not trials[-1].advice.recompiles or more == env:
+                break
+            env = more
+            trials.append(bench.run("with what that found", env))
+        return trials
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The trial that got through with the fewest recompiles; of several, the simplest."""
+    through = [trial for trial in trials if not trial.failed] or list(trials[:1])
+    return min(through, key=lambda trial: trial.advice.recompiles)
+
+
+class _Bench:
+    """Where trials are run, each for itself and with caches of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        steps: int,
+        folder: Path,
+        say: Callable[[str], object],
+    ) -> None:
+        self.command, self.cwd, self.steps, self.folder, self.say = command, cwd, steps, folder, say
+        self.count = 0
+
+    def run(self, name: str, env: Mapping[str, str]) -> Trial:
+        self.count += 1
+        place = self.folder / str(self.count)
+        place.mkdir()
+        self.say(f"headway: trial {self.count}, {name}: {self.steps} steps")
+        words = [sys.executable, "-m", "headway", "run", "-o", str(place / "run"), "--no-report"]
+        log = place / "log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                [*words, "--", *self.command],
+                cwd=self.cwd,
+                env=self._environment(place, env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        tail = log.read_text(errors="replace").splitlines()[-TAIL:] if done.returncode else []
+        if not (place / "run" / "journal").is_dir():
+            raise HeadwayError("the trial could not be started: " + " ".join(tail[-1:]))
+        return Trial(name, env, done.returncode, load(str(place / "run")).advice, "\n".join(tail))
+
+    def _environment(self, place: Path, env: Mapping[str, str]) -> dict[str, str]:
+        """Without what an outer launcher or the user has set; caches empty, so that all compile."""
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("HEADWAY_") and name not in SETTINGS
+        }
+        settings = ("RESTARTS", "WARM", "LEARN", "REPORT", "HANG_WATCH")
+        return {
+            **own,
+            **{f"HEADWAY_{name}": "0" for name in settings},
+            "HEADWAY_COMPILE_CACHE": "",
+            ENV_STEPS: str(self.steps),
+            "TORCHINDUCTOR_CACHE_DIR": str(place / "cache"),
+            **env,
+        }

@@ -1,0 +1,299 @@
+"""TorchRec: no gather per table of an EmbeddingCollection, and plans that outlive a restart.
+
+headway.integrations.torchrec.install(plans="plans")  # before DistributedModelParallel
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
+
+from headway.errors import MissingExtra
+from headway.startup.sharding.agree import agreed
+from headway.startup.sharding.cache import PlanCache
+
+try:
+    from torchrec.distributed import embedding, types
+    from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner
+    from torchrec.distributed.sharding_plan import get_default_sharders
+    from torchrec.modules.embedding_configs import data_type_to_dtype
+except ModuleNotFoundError as error:
+    raise MissingExtra(
+        f"{error.name} is not installed; type: pip install 'headway[torchrec]'"
+    ) from None
+
+# Their tensors are made when they are saved, and have no size before that.
+VIRTUAL = ("KEY_VALUE", "SSD_VIRTUAL_TABLE", "DRAM_VIRTUAL_TABLE", "DRAM_SSD_VIRTUAL_TABLE")
+TWO_DIMENSIONS = getattr(types, "ShardingEnv2D", ())
+UNRELATED = ("_stats", "_debug", "_num_proposals", "_num_plans", "_best_plan")  # to what is planned
+DEEPEST = 12  # nested settings that are looked at
+INIT = "_init_from_local_shards"
+_real: dict[tuple[Any, str], Any] = {}
+
+
+def install(plans: str | os.PathLike[str] | None = None) -> None:
+    """From here on: no gather per table, and with a folder for plans, no planning twice."""
+    uninstall()
+    _replace(embedding.ShardedEmbeddingCollection, "_initialize_torch_state", _without_gathers)
+    if plans is not None:
+        kept = PlanCache(plans)
+        _replace(EmbeddingShardingPlanner, "collective_plan", lambda _: _planned(kept))
+
+
+def uninstall() -> None:
+    """TorchRec as it was."""
+    for (owner, name), real in _real.items():
+        setattr(owner, name, real)
+    _real.clear()
+
+
+@contextmanager
+def installed(plans: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """The same, for a while."""
+    install(plans)
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+def collective_plan(
+    planner: Any,
+    module: torch.nn.Module,
+    sharders: Sequence[Any] | None = None,
+    group: Any = None,
+    *,
+    plans: PlanCache,
+) -> types.ShardingPlan:
+    """What the planner plans on rank 0, or planned before; on all ranks or on none.
+
+    Every rank must have the modules and the versions that rank 0 has. The planner's settings are
+    those of rank 0, as in TorchRec.
+    """
+    sharders = list(sharders) if sharders is not None else get_default_sharders()
+    common = {
+        "modules": _modules(module, sharders),
+        "versions": _versions(),
+        "world_size": dist.get_world_size(group),
+    }
+    made: list[types.ShardingPlan] = []
+
+    def make() -> dict[str, Any]:
+        settings = {k: v for k, v in vars(planner).items() if k not in UNRELATED}
+        asked = {"planner": _facts([type(planner), settings, sharders]), **common}
+        kept = plans.read(asked)
+        if kept is None:
+            made.append(planner.plan(module, sharders))
+            kept = encoded(made[0])
+            if kept is not None:
+                plans.write(asked, kept)
+        return {"common": common, "plan": kept}
+
+    def objection(document: Any) -> str:
+        return _difference(common, document["common"])
+
+    kept = agreed(make, objection, group=group)["plan"]
+    if kept is not None:
+        return decoded(kept)
+    box = made or [None]
+    dist.broadcast_object_list(box, group=group, group_src=0)
+    return box[0]
+
+
+def encoded(plan: types.ShardingPlan) -> Any:
+    """A plan as JSON takes it; None if there is something in it that has no such form."""
+    found = []
+    for path, module in plan.plan.items():
+        if type(module) is not types.EmbeddingModuleShardingPlan:
+            return None
+        parameters = []
+        for name, sharding in module.items():
+            values = {field.name: getattr(sharding, field.name) for field in fields(sharding)}
+            spec = values.pop("sharding_spec")
+            modes = (values.pop("bounds_check_mode"), values.pop("output_dtype"))
+            if spec is not None and type(spec) is not EnumerableShardingSpec:
+                return None
+            if any(not isinstance(v, (str, bool, list, type(None))) for v in values.values()):
+                return None
+            shards = spec and [
+                [shard.shard_offsets, shard.shard_sizes, shard.placement and str(shard.placement)]
+                for shard in spec.shards
+            ]
+            parameters.append([name, values, shards, [mode and mode.name for mode in modes]])
+        found.append([path, parameters])
+    return found
+
+
+def decoded(document: Any) -> types.ShardingPlan:
+    """The plan that `encoded` wrote down."""
+    plan = {}
+    for path, parameters in document:
+        module = types.EmbeddingModuleShardingPlan()
+        for name, values, shards, (bounds, output) in parameters:
+            module[name] = types.ParameterSharding(
+                **values,
+                sharding_spec=shards
+                and EnumerableShardingSpec([ShardMetadata(*at) for at in shards]),
+                bounds_check_mode=types.BoundsCheckMode[bounds] if bounds else None,
+                output_dtype=types.DataType[output] if output else None,
+            )
+        plan[path] = module
+    return types.ShardingPlan(plan)
+
+
+def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    real = getattr(owner, name, None)
+    if real is None:
+        where = f"{owner.__name__}.{name}"
+        print(f"headway: this torchrec has no {where}; it is left as it is", file=sys.stderr)
+        return
+    _real[owner, name] = real
+    setattr(owner, name, functools.wraps(real)(wrap(real)))
+
+
+def _planned(plans: PlanCache) -> Any:
+    def collective(self: Any, module: Any, sharders: Any = None, pg: Any = None) -> Any:
+        return collective_plan(self, module, sharders, pg, plans=plans)
+
+    return collective
+
+
+def _without_gathers(real: Callable[..., None]) -> Any:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        gather = ShardedTensor.__dict__[INIT]
+        names: dict[int, str] = {}
+
+        def init(cls: Any, local_shards: Any, *size: Any, **options: Any) -> Any:
+            # Told by the list itself: a rank without a shard of it has nothing else to go by.
+            if not names:
+                held = self._model_parallel_name_to_local_shards
+                names.update((id(shards), name) for name, shards in held.items())
+            described = _described(self, names.get(id(local_shards)))
+            if described is None or options.get("init_rrefs"):
+                return gather.__func__(cls, local_shards, *size, **options)
+            return cls._init_from_local_shards_and_global_metadata(
+                local_shards, described, process_group=options.get("process_group")
+            )
+
+        setattr(ShardedTensor, INIT, classmethod(init))
+        try:
+            real(self, *args, **kwargs)
+        finally:
+            setattr(ShardedTensor, INIT, gather)
+
+    return initialize
+
+
+def _described(collection: Any, name: str | None) -> ShardedTensorMetadata | None:
+    """The metadata that would be gathered; None where the plan does not tell.
+
+    Decided by what is the same on all ranks: if one gathers, all must.
+    """
+    if name is None or isinstance(collection._env, TWO_DIMENSIONS):
+        return None
+    sharding = collection.module_sharding_plan[name]
+    config = collection._table_name_to_config[name]
+    spec = sharding.sharding_spec
+    virtual = {kernel.value for kernel in EmbeddingComputeKernel if kernel.name in VIRTUAL}
+    if config.use_virtual_table or sharding.compute_kernel in virtual:
+        return None
+    if type(spec) is not EnumerableShardingSpec:
+        return None
+    dtype = data_type_to_dtype(config.data_type)  # a rank without a shard cannot ask a tensor
+    return ShardedTensorMetadata(
+        sorted(spec.shards, key=_rank),
+        torch.Size(collection._name_to_table_size[name]),
+        TensorProperties(dtype=dtype),
+    )
+
+
+def _rank(shard: Any) -> int:
+    return int(shard.placement.rank())
+
+
+def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
+    """What is there to shard, and all else that takes memory."""
+    kinds = {sharder.module_type for sharder in sharders}
+    found: list[Any] = []
+    for tensors in (module.named_parameters(), module.named_buffers()):
+        found += [[name, list(one.shape), str(one.dtype)] for name, one in tensors]
+    for path, child in module.named_modules():
+        if type(child) in kinds:
+            settings = [
+                getattr(child, name)()
+                for name in ("embedding_bag_configs", "embedding_configs", "is_weighted")
+                if hasattr(child, name)
+            ]
+            found.append([f"the settings of {path!r}", _facts([type(child), settings])])
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {"torch": str(torch.__version__)}
+    for name in ("torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "headway"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
+    for what in ("world_size", "versions"):
+        if here[what] != there[what]:
+            return f"{what} is {here[what]} here and {there[what]} there"
+    ours, theirs = ({one[0]: one[1:] for one in side["modules"]} for side in (here, there))
+    for name in (*theirs, *ours):
+        if ours.get(name) != theirs.get(name):
+            return f"{name} {_brief(ours.get(name))} here and {_brief(theirs.get(name))} there"
+    return "" if here == there else "the order of the modules"
+
+
+def _brief(value: Any) -> str:
+    if value is None:
+        return "is not"
+    told = " ".join(map(str, value))
+    return f"is {told}" if len(told) < 80 else f"is {hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def _facts(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """A thing as JSON takes it: the same for the same settings, in every process."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, (float, torch.dtype, torch.device)):
+        return str(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if id(value) in above or len(above) > DEEPEST:
+        return type(value).__qualname__
+    above = (*above, id(value))
+    if isinstance(value, dict):
+        return sorted([[_facts(k, above), _facts(v, above)] for k, v in value.items()], key=str)
+    if isinstance(value, (set, frozenset)):
+        return sorted((_facts(one, above) for one in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [_facts(one, above) for one in value]
+    if isinstance(value, functools.partial):
+        return [_facts(one, above) for one in (value.func, value.args, value.keywords)]
+    if hasattr(value, "__code__"):
+        code = hashlib.sha256(value.__code__.co_code).hexdigest()[:16]
+        return [value.__module__, value.__qualname__, code]
+    return [_facts(type(value)), _facts(getattr(value, "__dict__", None), above)]

@@ -1,0 +1,65 @@
+"""What the compile cache that jobs share has brought: see headway/compile/courier.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headway.ledger.attempts import Draft
+from headway.ledger.life import Life
+from headway.ledger.model import NS, Archive
+
+COMPILING = ("compile", "compile_cache", "compile_turn")
+
+
+def archives(drafts: Sequence[Draft]) -> tuple[Archive, ...]:
+    """Each archive that was asked for, by attempt and node."""
+    return tuple(
+        _archive(index, draft, event)
+        for index, draft in enumerate(drafts)
+        for event in _events(draft, "load")
+    )
+
+
+def kept(drafts: Sequence[Draft]) -> int:
+    """How often something was saved for later jobs."""
+    return sum(1 for draft in drafts for _ in _events(draft, "save"))
+
+
+def _archive(index: int, draft: Draft, event: dict[str, Any]) -> Archive:
+    return Archive(
+        attempt=index,
+        level=str(event.get("level") or "miss"),
+        why=str(event.get("why") or ""),
+        files=_number(event.get("files")),
+        bytes=_number(event.get("bytes")),
+        load=max(_number(event.get("end")) - event["t"], 0),
+        cold=int(_seconds(event.get("cold_s")) * NS),
+        here=max((_compiling(life) for life in draft.lives), default=0),
+    )
+
+
+def _events(draft: Draft, what: str) -> Iterator[dict[str, Any]]:
+    for journal in draft.launch.journals:
+        for event in journal.named("cache"):
+            if event.get("what") == what:
+                yield event
+
+
+def _compiling(life: Life) -> int:
+    """What a rank spent on compiles before its first step, without imports."""
+    end = life.first_step_end
+    spans = [s for s in life.journal.spans if s.name in COMPILING and s.end is not None]
+    return sum(
+        (span.end or span.start) - span.start
+        for span in spans
+        if end is None or span.start + life.shift < end
+    )
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e7 else 0.0

@@ -1,0 +1,127 @@
+"""What compiled code depends on, as far as this process can tell without touching a GPU."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+# They choose what is compiled; where it is kept, how it is told and how fast it is made does not.
+CHOOSING = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TRITON_")
+NOT_CHOOSING = re.compile(
+    r"_DIR$|_DEBUG|_TRACE|_PRINT|_LOG|_THREADS|_JOB_ID|_SOURCES|_VALUES|STICKY_PGO|_HOME$|_PATH$"
+    r"|_OVERRIDE|_DUMP|METRIC|REPORT|PROVENANCE|WORKER|SUBPROC"
+)
+# What a compiler may use that is told to build for this processor (`-march=native`). Other flags
+# tell of the kernel and its safeguards.
+INSTRUCTIONS = re.compile(r"s?sse|pni$|avx|fma|f16c|bmi|abm|popcnt|movbe|adx|gfni|xop|tbm|apx|amx")
+PLACE = "place"  # of torch and Python: if they lie elsewhere, C++ code is built anew, no more
+_ARM = os.uname().machine in ("aarch64", "arm64")
+
+
+def facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What makes code that one process has compiled of use to another."""
+    version = torch.version
+    return {
+        "torch": str(torch.__version__),
+        "git": (getattr(version, "git_version", None) or "")[:12],
+        "python": sys.implementation.cache_tag,
+        "cuda": getattr(version, "cuda", None),
+        "hip": getattr(version, "hip", None),
+        "triton": _triton(),
+        "driver": _driver(),
+        "gpu": gpus(),
+        "machine": os.uname().machine,
+        "isa": instructions(),
+        "glibc": _glibc(),
+        "libstdcxx": _libstdcxx(),
+        "env": choosing(env),
+        PLACE: [os.path.dirname(torch.__file__ or ""), sys.base_prefix],
+    }
+
+
+def key(told: Mapping[str, Any]) -> str:
+    """One key for all processes that can use each other's compiled code."""
+    choosing = {name: value for name, value in told.items() if name != PLACE}
+    text = json.dumps(choosing, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def choosing(env: Mapping[str, str]) -> dict[str, str]:
+    """The settings that choose what is compiled."""
+    names = [name for name in sorted(env) if name.startswith(CHOOSING)]
+    return {name: env[name] for name in names if not NOT_CHOOSING.search(name)}
+
+
+def gpus() -> list[str]:
+    """The kinds of GPU of this machine."""
+    found = set()
+    for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
+        for line in _lines(path):
+            name, _, value = line.partition(":")
+            if name == "Model":
+                found.add(value.strip())
+    return sorted(found)
+
+
+def instructions() -> list[str]:
+    """Those of the processor that compiled code may use; of ARM's all."""
+    words = sorted(set(processor().split()))
+    return [name for name in words if _ARM or INSTRUCTIONS.match(name)]
+
+
+def processor() -> str:
+    """All that the processor can do, as the kernel tells it."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith(("flags", "Features")):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _driver() -> str | None:
+    """The branch of the driver: 580 of 580.65.06."""
+    for line in _lines("/proc/driver/nvidia/version"):
+        found = re.search(r"\b(\d{3,})\.\d+", line)
+        if found:
+            return found[1]
+    return None
+
+
+def _triton() -> str | None:
+    """Its version, by the name of the folder that pip leaves; importing it takes long."""
+    for place in sys.path:
+        for name in ("triton", "pytorch_triton", "triton_rocm"):
+            for path in glob.glob(os.path.join(glob.escape(place), f"{name}-*.dist-info")):
+                return os.path.basename(path)[len(name) + 1 : -len(".dist-info")]
+    return None
+
+
+def _glibc() -> str | None:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (ValueError, OSError):
+        return None
+
+
+def _libstdcxx() -> str | None:
+    """Of the library that torch has loaded."""
+    for line in _lines("/proc/self/maps"):
+        found = re.search(r"libstdc\+\+\.so\.(6[\d.]*)", line)
+        if found:
+            path = line.split(None, 5)[-1].strip()
+            return os.path.realpath(path).rpartition(".so.")[2]
+    return None
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            yield from file
+    except OSError:
+        return

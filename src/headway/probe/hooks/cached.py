@@ -1,0 +1,246 @@
+"""A compile cache that the launcher fills: asked for early, there before the first compile.
+
+The processes of a node and their launcher talk through a folder. The first process that has
+torch says what its machine is (`want-KEY`); the launcher fills the cache folder and answers
+(`ready-KEY`); whoever compiles waits for that answer, and says how long it took (`made-PID`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from headway.probe import ENV_COMPILE, fingerprint
+from headway.probe.hooks import wrap
+from headway.probe.hooks.turns import turns
+from headway.probe.recorder import guard, recorder
+
+SPAN = "compile_cache"
+PATIENCE_S = 120.0  # an answer that takes longer is not worth it
+LOOK_S = 0.005
+ALIVE_EVERY = 100  # looks
+
+
+class Talk:
+    """This process's side of the talk with the launcher."""
+
+    def __init__(self) -> None:
+        self.folder = ""
+        self.key = ""
+        self.answered = False
+        self.pid = os.getpid()
+        self.begun = 0
+        self.seconds = 0.0
+
+    def ask(self, torch: ModuleType) -> None:
+        """Say what this machine is, unless another process of the node has."""
+        folder = os.environ.get(ENV_COMPILE, "")
+        if not os.path.isdir(folder):  # another machine than the launcher's, or it has ended
+            _use_own_folders(folder)
+            return
+        facts = fingerprint.facts(torch)
+        self.folder, self.key = folder, fingerprint.key(facts)
+        path = self._path("want", self.key)
+        if not os.path.exists(path):
+            _put(path, facts)
+
+    def wait(self) -> None:
+        """Until the cache folder is filled, or there is nothing to wait for."""
+        if self.answered or not self.folder:
+            return
+        self.answered = True
+        path = self._path("ready", self.key)
+        if not os.path.exists(path):
+            recorder.start()
+            opened = recorder.begin(SPAN, what="load")
+            try:
+                self._wait_for(path)
+            finally:
+                recorder.end(opened)
+        self._share_profile()
+
+    def _wait_for(self, path: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        looks = 0
+        while not os.path.exists(path) and time.monotonic() < until:
+            looks += 1
+            if looks % ALIVE_EVERY == 0 and not self._courier_lives():
+                return
+            time.sleep(LOOK_S)
+
+    def _courier_lives(self) -> bool:
+        """The launcher holds this lock as long as it lives."""
+        try:
+            with open(os.path.join(self.folder, "lock"), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _share_profile(self) -> None:
+        """What rank 0 has learned of changing sizes holds for the others: they run one program."""
+        rank = os.environ.get("RANK", "0")
+        folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "dynamo")
+        if rank == "0" or not os.path.isdir(folder):
+            return
+        first = f"code_state_{os.environ.get('TORCH_COMPILE_JOB_ID', '')}_"
+        for name in os.listdir(folder):
+            own = os.path.join(folder, f"{first}{rank}_{name.removeprefix(f'{first}0_')}")
+            if name.startswith(f"{first}0_") and not os.path.exists(own):
+                draft = f"{own}.{os.getpid()}.tmp"
+                shutil.copyfile(os.path.join(folder, name), draft)
+                os.replace(draft, own)
+
+    def compiling(self) -> None:
+        """An outermost compile begins."""
+        self.wait()
+        self.begun = time.monotonic_ns()
+
+    def compiled(self) -> None:
+        """And ends: the launcher learns that there may be something to save."""
+        if not self.folder or not self.begun:
+            return
+        pid = os.getpid()
+        if pid != self.pid:  # forked: what was compiled before is not its own
+            self.pid, self.seconds = pid, 0.0
+        self.seconds += (time.monotonic_ns() - self.begun) / 1e9
+        self.begun = 0
+        told = {"rank": recorder.rank, "seconds": self.seconds, "key": self.key}
+        _put(self._path("made", str(pid)), told)
+
+    def _path(self, what: str, of: str) -> str:
+        return os.path.join(self.folder, "talk", f"{what}-{of}.json")
+
+
+talk = Talk()
+
+
+def torch_loaded(torch: ModuleType) -> None:
+    """torch"""
+    talk.ask(torch)
+
+
+def install_callback(callback: ModuleType) -> None:
+    """torch._dynamo.callback"""
+    handler = callback.callback_handler
+
+    def start(original: Callable[..., Any], args: Any) -> Any:
+        guard("cached", talk.compiling)
+        trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
+        guard("turns", turns.begin, trigger, str(getattr(args, "compile_id", "")))
+        return original(args)
+
+    def end(original: Callable[..., Any], args: Any) -> Any:
+        guard("cached", talk.compiled)
+        guard("turns", turns.end)
+        return original(args)
+
+    wrap(handler, "run_start_callbacks", start)
+    wrap(handler, "run_end_callbacks", end)
+
+
+def install_triton(compiler: ModuleType) -> None:
+    """triton.compiler.compiler: kernels that are compiled without torch.compile."""
+
+    def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if talk.begun:  # a part of what torch compiles
+            return original(*args, **kwargs)
+        guard("cached", talk.compiling)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            guard("cached", talk.compiled)
+
+    wrap(compiler, "compile", compile_)
+
+
+def install_isa(isa: ModuleType) -> None:
+    """torch._inductor.cpu_vec_isa: each process tries six libraries in processes of their own.
+
+    What came of it is kept beside the libraries, for the same compiler, processor and torch.
+    """
+
+    def check(original: Callable[..., Any], self: Any, code: str) -> Any:
+        path = guard("cached", _known_build, isa, self, code)
+        try:
+            with open(path or "", encoding="ascii") as file:
+                return file.read() == "1"
+        except OSError:
+            pass
+        found = original(self, code)
+        if path:
+            guard("cached", _put_text, path, "1" if found else "0")
+        return found
+
+    wrap(isa.VecISA, "check_build", check)
+
+
+def _known_build(isa: ModuleType, of: Any, code: str) -> str:
+    """The file that says whether this code builds and loads here."""
+    built = isa._get_isa_dry_compile_fingerprint(of.build_arch_flags())
+    told = "\0".join((code, built, fingerprint.processor()))
+    name = hashlib.sha256(told.encode()).hexdigest()[:40]
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.join(folder, "isa", name) if folder else ""
+
+
+def install_codecache(codecache: ModuleType) -> None:
+    """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
+    if not hasattr(codecache, "_precompile_header"):
+        return
+
+    def precompile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        source = sys._getframe(2).f_locals.get("main_path")  # our caller's caller has it
+        if isinstance(source, str) and os.path.exists(source.removesuffix("cpp") + "so"):
+            return ""  # nothing will be built
+        return original(*args, **kwargs)
+
+    wrap(codecache, "_precompile_header", precompile)
+
+
+def install_profile(pgo: ModuleType) -> None:
+    """torch._dynamo.pgo: a function with a closure is known by a number of this process only."""
+    if not hasattr(pgo, "_get_cell_hash_content"):
+        return
+
+    def content(original: Callable[..., Any], cell: Any) -> Any:
+        try:
+            code = getattr(cell.cell_contents, "__code__", None)
+        except ValueError:  # nothing is in it yet
+            return 0
+        if code is None:
+            return 0
+        name = getattr(code, "co_qualname", code.co_name)
+        told = f"{name}{code.co_code!r}".encode()
+        return int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+
+    wrap(pgo, "_get_cell_hash_content", content)
+
+
+def _use_own_folders(folder: str) -> None:
+    """Those that torch and Triton have without us, and which stay from one job to the next."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        if folder and os.environ.get(name, "").startswith(f"{folder}/"):
+            del os.environ[name]
+
+
+def _put(path: str, content: dict[str, Any]) -> None:
+    _put_text(path, json.dumps(content))
+
+
+def _put_text(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    draft = f"{path}.{os.getpid()}.tmp"
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(draft, path)

@@ -1,0 +1,115 @@
+"""The ranks of a node compile one program: one goes first, and the others find it in the cache.
+
+Waiting is worth it where they would otherwise share too few cores, and only if the compiled code
+is the same for all; who finds that it did not help waits no more. And a rank that is done early
+must not be shot by NCCL's watchdog while another one still compiles.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from headway.probe import ENV_COMPILE, ENV_LAUNCH
+from headway.probe.recorder import recorder
+
+SPAN = "compile_turn"
+SHARED = ("DYNAMO", "LAZY_BACKWARD")  # other triggers run kernels, and may meet the other ranks
+CORES = 2  # a rank that compiles keeps so many busy
+PATIENCE_S = 600.0
+LOOK_S = 0.01
+HELPED = 0.5  # of the first rank's time: who needs more has compiled it all himself
+GRACE = timedelta(minutes=30)  # for the first collective after a compile
+
+
+class Turns:
+    """This rank's place in the queue."""
+
+    def __init__(self) -> None:
+        self.path = ""  # of the turn that this rank has
+        self.waited_s = 0.0  # what the first one took, while this one waited
+        self.begun = 0.0
+        self.helps = True
+
+    def begin(self, trigger: str, compile_id: str) -> None:
+        """An outermost compile begins: take the turn, or let another rank go first."""
+        self.begun, self.waited_s = time.monotonic(), 0.0
+        if trigger not in SHARED or not self.helps or not worth_waiting():
+            return
+        path = _turn(trigger, compile_id)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "x", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+            self.path = path
+        except FileExistsError:
+            self._let_go_first(path)
+            self.begun = time.monotonic()
+
+    def end(self) -> None:
+        """It is over."""
+        if self.path:
+            os.replace(self.path, f"{self.path}.done")
+            self.path = ""
+        elif self.waited_s:
+            took = time.monotonic() - self.begun
+            self.helps = took < HELPED * self.waited_s or took < 1.0
+        spare_the_early()
+
+    def _let_go_first(self, path: str) -> None:
+        if os.path.exists(f"{path}.done"):
+            return
+        opened = recorder.begin(SPAN, what="wait")
+        since = time.monotonic()
+        while not os.path.exists(f"{path}.done") and time.monotonic() - since < PATIENCE_S:
+            if not _lives(path):
+                break
+            time.sleep(LOOK_S)
+        self.waited_s = time.monotonic() - since
+        recorder.end(opened)
+
+
+turns = Turns()
+
+
+def worth_waiting() -> bool:
+    """Whether the ranks of this node would be in each other's way, and make the same code."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    cores = len(os.sched_getaffinity(0))
+    if ranks < 2 or cores >= ranks * CORES or not os.path.isdir(os.environ.get(ENV_COMPILE, "")):
+        return False
+    torch: Any = sys.modules["torch"]
+    if torch._dynamo.config.enable_compiler_collectives:  # compiles wait for each other already
+        return False
+    # The number of a GPU is part of the code: what one rank makes for its own is no other's.
+    return not torch.cuda.is_available() or torch.cuda.device_count() == 1
+
+
+def spare_the_early() -> None:
+    """More time for the next collective, on this rank: the others may compile for long."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    add = getattr(distributed.distributed_c10d, "_add_ephemeral_timeout_for_all_pgs", None)
+    if add is not None:
+        add(GRACE)
+
+
+def _turn(trigger: str, compile_id: str) -> str:
+    name = f"{os.environ.get(ENV_LAUNCH, '')}-{trigger}-{compile_id}".replace("/", ".")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return os.path.join(os.environ[ENV_COMPILE], "turns", f"{name}-{restart}")
+
+
+def _lives(path: str) -> bool:
+    try:
+        with open(path, encoding="ascii") as file:
+            os.kill(int(file.read() or 0) or os.getpid(), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it is done, or dead
+    except PermissionError:
+        pass
+    return True

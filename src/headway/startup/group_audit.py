@@ -1,0 +1,101 @@
+"""Counts the process groups that a job's set-up makes, as any rank of any world, without a network.
+
+print(audit(lambda: init_device_mesh("cuda", (4, 4, 4)), world_size=64))
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from headway.errors import UsageError
+from headway.probe import frames
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the job that makes groups, as one rank sees it."""
+
+    where: str
+    calls: int
+    member: int  # calls that made a group of which this rank is one
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What one rank of a job's set-up has made."""
+
+    calls: int
+    member: int
+    useful: int  # different groups that this rank is in and that the default group is not
+    sites: tuple[Site, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.calls} calls for {self.useful} useful groups"]
+        lines += [f"  {one.calls} calls, member of {one.member}: {one.where}" for one in self.sites]
+        return "\n".join(lines)
+
+
+def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
+    """Run `setup` as one rank of many, with a backend that sends nothing, and count.
+
+    A call of init_process_group in it does nothing: the ranks are connected already.
+    """
+    if dist.is_initialized():
+        raise UsageError("an audit starts a job of its own: run it before init_process_group")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"a job of {world_size} ranks has no rank {rank}")
+    if not hasattr(c10d, "_new_group_with_tag"):
+        raise UsageError(f"an audit does not know how torch {torch.__version__} makes groups")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        with _watched() as made:
+            setup()
+        return _counted(made)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[list[tuple[str, Any]]]:
+    """Where each group is made, and what came of it; others have their own name for new_group."""
+    made: list[tuple[str, Any]] = []
+    make, init = c10d._new_group_with_tag, c10d.init_process_group
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        group = make(*args, **kwargs)
+        key = None
+        if isinstance(group, c10d.ProcessGroup):
+            key = (tuple(c10d.get_process_group_ranks(group)), c10d.get_backend(group))
+        made.append((frames.caller(), key))
+        return group
+
+    c10d._new_group_with_tag = noted
+    c10d.init_process_group = dist.init_process_group = lambda *args, **kwargs: None
+    try:
+        yield made
+    finally:
+        c10d._new_group_with_tag = make
+        c10d.init_process_group = dist.init_process_group = init
+
+
+def _counted(made: list[tuple[str, Any]]) -> Audit:
+    places: dict[str, list[Any]] = {}
+    for where, key in made:
+        places.setdefault(where, []).append(key)
+    everyone = (tuple(range(dist.get_world_size())), dist.get_backend())
+    sites = [Site(at, len(keys), len([k for k in keys if k])) for at, keys in places.items()]
+    return Audit(
+        calls=len(made),
+        member=sum(one.member for one in sites),
+        useful=len({key for _, key in made} - {None, everyone}),
+        sites=tuple(sorted(sites, key=lambda one: -one.calls)),
+    )

@@ -1,0 +1,149 @@
+"""One broadcast from rank 0, and the word of every rank that it fits what that rank has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headway.errors import HeadwayError, UsageError
+from headway.startup.sharding.tables import Plan, Table, canonical, difference, uncollected
+
+HEADER = 40  # bytes: the length of what follows, and its hash
+
+
+def share(
+    plan: Plan | Callable[[], Plan] | None,
+    tables: Sequence[Table] | None = None,
+    *,
+    group: Any = None,
+    timeout: timedelta | None = None,
+) -> Plan:
+    """Rank 0's plan, on every rank of the group.
+
+    A function is called on rank 0 only. What a rank gives besides, its plan or its tables, is
+    compared with what came; if one disagrees, all of them raise, and say what differs.
+    """
+    found: list[Plan] = []
+
+    def make() -> dict[str, Any]:
+        made = plan() if callable(plan) else plan
+        if made is None:
+            raise UsageError("rank 0 has no plan to share")
+        if made.world_size != dist.get_world_size(group):
+            raise UsageError(
+                f"the plan is for {made.world_size} ranks, and the group has "
+                f"{dist.get_world_size(group)}"
+            )
+        found.append(made)
+        return made.document()
+
+    def objection(document: Any) -> str:
+        if not found:
+            found.append(Plan.read(document, tables or ()))
+        if isinstance(plan, Plan) and plan.hash != found[0].hash:
+            return difference(plan.tables, found[0].tables) or _otherwise(plan, found[0])
+        return difference(tables, found[0].tables) if tables is not None else ""
+
+    with uncollected():
+        agreed(make, objection, group=group, timeout=timeout)
+    return found[0]
+
+
+def agreed(
+    make: Callable[[], Any],
+    objection: Callable[[Any], str],
+    *,
+    group: Any = None,
+    timeout: timedelta | None = None,
+) -> Any:
+    """What `make` gives on rank 0, once no rank objects to it: on all ranks, or on none."""
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise UsageError(f"rank {dist.get_rank()} is not in the group that shares a plan")
+    content, failure = b"", None
+    if rank == 0:
+        try:
+            content = canonical({"content": make()})
+        except Exception as error:  # or the others would wait for it in vain
+            failure = error
+            wrong_use = isinstance(error, UsageError)
+            content = canonical({"failure": str(error) or repr(error), "usage": wrong_use})
+    received = json.loads(_broadcast(content, rank, group, timeout))
+    if failure is not None:
+        raise failure
+    if "failure" in received:
+        kind = UsageError if received["usage"] else HeadwayError
+        raise kind(f"rank 0 could not make the plan: {received['failure']}")
+    try:
+        word = objection(received["content"])
+    except Exception as error:
+        word = str(error) or repr(error)
+    _all_agree(word, rank, group, timeout)
+    return received["content"]
+
+
+def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None) -> bytes:
+    device = _device(group)
+    header = len(content).to_bytes(8, "big") + hashlib.sha256(content).digest()
+    head = _sent(header if rank == 0 else bytes(HEADER), device, group, timeout)
+    length = int.from_bytes(head[:8], "big")
+    got = _sent(content if rank == 0 else bytes(length), device, group, timeout)
+    if hashlib.sha256(got).digest() != head[8:]:
+        raise HeadwayError("the plan did not arrive from rank 0 as it was sent")
+    return got
+
+
+def _sent(content: bytes, device: Any, group: Any, timeout: timedelta | None) -> bytes:
+    buffer = bytearray(content)
+    here = torch.frombuffer(buffer, dtype=torch.uint8)
+    there = here.to(device)
+    _wait(lambda: dist.broadcast(there, group_src=0, group=group, async_op=True), timeout)
+    here.copy_(there)
+    return bytes(buffer)
+
+
+def _all_agree(word: str, rank: int, group: Any, timeout: timedelta | None) -> None:
+    """HeadwayError on all ranks if one of them objects."""
+    objects = torch.tensor([int(bool(word))], device=_device(group))
+    _wait(lambda: dist.all_reduce(objects, dist.ReduceOp.MAX, group, async_op=True), timeout)
+    if not int(objects.item()):
+        return
+    words: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(words, word, group=group)
+    first = next(rank for rank, word in enumerate(words) if word)
+    raise HeadwayError(f"rank {first} disagrees with the plan of rank 0: {words[first]}")
+
+
+def _wait(start: Callable[[], Any], timeout: timedelta | None) -> None:
+    try:
+        work = start()
+        if timeout is None:
+            work.wait()
+        else:
+            work.wait(timeout)
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise HeadwayError(f"the ranks could not share the plan: {first}") from error
+
+
+def _device(group: Any) -> Any:
+    """Where a tensor must be for this group."""
+    backends = str(dist.get_backend_config(group))
+    if "cpu:" in backends or "gloo" in backends:
+        return torch.device("cpu")
+    return torch.accelerator.current_accelerator()
+
+
+def _otherwise(here: Plan, there: Plan) -> str:
+    if here.world_size != there.world_size:
+        return f"it is for {here.world_size} ranks here and for {there.world_size} in the plan"
+    for table in here.tables:
+        if here.of(table.name) != there.of(table.name):
+            return f"table {table.name!r} is sharded otherwise here"
+    return "the order of the shards"

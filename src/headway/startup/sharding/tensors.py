@@ -1,0 +1,184 @@
+"""Sharded tensors from a plan, with no communication: what every rank holds is in the plan.
+
+The metadata is what torch gathers from all ranks, field by field. The dtype is the table's own:
+a rank that holds no shard of it has no tensor to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharded_tensor.shard import Shard as LocalShard
+from torch.distributed._shard.sharding_spec.api import _infer_sharding_spec_from_shards_metadata
+from torch.distributed._shard.sharding_spec.chunk_sharding_spec import ChunkShardingSpec
+from torch.distributed.remote_device import _remote_device
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import Shard as Along
+
+from headway.errors import UsageError
+from headway.startup.sharding.tables import Plan, Table, uncollected
+
+Device = str | Callable[[int], str]  # of every rank, or of a rank as the default group counts
+Local = Mapping[str, Sequence[torch.Tensor]]
+
+
+def metadata(
+    plan: Plan,
+    table: str,
+    *,
+    group: Any = None,
+    device: Device = "cpu",
+    requires_grad: bool = False,
+) -> ShardedTensorMetadata:
+    """The global metadata of a table."""
+    plan.of(table)  # says so if there is none
+    named = next(one for one in plan.tables if one.name == table)
+    return _metadata(plan, named, _places(plan, group, device), requires_grad)
+
+
+def sharded_tensors(
+    plan: Plan,
+    local: Local,
+    *,
+    group: Any = None,
+    device: Device = "cpu",
+    requires_grad: bool = False,
+) -> dict[str, ShardedTensor]:
+    """A ShardedTensor for every table; `local` has this rank's tensors of each, in plan order."""
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise UsageError(f"rank {dist.get_rank()} is not in the group of the plan")
+    places = _places(plan, group, device)
+    _only_tables(plan, local)
+    made = {}
+    specs: dict[Any, Any] = {}
+    with uncollected():
+        for table in plan.tables:
+            described = _metadata(plan, table, places, requires_grad)
+            tensors = _checked(plan, table, rank, local.get(table.name, ()))
+            mine = [one for one in described.shards_metadata if one.placement is places[rank]]
+            made[table.name] = ShardedTensor._init_from_local_shards_and_global_metadata(
+                [LocalShard(tensor, one) for tensor, one in zip(tensors, mine, strict=True)],
+                described,
+                process_group=group,
+                sharding_spec=_even_spec(plan, table, described, specs),
+            )
+    return made
+
+
+def dtensors(plan: Plan, local: Local, mesh: Any) -> dict[str, DTensor]:
+    """A DTensor for every table, over a mesh of one dimension whose ranks are the plan's.
+
+    UsageError for a table that DTensor cannot express: it has even parts on all ranks in order.
+    """
+    if mesh.ndim != 1 or mesh.size() != plan.world_size:
+        raise UsageError(f"the plan is for one dimension of {plan.world_size} ranks, not {mesh}")
+    rank = mesh.get_local_rank()
+    _only_tables(plan, local)
+    made = {}
+    for table in plan.tables:
+        along = _even(plan, table)
+        tensors = _checked(plan, table, rank, local.get(table.name, ()))
+        none = (0, table.dim) if along == 0 else (table.rows, 0)
+        mine = (
+            tensors[0] if tensors else torch.empty(none, dtype=_dtype(table)).to(mesh.device_type)
+        )
+        made[table.name] = DTensor.from_local(
+            mine,
+            mesh,
+            [Along(along)],
+            run_check=False,
+            shape=torch.Size((table.rows, table.dim)),
+            stride=(table.dim, 1),
+        )
+    return made
+
+
+def _metadata(
+    plan: Plan, table: Table, places: Sequence[_remote_device], requires_grad: bool
+) -> ShardedTensorMetadata:
+    # In the order of the ranks, as if it had been gathered.
+    shards = sorted(plan.of(table.name), key=lambda shard: shard.rank)
+    return ShardedTensorMetadata(
+        [ShardMetadata(list(s.offsets), list(s.sizes), places[s.rank]) for s in shards],
+        torch.Size((table.rows, table.dim)),
+        TensorProperties(dtype=_dtype(table), requires_grad=requires_grad),
+    )
+
+
+def _even_spec(
+    plan: Plan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]
+) -> Any:
+    """The spec that torch infers, where tables cut alike can have the same one; else None."""
+    layout = tuple(shard[1:] for shard in plan.of(table.name))
+    if layout not in known:
+        infer: Any = _infer_sharding_spec_from_shards_metadata
+        spec = infer(described.shards_metadata)
+        known[layout] = spec if isinstance(spec, ChunkShardingSpec) else None
+    return known[layout]
+
+
+def _places(plan: Plan, group: Any, device: Device) -> list[_remote_device]:
+    if plan.world_size != dist.get_world_size(group):
+        raise UsageError(
+            f"the plan is for {plan.world_size} ranks, and the group has "
+            f"{dist.get_world_size(group)}"
+        )
+    where = device if callable(device) else lambda _: device
+    ranks = dist.get_process_group_ranks(group)
+    return [_remote_device(f"rank:{rank}/{where(rank)}") for rank in ranks]
+
+
+def _only_tables(plan: Plan, local: Local) -> None:
+    for name in local:
+        plan.of(name)
+
+
+def _checked(
+    plan: Plan, table: Table, rank: int, tensors: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """The tensors, if they are what the plan has for this rank."""
+    shards = [shard for shard in plan.of(table.name) if shard.rank == rank]
+    if len(tensors) != len(shards):
+        raise UsageError(
+            f"rank {rank} has {len(tensors)} tensors of table {table.name!r}; "
+            f"the plan has {len(shards)}"
+        )
+    for tensor, shard in zip(tensors, shards, strict=True):
+        if tuple(tensor.shape) != shard.sizes or tensor.dtype != _dtype(table):
+            raise UsageError(
+                f"rank {rank} has {tuple(tensor.shape)} of {_word(tensor.dtype)} for table "
+                f"{table.name!r}; the plan has {shard.sizes} of {table.dtype}"
+            )
+    return tensors
+
+
+def _even(plan: Plan, table: Table) -> int:
+    """The dimension that DTensor would shard the table along just as the plan does."""
+    shards = sorted((s for s in plan.of(table.name) if 0 not in s.sizes), key=lambda s: s.offsets)
+    for along in (0, 1):
+        whole = (table.rows, table.dim)[along]
+        step = -(-whole // plan.world_size)
+        even = [(i, i * step, min(step, whole - i * step)) for i in range(-(-whole // step))]
+        if even == [(s.rank, s.offsets[along], s.sizes[along]) for s in shards]:
+            return along
+    raise UsageError(
+        f"table {table.name!r} cannot be a DTensor: it needs even parts on all ranks in order; "
+        f"plan it with split 'row' or 'column'"
+    )
+
+
+def _dtype(table: Table) -> torch.dtype:
+    found = getattr(torch, table.dtype)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

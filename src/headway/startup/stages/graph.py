@@ -1,0 +1,84 @@
+"""Stages and what they wait for: pure functions over names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headway.startup.stages.errors import StageError
+
+Where = Literal["thread", "process", "main"]
+PLACES = ("thread", "process", "main")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One piece of a start. Its arguments are the results of the stages they are named after."""
+
+    name: str
+    call: Callable[..., Any]
+    takes: tuple[str, ...] = ()  # in the order of its arguments
+    needs: tuple[str, ...] = ()  # those, and what else must be done before
+    where: Where = "thread"
+    deadline: float | None = None
+
+
+def declare(
+    call: Callable[..., Any],
+    name: str,
+    needs: Sequence[str],
+    where: str,
+    deadline: float | None,
+) -> Stage:
+    """A stage, from a function and what was said of it."""
+    if where not in PLACES:
+        raise StageError(f"the stage {name} is to run in {where!r}; it can in {', '.join(PLACES)}")
+    if deadline is not None and deadline <= 0:
+        raise StageError(f"the stage {name} has a deadline of {deadline} s; it must be above 0")
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(call).parameters.values()
+    if any(parameter.kind in kinds for parameter in parameters):
+        raise StageError(f"the stage {name} takes * arguments; name the stages that it needs")
+    takes = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
+    every = tuple(dict.fromkeys((*takes, *needs)))
+    return Stage(name=name, call=call, takes=takes, needs=every, where=where, deadline=deadline)  # type: ignore[arg-type]
+
+
+def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
+    """One after the other so that none comes before what it needs; else as they were declared.
+
+    It depends on nothing but the declarations, so that it is the same on all ranks.
+    """
+    names = [stage.name for stage in stages]
+    for name in names:
+        if names.count(name) > 1 or name in given:
+            raise StageError(f"there are two stages {name}; each name can be used once")
+    for stage in stages:
+        for need in stage.needs:
+            if need not in names and need not in given:
+                known = ", ".join([*given, *names])
+                raise StageError(f"the stage {stage.name} needs {need}; there are {known}")
+    found: list[Stage] = []
+    done = set(given)
+    left = list(stages)
+    while left:
+        ready = next((stage for stage in left if done.issuperset(stage.needs)), None)
+        if ready is None:
+            raise StageError(f"the stages {_circle(left, done)} wait for each other")
+        left.remove(ready)
+        found.append(ready)
+        done.add(ready.name)
+    return found
+
+
+def _circle(left: Sequence[Stage], done: set[str]) -> str:
+    by_name = {stage.name: stage for stage in left}
+    path = [left[0].name]
+    while True:
+        needs = by_name[path[-1]].needs
+        following = next(need for need in needs if need not in done)
+        if following in path:
+            return " -> ".join([*path[path.index(following) :], following])
+        path.append(following)

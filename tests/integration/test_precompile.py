@@ -1,0 +1,152 @@
+"""Precompile packages: loaded where they are right, refused where they would be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.launch.attempt import BOOT
+
+JOB = Path(__file__).parent / "precompile" / "job.py"
+
+slow = pytest.mark.slow
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(folder: Path, cache: Path, case: str = "") -> tuple[dict[str, Any], list[str]]:
+    """One process: what it printed, and what was noted of its packages."""
+    journal = folder / f"journal-{case.replace(' ', '-')}"
+    journal.mkdir(exist_ok=True)
+    (folder / "talk").mkdir(exist_ok=True)
+    base = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY")}
+    done = subprocess.run(
+        [sys.executable, str(JOB)],
+        env={
+            **base,
+            "PYTHONPATH": str(BOOT),
+            "HEADWAY_DIR": str(journal),
+            "HEADWAY_LAUNCH": "test",
+            "HEADWAY_STRICT": "1",
+            "HEADWAY_COMPILE": str(folder),
+            "TORCH_CACHING_PRECOMPILE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "OMP_NUM_THREADS": "1",
+            "CASE": case,
+        },
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    events = [
+        json.loads(line)
+        for path in journal.glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    notes = [event["text"] for event in events if event.get("hook") == "precompile"]
+    return json.loads(done.stdout.splitlines()[-1]), notes
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with the package of the plain case."""
+    cache = tmp_path_factory.mktemp("made")
+    found, notes = run(tmp_path_factory.mktemp("talk"), cache)
+    assert (found["hits"], found["graphs"], notes) == (0, 1, [])
+    right(found)
+    assert len(list(cache.glob("dynamo/*/headway-guards.json"))) == 1
+    return cache
+
+
+def right(found: dict[str, Any]) -> None:
+    """The numbers are eager's."""
+    assert found["got"] == pytest.approx(found["expected"], rel=1e-4)
+    assert found["buffers"]
+
+
+def consumed(made: Path, folder: Path, case: str) -> tuple[dict[str, Any], list[str]]:
+    """Another process that finds that folder."""
+    shutil.copytree(made, folder / "cache")
+    return run(folder, folder / "cache", case)
+
+
+def test_an_equal_job_traces_nothing(made: Path, tmp_path: Path) -> None:
+    found, notes = consumed(made, tmp_path, "")
+    assert (found["hits"], found["graphs"], notes) == (1, 0, [])
+    right(found)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "attribute",
+        pytest.param("own function", marks=slow),
+        pytest.param("global function", marks=slow),
+        pytest.param("default", marks=slow),
+        pytest.param("closure", marks=slow),
+    ],
+)
+def test_another_function_behind_a_dropped_guard_is_seen(
+    made: Path, tmp_path: Path, case: str
+) -> None:
+    found, notes = consumed(made, tmp_path, case)
+    assert found["hits"] == 0
+    assert len(notes) == 1 and notes[0].startswith("a package is not used:")
+    right(found)
+
+
+@pytest.mark.parametrize("case", ["partial", "submodule", "number", "global number", "flag"])
+@pytest.mark.slow
+def test_what_the_kept_guards_see_compiles_anew(made: Path, tmp_path: Path, case: str) -> None:
+    found, _ = consumed(made, tmp_path, case)
+    assert (found["hits"], found["graphs"]) == (1, 1)
+    right(found)
+
+
+@pytest.mark.slow
+def test_a_function_that_is_replaced_in_mid_run(made: Path, tmp_path: Path) -> None:
+    found, notes = consumed(made, tmp_path, "in mid run")
+    assert notes == ["a package is given up: something it depends on has changed"]
+    right(found)
+
+
+@slow
+@pytest.mark.parametrize("case", ["sizes", "eval in mid run"])
+def test_a_recompile_after_a_load(made: Path, tmp_path: Path, case: str) -> None:
+    found, _ = consumed(made, tmp_path, case)
+    assert (found["hits"], found["graphs"]) == (1, 1)
+    right(found)
+
+
+@slow
+def test_random_numbers_cannot_be_compared(made: Path, tmp_path: Path) -> None:
+    _, notes = consumed(made, tmp_path, "random")
+    assert "it draws random numbers" in notes[0]
+
+
+@slow
+def test_a_package_that_was_made_with_gradients_set(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    made, _ = run(tmp_path, cache, "gradients")
+    right(made)
+    found, _ = run(tmp_path, cache, "gradients")
+    right(found)
+
+
+@slow
+def test_a_package_that_is_wrong_for_a_reason_that_nobody_kept(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "cache")
+    (guards,) = (tmp_path / "cache").glob("dynamo/*/headway-guards.json")
+    rows = [row for row in json.loads(guards.read_text()) if row[0] != "L['self'].act"]
+    guards.write_text(json.dumps(rows))
+    found, notes = run(tmp_path, tmp_path / "cache", "attribute")
+    assert found["hits"] == 1
+    assert "away from eager's" in notes[0]
+    right(found)

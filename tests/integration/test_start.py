@@ -1,0 +1,128 @@
+"""Stages and compiling ahead, in real ranks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(110)
+
+STAGES = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from headway import startup
+
+rank = int(os.environ["RANK"])
+stages = startup.Stages(seed=3)
+
+@stages.stage(where="main")
+def process_group_init():
+    dist.init_process_group("gloo")
+    return dist.get_world_size()
+
+def first(process_group_init):
+    return torch.rand(2)
+
+def second(process_group_init):
+    return torch.rand(2)
+
+order = [first, second]
+if "mixed" in sys.argv and rank == 1:
+    order.reverse()
+for one in order:
+    stages.add(one, where="main")
+
+@stages.stage(where="process")
+def table():
+    return torch.arange(12.0).reshape(3, 4)
+
+@stages.stage()
+def preproc_creation(table):
+    time.sleep(0.05 * rank)
+    return table.sum().item()
+
+results = stages.run(overlap="serial" not in sys.argv)
+print("RESULT", rank, results.first.tolist() + results.second.tolist() + [results.preproc_creation],
+      flush=True)
+dist.destroy_process_group()
+"""
+
+AHEAD = """
+import os
+import torch
+import torch.distributed as dist
+from headway import startup
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+nn = torch.nn
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
+net = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+compiled = torch.compile(net, backend="aot_eager")
+
+def step(x):
+    loss = compiled(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+real = torch.randn(12, 8, generator=torch.Generator().manual_seed(rank))
+if rank == 0:  # alone: nobody else is there to meet it
+    ahead = startup.CompileAhead(step, modules=[net], optimizers=[optimizer])
+    ahead.start(startup.fast_batch(sample=torch.zeros(12, 8))).wait()
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+losses = [step(real) for _ in range(3)]
+if rank == 0:
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, "recompiled"
+weights = [torch.zeros_like(model[0].weight) for _ in range(2)]
+dist.all_gather(weights, model[0].weight.detach())
+assert torch.equal(*weights)
+print("RESULT", rank, losses, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def ranks(folder: Path, script: str, *words: str, code: int = 0) -> tuple[dict[int, Any], str]:
+    """Two of them below torchrun: what each printed, and everything."""
+    (folder / "script.py").write_text(script)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", str(folder / "script.py"), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode == 0) == (code == 0), done.stderr
+    found = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            _, rank, rest = line.split(" ", 2)
+            found[int(rank)] = json.loads(rest)
+    return found, done.stdout + done.stderr
+
+
+def test_side_by_side_computes_what_one_by_one_does(tmp_path: Path) -> None:
+    together, _ = ranks(tmp_path, STAGES)
+    assert together[0] == together[1] and together[0][-1] == 66.0
+    assert ranks(tmp_path, STAGES, "serial")[0] == together
+
+
+def test_ranks_with_another_order_are_told_so(tmp_path: Path) -> None:
+    _, output = ranks(tmp_path, STAGES, "mixed", code=1)
+    assert "rank 1 has the stages process_group_init second first in the main thread" in output
+
+
+def test_a_rank_compiles_ahead_without_the_others(tmp_path: Path) -> None:
+    found, _ = ranks(tmp_path, AHEAD)
+    assert set(found) == {0, 1}

@@ -1,0 +1,17 @@
+"""Without TorchRec: one sentence that says what to type."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+
+import pytest
+
+from headway.errors import MissingExtra
+
+
+@pytest.mark.skipif(find_spec("torchrec") is not None, reason="torchrec is installed")
+@pytest.mark.timeout(60)
+def test_a_missing_torchrec_is_told() -> None:
+    with pytest.raises(MissingExtra, match="torchrec is not installed; type: pip install"):
+        importlib.import_module("headway.integrations.torchrec")

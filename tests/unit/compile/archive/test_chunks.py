@@ -1,0 +1,100 @@
+"""Chunks: equal parts are kept once, and nothing but the right bytes comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.compile.archive import chunks
+from headway.compile.archive.chunks import Corrupt
+
+
+def files(count: int, seed: int = 0) -> list[bytes]:
+    random_ = random.Random(seed)
+    return [random_.randbytes(random_.randrange(1, 60_000)) for _ in range(count)]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=40))
+def test_the_chunks_are_the_files_end_to_end(contents: list[bytes]) -> None:
+    parts = list(chunks.split(contents))
+    assert b"".join(parts) == b"".join(contents)
+    assert all(parts)
+
+
+def test_large_files_are_cut_and_no_chunk_is_larger_than_allowed() -> None:
+    large = random.Random(1).randbytes(chunks.PIECE * 2 + 5)
+    almost = random.Random(2).randbytes(chunks.WHOLE)
+    parts = list(chunks.split([almost[:-1], almost, large, b"end"]))
+    assert b"".join(parts) == almost[:-1] + almost + large + b"end"
+    assert max(map(len, parts)) <= chunks.LARGEST
+
+
+def test_nearly_equal_folders_share_nearly_all_bytes() -> None:
+    """Measured: of 200 files one is changed, one comes and one goes."""
+    before = files(200)
+    after = [*before[:50], b"changed" + before[50], *before[51:120], *before[121:], b"new file"]
+    known = {chunks.name(part) for part in chunks.split(before)}
+    new = [part for part in chunks.split(after) if chunks.name(part) not in known]
+    assert sum(map(len, new)) < 0.2 * sum(map(len, after))
+
+
+@pytest.mark.parametrize("module", ["zstandard", None])
+def test_packed_and_back(monkeypatch: pytest.MonkeyPatch, module: str | None) -> None:
+    if module is None:
+        monkeypatch.setattr(chunks, "_zstd", lambda: None)
+    plain = b"kernel " * 1000
+    packed = chunks.pack(plain)
+    assert packed[:1] == (chunks.ZSTD if module else chunks.ZLIB)
+    assert len(packed) < len(plain) / 10
+    assert chunks.unpack(packed, len(plain)) == plain
+
+
+def test_what_does_not_shrink_is_kept_as_it_is() -> None:
+    noise = random.Random(3).randbytes(500)
+    packed = chunks.pack(noise)
+    assert packed[:1] == chunks.RAW and len(packed) == len(noise) + 1
+    assert chunks.unpack(packed, 500) == noise
+
+
+@pytest.mark.parametrize("how", [chunks.ZSTD, chunks.ZLIB])
+def test_a_bomb_makes_no_more_than_was_said(how: bytes) -> None:
+    bomb = chunks.pack(bytes(50_000_000))
+    if how == chunks.ZLIB:
+        bomb = chunks.ZLIB + zlib.compress(bytes(50_000_000))
+    with pytest.raises(Corrupt, match="it has 11 bytes where 10 were written"):
+        chunks.unpack(bomb, 10)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.binary(max_size=60), st.integers(0, 100))
+def test_rubbish_is_refused(packed: bytes, size: int) -> None:
+    with contextlib.suppress(Corrupt):
+        assert len(chunks.unpack(packed, size)) == size
+
+
+@pytest.mark.parametrize("how", ["zstandard", "zlib"])
+def test_a_cut_chunk_never_gives_other_bytes(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "zlib":
+        monkeypatch.setattr(chunks, "_zstd", lambda: None)
+    plain = bytes(range(256)) * 50
+    packed = chunks.pack(plain)
+    refused = 0
+    for end in range(len(packed)):
+        try:  # a last part may hold nothing but a checksum
+            assert chunks.unpack(packed[:end], len(plain)) == plain
+        except Corrupt:
+            refused += 1
+    assert refused > len(packed) / 2
+
+
+def test_without_zstandard_its_chunks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = chunks.pack(b"kernel " * 1000)
+    monkeypatch.setattr(chunks, "_zstd", lambda: None)
+    with pytest.raises(chunks.MissingExtra, match="pip install zstandard"):
+        chunks.unpack(packed, 7000)

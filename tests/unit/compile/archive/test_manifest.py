@@ -1,0 +1,144 @@
+"""Manifests: written and read back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.compile.archive import chunks, manifest
+from headway.compile.archive.chunks import Corrupt
+from headway.compile.archive.manifest import Chunk, File, from_bytes, to_bytes
+
+from . import made
+
+NAMES = st.text("abcdefgh0123_.-", min_size=1, max_size=12).filter(lambda name: name.strip("."))
+
+
+def stored(plain: bytes) -> bytes:
+    return len(plain).to_bytes(8, "big") + chunks.pack(plain)
+
+
+def altered(**fields: Any) -> bytes:
+    """A right one, with some fields put in by hand."""
+    whole = to_bytes(made.manifest())
+    plain = json.loads(chunks.unpack(whole[8:], int.from_bytes(whole[:8], "big")))
+    return stored(json.dumps(plain | fields).encode())
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    paths=st.sets(st.lists(NAMES, min_size=2, max_size=2).map("/".join), max_size=8),
+    sizes=st.lists(st.integers(0, 1000), min_size=8, max_size=8),
+    job=NAMES,
+    cold_s=st.floats(0, 1e6),
+)
+def test_round_trip(paths: set[str], sizes: list[int], job: str, cold_s: float) -> None:
+    names = {path.split("/")[0] for path in paths}
+    assert not names & paths
+    files = tuple(File(path, sizes[i], i % 2 == 0, i) for i, path in enumerate(sorted(paths)))
+    total = sum(file.size for file in files)
+    one = made.manifest(
+        files=files,
+        chunks=(Chunk("ab" * 32, total),) if total else (),
+        job=job,
+        cold_s=cold_s,
+        supersedes=("18c-00",),
+    )
+    assert from_bytes(to_bytes(one)) == one
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../x", "a/../../x", "a//b", ".", "..", "", "a/", "a\0b", "a/./b", "\ud800"],
+)
+def test_a_path_that_leads_out_of_the_folder_is_refused(path: str) -> None:
+    with pytest.raises(Corrupt, match="outside its folder"):
+        from_bytes(altered(files=[[path, 5, False, 1]]))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "..", ".", "a b", "x" * 101, "a\n", "\x1b[2J"])
+@pytest.mark.parametrize("where", ["job", "id", "supersedes"])
+def test_a_name_that_would_lead_elsewhere_is_refused(where: str, name: str) -> None:
+    fields: dict[str, Any] = {where: [name] if where == "supersedes" else name}
+    with pytest.raises(Corrupt, match="a name that is no name"):
+        from_bytes(altered(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"files": [["a", 4, False, 1]]}, "not of one size"),
+        ({"files": [["a", 5, False, 1], ["a", 0, False, 1]]}, "two files of one name"),
+        ({"files": [["a", 5, False, 1], ["a/b", 0, False, 1]]}, "two files of one name"),
+        ({"chunks": [["x" * 64, 5]]}, "without a proper name"),
+        ({"chunks": [["../../../../../../etc/passwd", 5]]}, "without a proper name"),
+        ({"chunks": [["0" * 64, 5], ["1" * 64, 0]]}, "a size that none has"),
+        ({"chunks": [["0" * 64, 1 << 60]]}, "a size that none has"),
+        ({"files": [["a", -5, False, 1]]}, "cannot be read"),
+        ({"files": [["a", 5.0, False, 1]]}, "cannot be read"),
+        ({"files": [["a", True, False, 1]]}, "cannot be read"),
+        ({"files": [["a", 5, 1, 1]]}, "cannot be read"),
+        ({"files": [["a", 5, False, "today"]]}, "cannot be read"),
+        ({"files": [[7, 5, False, 1]]}, "cannot be read"),
+        ({"files": [["a", 5, False]]}, "cannot be read"),
+        ({"files": "abc"}, "cannot be read"),
+        ({"files": None}, "cannot be read"),
+        ({"chunks": [[64, 5]]}, "cannot be read"),
+        ({"made": "now"}, "cannot be read"),
+        ({"made": float("nan")}, "cannot be read"),
+        ({"cold_s": float("inf")}, "cannot be read"),
+        ({"cold_s": None}, "cannot be read"),
+        ({"facts": []}, "cannot be read"),
+        ({"maker": "me"}, "cannot be read"),
+        ({"code": 1}, "cannot be read"),
+        ({"supersedes": [1]}, "cannot be read"),
+        ({"supersedes": None}, "cannot be read"),
+        ({"more": 1}, "cannot be read"),
+        ({"schema": 2}, "another version of Headway"),
+        ({"schema": None}, "another version of Headway"),
+    ],
+)
+def test_what_is_wrong_is_said(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(Corrupt, match=why):
+        from_bytes(altered(**fields))
+
+
+@pytest.mark.parametrize(
+    "plain", [b"", b"{", b"[]", b"null", b"7", b'"x"', b"{}", b"\xff", b"[" * 100_000]
+)
+def test_what_is_no_list_of_files_is_refused(plain: bytes) -> None:
+    with pytest.raises(Corrupt):
+        from_bytes(stored(plain))
+
+
+def test_one_that_says_it_is_huge_is_not_unpacked() -> None:
+    with pytest.raises(Corrupt, match="too long"):
+        from_bytes((manifest.LIMIT + 1).to_bytes(8, "big") + chunks.pack(b"x"))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(at=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_a_changed_byte_makes_no_other_fault_than_a_refusal(at: int, value: int) -> None:
+    whole = bytearray(to_bytes(made.manifest()))
+    whole[at % len(whole)] = value
+    with contextlib.suppress(Corrupt):
+        from_bytes(bytes(whole))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(sorted(vars(made.manifest()))),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=6,
+    ),
+)
+def test_any_value_in_any_field_is_read_or_refused(name: str, value: Any) -> None:
+    with contextlib.suppress(Corrupt):
+        from_bytes(altered(**{name: value}))

@@ -1,0 +1,486 @@
+"""The store: found by key, verified, published, merged; nothing is lost and nothing is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.compile.archive import chunks, keys, signing, store
+from headway.compile.archive.manifest import Manifest, to_bytes
+from headway.compile.archive.places import Folder, Gone
+from headway.compile.archive.store import Found, Store
+from headway.compile.archive.tree import DAY, Tree
+
+from . import made
+from .made import FACTS, NOW, content, fill, library, save, tree, wanted
+
+FILES = {"ab/x.so": library(3000), "ab/x.py": b"print()", "fxgraph/k/v": b"graph" * 100}
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"), signing.Secret(b"0123456789abcdef"))
+
+
+def archives(of: Store) -> list[Path]:
+    return sorted(path for path in root(of).glob("archives/*/*/*"))
+
+
+def root(of: Store) -> Path:
+    assert isinstance(of.place, Folder)
+    return of.place.root
+
+
+def restored(of: Store, folder: Path, want: store.Wanted | None = None) -> tuple[Found, Tree, int]:
+    into = Tree(folder)
+    found, files = of.restore(of.find(want or wanted()), into)
+    return found, into, files
+
+
+@pytest.fixture(params=["signed folder", "own folder", "memory"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    key = signing.Secret(b"0123456789abcdef")
+    if request.param == "memory":
+        return Store(f"memory://{tmp_path.name}", key)
+    return Store(str(tmp_path / "store"), key if request.param == "signed folder" else None)
+
+
+# -- finding ------------------------------------------------------------------------------------
+
+
+def test_saved_found_and_restored(any_store: Store, tmp_path: Path) -> None:
+    one = save(any_store, tree(tmp_path / "a", FILES))
+    assert one is not None
+    found, into, files = restored(any_store, tmp_path / "b")
+    assert (found.level, found.why, files, found.cold_s) == ("exact", "", 3, 1.0)
+    assert content(into.root) == FILES
+    assert save(any_store, into, base=found) is None  # it has all of it
+
+
+def test_the_levels_and_their_words(team: Store, tmp_path: Path) -> None:
+    found = team.find(wanted())
+    assert (found.level, found.why) == ("miss", "the store is empty")
+    save(team, tree(tmp_path / "a", FILES))
+    assert team.find(wanted()).level == "exact"
+    changed = team.find(wanted(code="2"))
+    assert (changed.level, changed.why) == ("job", "the code has changed since it was made")
+    near = team.find(wanted(job="other"))
+    assert (near.level, near.why) == ("near", "other has none yet; this one is of train")
+    moved = team.find(wanted(place=["/elsewhere", "/usr"]))
+    assert moved.level == "exact"
+    assert moved.why == "torch lies elsewhere now, and builds its C++ code anew"
+    miss = team.find(wanted(torch="2.12.0"))
+    assert (miss.level, miss.why) == ("miss", "torch is 2.12.0 here and was 2.13.0")
+    for path in archives(team):
+        path.unlink()
+    gone = team.find(wanted())
+    assert (gone.level, gone.why) == ("miss", "its archives are gone")
+
+
+def test_a_miss_is_told_by_the_machine_that_is_most_alike(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES), wanted(torch="2.11.0", python="cpython-310"))
+    save(team, tree(tmp_path / "b", FILES), wanted(torch="2.12.0"))
+    assert team.find(wanted()).why == "torch is 2.13.0 here and was 2.12.0"
+
+
+def test_of_other_jobs_the_newest_is_taken(team: Store, tmp_path: Path) -> None:
+    for number in range(5):
+        folder = tree(tmp_path / str(number), {"x": bytes([number])})
+        save(team, folder, wanted(job=f"job{number}"), now=NOW + number)
+    found, into, _ = restored(team, tmp_path / "c", wanted(job="mine"))
+    assert found.why == "mine has none yet; this one is of job4"
+    assert content(into.root) == {"x": b"\4"}
+
+
+def test_packages_are_not_taken_from_other_jobs(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", {**FILES, "dynamo/abc/entry": b"package"}))
+    assert "dynamo/abc/entry" in content(restored(team, tmp_path / "b")[1].root)
+    _, into, _ = restored(team, tmp_path / "c", wanted(job="other"))
+    assert content(into.root) == FILES
+
+
+def test_one_that_is_superseded_while_we_look_is_looked_for_again(
+    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = save(team, tree(tmp_path / "a", FILES))
+    assert first is not None
+    (old,) = archives(team)
+    listed = [(str(old.relative_to(root(team))), 1, NOW)]
+    save(team, tree(tmp_path / "b", FILES), base=Found(level="job", manifests=(first,)))
+    assert not old.exists()
+    entries, stale = team.place.entries, [listed]
+
+    def once_stale(below: str) -> Iterator[tuple[str, int, float]]:
+        return iter(stale.pop()) if stale else entries(below)
+
+    monkeypatch.setattr(team.place, "entries", once_stale)
+    assert team.find(wanted()).level == "exact"
+    assert not stale
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"[]", b"{", b"\xff\xfe", b"null", b'{"torch": {"a": []}}', b"[" * 100_000]
+)
+def test_whatever_is_said_of_machines_is_only_talked_about(
+    team: Store, junk: bytes, tmp_path: Path
+) -> None:
+    team.place.write("machines/junk.json", junk)
+    team.place.write("machines/large.json", bytes(store.FACTS + 1))
+    found = team.find(wanted())
+    assert found.level == "miss" and found.why
+
+
+# -- trust --------------------------------------------------------------------------------------
+
+
+def test_what_another_key_signed_is_refused(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    other = Store(team.place.url, signing.Secret(b"fedcba9876543210"))
+    found, into, files = restored(other, tmp_path / "b")
+    assert (found.level, files, content(into.root)) == ("miss", 0, {})
+    (why,) = found.refused
+    assert why.endswith("is not used: it was changed, or signed with another key")
+
+
+def test_what_is_unsigned_is_refused_once_there_is_a_key(tmp_path: Path) -> None:
+    own = Store(str(tmp_path / "store"))
+    save(own, tree(tmp_path / "a", FILES))
+    signed = Store(str(tmp_path / "store"), signing.Secret(b"0123456789abcdef"))
+    found = signed.find(wanted())
+    assert found.level == "miss" and found.refused[0].endswith("it is not signed")
+
+
+def test_every_byte_of_a_manifest_is_verified(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    (path,) = archives(team)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 17):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert team.find(wanted()).level == "miss"
+        path.write_bytes(whole[:at])
+        assert team.find(wanted()).level == "miss"
+
+
+@pytest.mark.parametrize("to", ["job", "key", "id"])
+def test_a_signed_manifest_counts_only_in_its_place(team: Store, to: str, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    (path,) = archives(team)
+    key = keys.compat(FACTS | {"torch": "2.12.0"})
+    moved = {
+        "job": path.parent.parent / "other" / path.name,
+        "key": root(team) / "archives" / key / "train" / path.name,
+        "id": path.with_name("18f00000000-00000000"),
+    }[to]
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(moved)
+    want = {"job": wanted(job="other"), "key": wanted(torch="2.12.0"), "id": wanted()}[to]
+    found = team.find(want)
+    assert found.level == "miss"
+    assert found.refused[0].endswith("is not used: it lies where another one belongs")
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "swapped", "gone", "empty", "huge"])
+def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
+    team: Store, how: str, tmp_path: Path
+) -> None:
+    """Compiled anew, saved, and the store is whole again."""
+    random_ = random.Random(0)
+    files = {f"d/{number}": random_.randbytes(100_000) for number in range(30)}
+    save(team, tree(tmp_path / "a", files))
+    paths = sorted(path for path in root(team).glob("chunks/*/*"))
+    bad, other = paths[-1], paths[0]
+    assert bad != other
+    body = bad.read_bytes()
+    if how == "gone":
+        bad.unlink()
+    else:
+        bad.write_bytes(
+            {
+                "changed": body[:-1] + bytes([body[-1] ^ 1]),
+                "cut": body[:-10],
+                "swapped": other.read_bytes(),
+                "empty": b"",
+                "huge": body + bytes(chunks.LARGEST),
+            }[how]
+        )
+    found, into, made_ = restored(team, tmp_path / "b")
+    assert (found.level, made_, content(into.root)) == ("miss", 0, {})
+    assert found.why == found.refused[-1] and "is not used: its chunk" in found.why
+    assert how != "huge" or found.why.endswith("it is larger than it can be")
+    fill(into.root, files)
+    assert save(team, into, base=found) is not None
+    again = restored(team, tmp_path / "c")[0]
+    assert (again.level, again.refused, len(archives(team))) == ("exact", (), 1)
+    assert content(tmp_path / "c") == files
+
+
+def test_of_two_archives_the_good_one_is_used(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", {"a": os.urandom(1000)}))
+    bad = set(root(team).glob("chunks/*/*"))
+    save(team, tree(tmp_path / "b", FILES), now=NOW + 1)
+    for path in bad:
+        path.unlink()
+    found, into, _ = restored(team, tmp_path / "c")
+    assert found.level == "exact" and len(found.manifests) == len(found.refused) == 1
+    assert content(into.root) == FILES
+
+
+@pytest.mark.parametrize("what", ["archives", "chunks"])
+def test_without_a_key_nothing_that_others_could_change_is_used(what: str, tmp_path: Path) -> None:
+    own = Store(str(tmp_path / "store"))
+    save(own, tree(tmp_path / "a", FILES))
+    for path in root(own).glob(f"{what}/**/*"):
+        if path.is_file():
+            path.chmod(0o666)
+    found, into, files = restored(own, tmp_path / "b")
+    assert (found.level, files, content(into.root)) == ("miss", 0, {})
+    assert "can be written by others" in found.refused[0]
+
+
+def test_a_path_out_of_the_folder_is_refused_even_if_signed(team: Store, tmp_path: Path) -> None:
+    one = made.manifest(files=(replace(made.manifest().files[0], path="../../out", size=5),))
+    body = signing.seal(to_bytes(one), team.key)
+    team.place.write(f"archives/{keys.compat(FACTS)}/train/{one.id}", body)
+    found = team.find(wanted())
+    assert found.level == "miss" and "outside its folder" in found.refused[0]
+
+
+# -- saving -------------------------------------------------------------------------------------
+
+
+def test_two_that_save_at_once_lose_nothing(any_store: Store, tmp_path: Path) -> None:
+    save(any_store, tree(tmp_path / "0", FILES))
+    one, first, _ = restored(any_store, tmp_path / "1")
+    two, second, _ = restored(any_store, tmp_path / "2")
+    fill(first.root, {"one": b"1"})
+    fill(second.root, {"two": b"2"})
+    save(any_store, first, base=one, now=NOW + 1)
+    save(any_store, second, base=two, now=NOW + 2)
+    found, third, _ = restored(any_store, tmp_path / "3")
+    assert len(found.manifests) == 2
+    assert content(third.root) == {**FILES, "one": b"1", "two": b"2"}
+    assert save(any_store, third, base=found, now=NOW + 3) is not None
+    merged = any_store.find(wanted())
+    assert len(merged.manifests) == 1
+    assert content(restored(any_store, tmp_path / "4")[1].root) == content(third.root)
+
+
+def test_only_what_is_new_is_written(team: Store, tmp_path: Path) -> None:
+    random_ = random.Random(0)
+    files = {f"d/{number:03}": random_.randbytes(20_000) for number in range(100)}
+    save(team, tree(tmp_path / "a", files))
+    before = sum(path.stat().st_size for path in root(team).glob("chunks/*/*"))
+    found, into, _ = restored(team, tmp_path / "b")
+    fill(into.root, {"e/new": b"new"})
+    save(team, into, base=found, now=NOW + 1)
+    after = sum(path.stat().st_size for path in root(team).glob("chunks/*/*"))
+    assert after - before < 0.2 * before
+    assert len(archives(team)) == 1
+
+
+def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(team: Store, tmp_path: Path) -> None:
+    """The second run: all is in the user's folder already, and older than the run."""
+    save(team, tree(tmp_path / "a", FILES))
+    fill(tmp_path / "user", FILES)
+    for name in FILES:
+        os.utime(tmp_path / "user" / name, (1e9, 1e9))
+    into = Tree(tmp_path / "user", own=False)
+    found, files = team.restore(team.find(wanted()), into)
+    assert files == 0
+    fill(into.root, {"new": b"new"})
+    save(team, into, base=found, now=NOW + 1)
+    assert content(restored(team, tmp_path / "b")[1].root) == {**FILES, "new": b"new"}
+
+
+def test_what_vanishes_from_the_folder_is_not_lost(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b")
+    (into.root / "ab/x.py").unlink()
+    fill(into.root, {"new": b"new"})
+    one = save(team, into, base=found, now=NOW + 1)
+    assert one is not None and one.supersedes == ()
+    assert content(restored(team, tmp_path / "c")[1].root) == {**FILES, "new": b"new"}
+
+
+def test_a_profile_that_has_changed_is_saved(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", {"dynamo/code_state_train_0_.pkl": b"one"}))
+    found, into, _ = restored(team, tmp_path / "b")
+    assert save(team, into, base=found, now=NOW + 1) is None
+    fill(into.root, {"dynamo/code_state_train_0_.pkl": b"two"})
+    assert save(team, into, base=found, now=NOW + 2) is not None
+    _, again, _ = restored(team, tmp_path / "c")
+    assert content(again.root) == {"dynamo/code_state_train_0_.pkl": b"two"}
+
+
+def test_changed_code_is_saved_as_such(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b", wanted(code="2"))
+    assert save(team, into, wanted(code="2"), found, now=NOW + 1) is not None
+    assert team.find(wanted(code="2")).level == "exact"
+    assert len(archives(team)) == 1
+
+
+def test_of_another_jobs_archive_only_what_was_used_is_kept(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES), wanted(job="other"))
+    found, into, _ = restored(team, tmp_path / "b")
+    if not into.tells_reads:
+        pytest.skip("the file system does not note when a file is read")
+    (into.root / "ab/x.py").read_bytes()
+    fill(into.root, {"new": b"new"})
+    one = save(team, into, base=found, now=NOW + 1)
+    assert one is not None and {file.path for file in one.files} == {"ab/x.py", "new"}
+    assert one.supersedes == () and len(archives(team)) == 2
+
+
+def test_an_archive_in_use_is_renewed(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b")
+    assert save(team, into, base=found, now=NOW + store.REFRESH_DAYS * DAY - 1) is None
+    one = save(team, into, base=found, now=NOW + store.REFRESH_DAYS * DAY)
+    assert one is not None and one.cold_s == 1.0
+    assert len(archives(team)) == 1
+
+
+def test_what_nobody_uses_goes(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b")
+    if not into.tells_reads:
+        pytest.skip("the file system does not note when a file is read")
+    (into.root / "ab/x.py").read_bytes()
+    one = save(team, into, base=found, now=NOW + store.KEPT_DAYS * DAY)
+    assert one is not None and len(one.files) == 3
+    found, into, _ = restored(team, tmp_path / "c")
+    (into.root / "ab/x.py").read_bytes()
+    late = save(team, into, base=found, now=NOW + (store.KEPT_DAYS + 8) * DAY)
+    assert late is not None and [file.path for file in late.files] == ["ab/x.py"]
+    assert late.supersedes == (one.id,)
+
+
+def test_an_archive_has_a_largest_size(
+    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LARGEST", 2500)
+    one = save(team, tree(tmp_path / "a", {"a": bytes(1000), "b": bytes(5000), "c": bytes(1000)}))
+    assert one is not None and [file.path for file in one.files] == ["a", "c"]
+
+
+def test_nothing_is_nothing_to_save(team: Store, tmp_path: Path) -> None:
+    assert save(team, tree(tmp_path / "a", {"half.so": b"\x7fELF"})) is None
+    assert save(team, tree(tmp_path / "b")) is None
+    assert archives(team) == []
+
+
+def test_chunks_that_were_cleared_away_meanwhile_are_written_again(
+    team: Store, tmp_path: Path
+) -> None:
+    """A job of days: its archive was superseded by another run's, and cleared away."""
+    large = {"a": bytes(chunks.WHOLE + 1), "b": b"b" * (chunks.WHOLE + 1)}  # chunks of their own
+    save(team, tree(tmp_path / "a", large))
+    found, into, _ = restored(team, tmp_path / "b")
+    for path in (*archives(team), *root(team).glob("chunks/*/*")):
+        path.unlink()
+    fill(into.root, {"new": b"new"})
+    save(team, into, base=found, now=NOW + 1)
+    assert content(restored(team, tmp_path / "c")[1].root) == {**large, "new": b"new"}
+
+
+def test_a_chunk_that_cannot_be_written_leaves_no_manifest(
+    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = team.place.write
+
+    def full(name: str, body: bytes) -> None:
+        if name.startswith("chunks/"):
+            raise OSError(28, "No space left on device")
+        write(name, body)
+
+    monkeypatch.setattr(team.place, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(team, tree(tmp_path / "a", FILES))
+    assert team.find(wanted()).level == "miss" and archives(team) == []
+
+
+def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
+    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a kill at any point leaves a store that is whole."""
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b")
+    done: list[str] = []
+    write, delete = team.place.write, team.place.delete
+    monkeypatch.setattr(
+        team.place, "write", lambda name, body: (write(name, body), done.append(f"+{name[:4]}"))
+    )
+    monkeypatch.setattr(
+        team.place, "delete", lambda name: (delete(name), done.append(f"-{name[:4]}"))
+    )
+    fill(into.root, {"new": os.urandom(10)})
+    save(team, into, base=found, now=NOW + 1)
+    assert done[-3:] == ["+mach", "+arch", "-arch"]
+    assert set(done[:-3]) == {"+chun"}
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_killed_at_any_write_the_store_is_whole(
+    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    found, into, _ = restored(team, tmp_path / "b")
+    fill(into.root, {f"new/{n}": os.urandom(chunks.WHOLE) for n in range(3)})
+    write, count = team.place.write, iter(range(100))
+
+    def killed(name: str, body: bytes) -> None:
+        if next(count) >= after:
+            raise KeyboardInterrupt
+        write(name, body)
+
+    monkeypatch.setattr(team.place, "write", killed)
+    if after < 5:
+        with pytest.raises(KeyboardInterrupt):
+            save(team, into, base=found, now=NOW + 1)
+    else:
+        save(team, into, base=found, now=NOW + 1)
+    again, restored_, _ = restored(team, tmp_path / "c")
+    assert again.level == "exact" and not again.refused
+    assert content(restored_.root).items() >= FILES.items()
+
+
+# -- other stores -------------------------------------------------------------------------------
+
+
+def test_an_archive_is_taken_over_under_another_key(team: Store, tmp_path: Path) -> None:
+    one = save(team, tree(tmp_path / "a", FILES))
+    assert one is not None
+    other = Store(f"memory://{tmp_path.name}/other", signing.Secret(b"fedcba9876543210"))
+    other.adopt(one, team.chunk)
+    assert content(restored(other, tmp_path / "b")[1].root) == FILES
+
+
+def test_one_that_goes_is_gone(team: Store, tmp_path: Path) -> None:
+    save(team, tree(tmp_path / "a", FILES))
+    (path,) = archives(team)
+    path.unlink()
+    with pytest.raises(Gone):
+        team.manifest(str(path.relative_to(root(team))))
+
+
+def test_a_public_key_reads_what_the_private_one_signed(tmp_path: Path) -> None:
+    from .test_signing import pair
+
+    private, public = map(signing.read_key, pair(tmp_path))
+    save(Store(str(tmp_path / "store"), private), tree(tmp_path / "a", FILES))
+    found, into, _ = restored(Store(str(tmp_path / "store"), public), tmp_path / "b")
+    assert found.level == "exact" and content(into.root) == FILES
+
+
+def test_the_facts_of_a_machine_lie_beside_its_archives(team: Store, tmp_path: Path) -> None:
+    one: Manifest | None = save(team, tree(tmp_path / "a", FILES))
+    assert one is not None
+    (path,) = root(team).glob("machines/*.json")
+    assert path.stem == keys.compat(FACTS) and json.loads(path.read_text()) == FACTS

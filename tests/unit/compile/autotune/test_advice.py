@@ -1,0 +1,125 @@
+"""From times to what is worth trying, and the file of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.compile.autotune.advice import advise, check, find, same_setup, to_dict
+from headway.errors import NewerSchema, RunNotFound, UsageError
+
+from .journals import H200, kernel
+
+
+def test_the_fewest_configs_within_the_loss() -> None:
+    found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.02)
+    assert found.kept == (1,)
+    assert [(key.best, key.use) for key in found.keys] == [(0, (1,)), (2, (1,))]
+    assert found.loss == pytest.approx(0.0101, abs=1e-4)
+
+
+def test_a_loss_of_nothing_keeps_every_winner() -> None:
+    found = advise(kernel({(1,): [1.0, 1.01, 3.0], (2,): [2.0, 1.0, 0.99]}), 0.0)
+    assert found.kept == (0, 2)
+    assert (found.loss, [key.use for key in found.keys]) == (0.0, [(0,), (2,)])
+
+
+def test_of_those_kept_each_key_takes_its_fastest() -> None:
+    found = advise(kernel({(1,): [1.0, 5.0], (2,): [5.0, 1.0], (3,): [1.0, 1.01]}), 0.02)
+    assert found.kept == (0, 1)
+    assert [key.use for key in found.keys] == [(0,), (1,), (0,)]
+
+
+def test_one_key_only() -> None:
+    found = advise(kernel({(1,): [None, 1.01, 1.0]}), 0.02)
+    assert (found.kept, found.keys[0].use, found.loss) == ((2,), (2,), 0.0)
+
+
+def test_a_key_of_which_everything_failed_is_tuned_in_full_again() -> None:
+    found = advise(kernel({(1,): [None, None], (2,): [1.0, 2.0]}), 0.02)
+    assert (found.hopeless, [key.key.values for key in found.keys]) == (1, [[2]])
+    assert advise(kernel({(1,): [None, None]}), 0.02).kept == ()
+
+
+def test_how_far_behind_each_config_was() -> None:
+    found = advise(kernel({(1,): [1.0, 1.5, None], (2,): [1.0, 1.1, 1.2]}), 0.02)
+    assert [(row[0], row[1], round(row[2], 3), round(row[3], 3)) for row in found.ranking()] == [
+        (0, 2, 0.0, 0.0),
+        (2, 0, 0.2, float("inf")),
+        (1, 0, 0.3, 0.5),
+    ]
+
+
+def test_what_it_will_cost_is_what_the_kept_ones_cost() -> None:
+    found = advise(kernel({(1,): [1.0, 5.0, 5.0], (2,): [1.0, 5.0, 5.0]}, cost=0.2), 0.02)
+    assert (found.spent, found.predicted) == (1.0, pytest.approx(0.4))
+
+
+def test_a_generated_kernel_is_compiled_once_and_not_benchmarked() -> None:
+    made = kernel({(1,): [1.0, 5.0, 5.0, 5.0]}, kind="inductor")
+    made.compiled["rank"] = 2.0
+    found = advise(made, 0.02)
+    assert (found.spent, found.predicted) == (2.5, 0.5)
+
+
+def test_a_template_stays_beside_the_library_it_is_compared_with() -> None:
+    made = kernel({("[...]",): [3.0, 1.0, 1.01, 2.0, 5.0]}, kind="template")
+    kinds = ["ExternKernel", "TritonTemplate", "TritonTemplate", "ExternKernel", "CppTemplate"]
+    for config, by in zip(made.configs, kinds, strict=True):
+        config["by"] = by
+    assert advise(made, 0.02).keys[0].use == (1, 3)
+    made.configs[1]["by"] = made.configs[2]["by"] = "CppTemplate"
+    assert advise(made, 0.02).keys[0].use == (1,)
+
+
+def test_the_gpu_that_most_was_tuned_on_counts() -> None:
+    one, two = kernel({(1,): [1.0, 2.0]}), kernel({(1,): [1.0, 2.0], (2,): [1.0, 2.0]})
+    three = kernel({(1,): [1.0, 2.0]}, setup={**H200, "gpu": "NVIDIA A100"})
+    setup, here = same_setup([one, two, three])
+    assert setup is not None and setup.gpu == "NVIDIA H200" and len(here) == 2
+    assert same_setup([]) == (None, [])
+
+
+def test_the_file_says_where_it_is_good() -> None:
+    advice = advise(kernel({(1000, "torch.bfloat16"): [1.0, 1.01, 3.0]}), 0.02)
+    content = to_dict(advice.kernel.setup, [advice], 0.02, ["night"])
+    assert {name: content[name] for name in H200} == H200
+    (told,) = content["kernels"]
+    assert told["keys"] == [
+        {
+            "key": [1000, "torch.bfloat16"],
+            "rest": "",
+            "tried": [0, 1, 2],
+            "best": 0,
+            "use": [0],
+            "ms": 1.0,
+            "loss_percent": 0.0,
+        }
+    ]
+    assert (told["kept"], len(told["configs"]), told["id"]) == ([0], 3, "k1")
+
+
+def test_a_run_or_a_file_can_be_named(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match="no run and no file"):
+        find(str(tmp_path / "nothing"))
+    with pytest.raises(UsageError, match=r"type `headway autotune "):
+        find(str(tmp_path))
+    (tmp_path / "autotune.json").write_text('{"schema": 1, "kernels": []}')
+    assert find(str(tmp_path)) == find(str(tmp_path / "autotune.json"))
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"kernels": []}', "\x00"])
+def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="was not written by `headway autotune`"):
+        check(path)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(json.dumps({"schema": 2, "kernels": []}))
+    with pytest.raises(NewerSchema):
+        check(path)

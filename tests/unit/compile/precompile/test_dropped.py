@@ -1,0 +1,99 @@
+"""The guards that torch drops, kept beside a package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headway.compile.precompile.dropped import FILE, Guards, disagreement
+
+
+def plus(x: int) -> int:
+    return x + 1
+
+
+def minus(x: int) -> int:
+    return x - 1
+
+
+act: Callable[[int], int] = plus
+
+
+class Model:
+    def __init__(self, own: Callable[[int], int] = plus) -> None:
+        self.own = own
+
+    def forward(self, x: int) -> int:
+        return self.own(act(x))
+
+
+def entry(source: str, value: Any, kind: str = "CLOSURE_MATCH", *derived: str) -> Any:
+    return SimpleNamespace(
+        guard_type=kind,
+        derived_guard_types=derived,
+        value=value,
+        orig_guard=SimpleNamespace(name=source),
+    )
+
+
+ENTRIES = [
+    entry("L['self'].own", plus),
+    entry("G['act']", plus),
+    entry("G['__import_json_dot_decoder'].JSONDecoder", json.decoder.JSONDecoder, "ID_MATCH"),
+    entry("G['__builtins_dict___17']['iter']", iter, "BUILTIN_MATCH", "ID_MATCH"),
+    entry("L['x']", 3, "EQUALS_MATCH"),  # torch keeps it
+]
+
+
+def kept(folder: Path) -> Guards:
+    guards = Guards()
+    guards.take(ENTRIES, __name__, top=True)
+    guards.write(str(folder))
+    return guards
+
+
+def test_the_same_things_agree(tmp_path: Path) -> None:
+    guards = kept(tmp_path)
+    assert len(guards.dropped) == 4 and not guards.unknowable
+    assert disagreement(str(tmp_path), Model().forward) == ""
+
+
+def test_another_function_disagrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(tmp_path)
+    assert "L['self'].own was function" in disagreement(str(tmp_path), Model(minus).forward)
+    monkeypatch.setitem(globals(), "act", minus)
+    assert "G['act'] was function" in disagreement(str(tmp_path), Model().forward)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[[1]]", "{}x", '[["L[\'self\'].gone", "json", ""]]']
+)
+def test_what_cannot_be_told_disagrees(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / FILE).write_text(content)
+    assert disagreement(str(tmp_path), Model().forward)
+
+
+def test_a_guard_on_locals_of_a_part_cannot_be_checked_later() -> None:
+    guards = Guards()
+    guards.take([entry("L['self'].own", plus)], __name__, top=False)
+    assert "L['self'].own" in guards.unknowable
+
+
+def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    guards = Guards()
+    guards.take(ENTRIES, __name__, top=True)
+    model = Model()
+    look = guards.watch(model.forward)
+    before = look()
+    assert look() == before and len(before) == 4
+    model.own = minus
+    assert look() != before
+    model.own = plus
+    monkeypatch.setitem(globals(), "act", minus)
+    assert look() != before

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.compile.recompiles import learned
+from headway.compile.recompiles.learned import Learned, Lesson, Pace, Seen
+from headway.compile.recompiles.sources import DYNAMIC, UNBACKED, VALUES
+from headway.compile.recompiles.steps import StepTime
+from headway.testing import FakeRun
+
+X = {DYNAMIC: "L['x']:0"}
+TORCH = "2.13.0"
+
+
+def seen(**fields: Any) -> Seen:
+    known: dict[str, Any] = {
+        "torch": TORCH, "env": X, "applied": False, "marked": False, "time": None,
+        "stillborn": False,
+    }  # fmt: skip
+    return Seen(**{**known, **fields})
+
+
+def time(ms: float) -> StepTime:
+    return StepTime(int(ms * 1e6), 100)
+
+
+def test_a_run_teaches_the_next() -> None:
+    known = learned.after(Learned(), "c", seen(time=time(10)))
+    env, line = learned.to_set(known, "c", {})
+    assert env == X and line.endswith(f"taught: {DYNAMIC} (1 entry)")
+    assert learned.to_set(Learned(), "c", {}) == ({}, "")
+    assert learned.to_set(known, "another", {})[0] == X
+
+
+@pytest.mark.parametrize("variable", [DYNAMIC, UNBACKED, VALUES])
+def test_what_the_user_sets_is_the_users(variable: str) -> None:
+    env, line = learned.to_set(Learned(torch=TORCH, env=X), "c", {variable: "L['own']"})
+    assert env == {} and variable in line
+
+
+def test_slower_steps_are_taken_back() -> None:
+    known = learned.after(Learned(), "c", seen(time=time(10)))
+    well = learned.after(known, "c", seen(applied=True, marked=True, time=time(10.5)))
+    assert not well.pace("c").off
+    slow = learned.after(known, "c", seen(applied=True, marked=True, time=time(10.6)))
+    assert slow.pace("c").off == "with them a step took 10.60 ms instead of 10.00 ms, 6 % longer"
+    env, line = learned.to_set(slow, "c", {})
+    assert env == {} and "not marked: with them a step took" in line
+    assert "will not be marked again" in learned.lines(slow, known, "c")[0]
+    # Runs without them do not change that, another thing to mark does.
+    assert learned.after(slow, "c", seen(time=time(9))).pace("c").off
+    more = learned.after(slow, "c", seen(env={DYNAMIC: "L['y']:0"}, time=time(9)))
+    assert more.pace("c") == Pace(without=time(9)) and more.env == {DYNAMIC: "L['x']:0,L['y']:0"}
+
+
+def test_only_like_is_compared_with_like() -> None:
+    known = learned.after(Learned(), "c", seen(time=time(10)))
+    other = learned.after(known, "d", seen(applied=True, marked=True, time=time(90)))
+    assert not other.pace("c").off and not other.pace("d").off  # d never ran without
+    newer = learned.after(known, "c", seen(torch="2.14.0", applied=True, time=time(90)))
+    assert newer.torch == "2.14.0" and newer.pace("c") == Pace(marked=time(90))
+    own = learned.after(known, "c", seen(marked=True, time=time(90)))  # marked by the user
+    assert own.pace("c") == Pace(without=time(10))
+    few = learned.after(known, "c", seen(applied=True, marked=True, time=None))
+    assert few.pace("c") == Pace(without=time(10))
+
+
+def test_a_job_that_dies_of_it_is_left_alone() -> None:
+    known = Learned(torch=TORCH, env=X)
+    dead = learned.after(known, "c", seen(torch=None, env={}, applied=True, stillborn=True))
+    assert dead.pace("c").off == learned.STILLBORN and dead.env == X
+    assert learned.after(known, "c", seen(torch=None, env={}, stillborn=True)) == known
+
+
+def test_strings_of_another_torch_are_made_valid() -> None:
+    known = Learned(torch=TORCH, env={DYNAMIC: "L['x']:0,L['k']"})
+    told = {DYNAMIC: "L['x']:0,L['k'],L['x']"}
+    older = learned.after(known, "c", seen(torch="2.11.0", env=told, applied=True))
+    assert older.env == {DYNAMIC: "L['k'],L['x']"}
+
+
+def test_commands_are_forgotten_in_order() -> None:
+    known = Learned(torch=TORCH, env=X)
+    for number in range(30):
+        known = learned.after(known, str(number), seen(time=time(10)))
+    assert list(known.paces) == [str(number) for number in range(10, 30)]
+
+
+def test_it_survives_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "job.json"
+    known = Learned(torch=TORCH, env=X, paces={"c": Pace(time(10), time(20), "slow")})
+    learned.write(path, "job", known)
+    assert learned.read(path) == known
+    assert [one.name for one in path.parent.iterdir()] == ["job.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"schema": 2}', '{"schema": 1, "env": [], "paces": {}, "torch": 1}',
+     '{"schema": 1, "env": {}, "torch": null, "paces": {"c": {"without": {"ns": 1}}}}',
+     '{"schema": 1, "env": {}, "torch": null, "paces": [1]}'],
+)  # fmt: skip
+def test_a_damaged_file_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "job.json").write_text(content)
+    assert learned.read(tmp_path / "job.json") == Learned()
+
+
+def run_of(folder: Path, each: float, reason: str = "", **fields: Any) -> Path:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0, torch=TORCH)
+    rank.span("compile", 1, 2, trigger="DYNAMO", where="a.py:1 f", **fields)
+    if reason:
+        rank.span("compile", 2, 3, trigger="DYNAMO", where="a.py:1 f", reason=reason)
+    rank.train(1, 60, 3, each)
+    launcher.exit(100, code=0)
+    return job.write(folder)
+
+
+def test_a_lesson_from_runs_on_disk(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def lesson() -> Lesson:
+        return Lesson(tmp_path, "job", ["python", "job.py"], said.append)
+
+    first = lesson()
+    assert first.begin({}) == {} and said == []
+    mismatch = "0/0: tensor 'x' size mismatch at index 0. expected 4, actual 1"
+    first.end(run_of(tmp_path / "one", 0.25, mismatch), 0)
+    assert said == ["headway: learned sources for the next run with --learn; "
+                    "`headway recompiles` shows them"]  # fmt: skip
+    second = lesson()
+    # 1 asks for an unbacked size, which may break code: the lesson marks it as dynamic only.
+    assert second.begin({}) == {DYNAMIC: "L['x']:0"}
+    marked = {"marked": {"dynamic_sources": "L['x']:0"}}
+    second.end(run_of(tmp_path / "two", 0.5, **marked), 0)
+    assert "250.00 ms, 100 % longer" in said[-1]
+    third = lesson()
+    assert third.begin({}) == {} and "not marked" in said[-1]
+    kept = json.loads((tmp_path / ".learned" / "job.json").read_text())
+    assert kept["env"] == {DYNAMIC: "L['x']:0"} and kept["torch"] == TORCH
+
+
+def test_a_run_that_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    Lesson(tmp_path, "job", ["a"], said.append).end(tmp_path / "nowhere", 0)
+    assert said[0].startswith("headway: nothing was learned (FileNotFoundError")
+
+
+def test_a_pace_without_both_times_is_not_judged() -> None:
+    for pace in (Pace(), Pace(without=time(1)), Pace(marked=time(9))):
+        assert pace.judged() == pace
+    off = replace(Pace(time(1), time(9)), off="before")
+    assert off.judged() == off

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from headway.compile.recompiles import show
+from headway.compile.recompiles.advice import Advice, advise
+from headway.compile.recompiles.record import collect
+from headway.compile.recompiles.sources import DYNAMIC
+from headway.compile.recompiles.verify import Trial, best
+from headway.testing import FakeRun
+
+
+def advice_of(recompiles: int, *, storm: bool = False) -> Advice:
+    job = FakeRun()
+    rank = job.process(0, torch="2.13.0+cpu")
+    told = {"trigger": "DYNAMO", "where": "/job/model.py:10 forward", "caller": "/job/train.py:3 m"}
+    rank.span("compile", 1, 2, **told)
+    for number in range(recompiles):
+        reason = f"0/{number}: tensor 'f{number}' size mismatch at index 0. expected 4, actual 5"
+        rank.span("compile", 2 + number, 3 + number, reason=reason, **told)
+    if storm:
+        reason = "0/7: len(xs) == 8"
+        rank.event("recompile_limit", 30, reason=reason, step=9, **told, limit="recompile_limit")
+    return advise(collect(made.journal() for made in job.journals))
+
+
+def text(advice: Advice, run: str = "headway/a b") -> str:
+    return "\n".join(line.plain for line in show.page(advice, run))
+
+
+def test_the_page_says_what_why_and_what_to_set() -> None:
+    found = text(advice_of(2, storm=True))
+    assert "2 recompiles  2.0 s lost" in found and "3 graphs, 3.0 s compiling" in found
+    assert "torch gave up compiling /job/model.py:10 forward after step 9" in found
+    assert "1 x    1.0 s  L['f0'] size 0  4, 5" in found
+    assert "called from /job/train.py:3 m" in found
+    assert f"export {DYNAMIC}=\"L['f0']:0,L['f1']:0\"" in found
+    assert "/job/train.py:3 m:  torch._dynamo.mark_dynamic(f0, 0)" in found
+    assert "the length of a list changes: xs" in found
+    assert "headway recompiles 'headway/a b' --verify" in found
+
+
+def test_nothing_to_say() -> None:
+    assert text(advice_of(0)) == (
+        "headway: no recompiles   (1 graph, 1.0 s compiling, torch 2.13.0+cpu; "
+        "on the rank with most)"
+    )
+
+
+def test_many_causes_are_cut() -> None:
+    found = text(advice_of(40))
+    assert "and 28 more, see --json" in found and len(found.splitlines()) < 60
+    assert rf"{DYNAMIC}=" in found and r"L\['f\d+'\]\Z:0" in found
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "L['x']:0",
+        r"L\['f\d+'\]\Z:0",
+        "L['$HOME']",
+        'L["it\'s"]',
+        "L['`x`']",
+        r"L\\['a']",
+        "L['!x']",
+    ],
+)
+def test_a_shell_reads_it_back(entry: str) -> None:
+    quoted = show.shell(entry)
+    done = subprocess.run(
+        ["sh", "-c", f'X={quoted}; printf %s "$X"'], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == entry
+    assert shlex.split(quoted) == [entry]
+
+
+def trial(name: str, recompiles: int, code: int = 0) -> Trial:
+    return Trial(name, {DYNAMIC: "L['x']:0"}, code, advice_of(recompiles), "boom" * bool(code))
+
+
+def table(recorded: Advice, *trials: Trial) -> str:
+    return "\n".join(line.plain for line in show.trials(recorded, list(trials), 6))
+
+
+def test_trials_side_by_side() -> None:
+    found = table(advice_of(3), trial("as it is", 3), trial("with the settings", 0))
+    assert "as it is, 6 steps                             3       4" in found
+    assert "with the settings, 6 steps                    0       1" in found
+    assert "The settings spare 3 recompiles:" in found
+    assert f"export {DYNAMIC}=\"L['x']:0\"" in found
+
+
+def test_a_trial_that_fails_shows_how() -> None:
+    made = [trial("as it is", 3), trial("with the settings", 0, code=1), trial("without", 2)]
+    found = table(advice_of(3), *made)
+    assert "failed, exit code 1" in found and "boom" in found
+    assert "spare 1 recompile:" in found and best(made) is made[2]
+    assert "What is left needs a change of code" in found
+
+
+def test_settings_that_do_not_help() -> None:
+    made = [trial("as it is", 3), trial("with the settings", 3)]
+    assert best(made) is made[0]
+    assert "do not help here" in table(advice_of(3), *made)
+    assert "No setting helps here" in table(advice_of(0), trial("as it is", 1))
+    assert "does not get through" in table(advice_of(3), trial("as it is", 1, code=3))
+
+
+def test_torch_is_not_needed() -> None:
+    names = ("show", "load", "learned", "verify")
+    modules = ", ".join(f"headway.compile.recompiles.{name}" for name in names)
+    script = f"import sys; sys.path[:0] = {sys.path!r}; import {modules}; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-I", "-c", script], text=True, timeout=60)
+    assert "torch" not in loaded.split()
