@@ -20,6 +20,9 @@ ROOMS = {
     "ledger": {"journal", "errors", "taxonomy", "report"},
     "launch": {"journal", "probe", "errors", "taxonomy"},
     "report": {"ledger", "journal", "errors"},
+    "compile": {"journal", "probe", "errors", "report"},  # its advice is shown like the rest
+    "startup": {"probe", "sdk", "errors"},
+    "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")
 # fsspec and pandas are fetched by users who ask for a URL or a frame; torch is the user's own.
