@@ -15,6 +15,7 @@ from headway.errors import HeadwayError, UsageError
 from headway.startup.sharding.tables import Plan, Table, canonical, difference, uncollected
 
 HEADER = 40  # bytes: the length of what follows, and its hash
+BLOCK = 1 << 16  # bytes of the first broadcast; the plan of some hundred tables fits in
 
 
 def share(
@@ -91,10 +92,14 @@ def agreed(
 def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None) -> bytes:
     device = _device(group)
     header = len(content).to_bytes(8, "big") + hashlib.sha256(content).digest()
-    head = _sent(header if rank == 0 else bytes(HEADER), device, group, timeout)
-    length = int.from_bytes(head[:8], "big")
-    got = _sent(content if rank == 0 else bytes(length), device, group, timeout)
-    if hashlib.sha256(got).digest() != head[8:]:
+    start = (header + content)[:BLOCK].ljust(BLOCK, b"\0") if rank == 0 else bytes(BLOCK)
+    start = _sent(start, device, group, timeout)
+    length = int.from_bytes(start[:8], "big")
+    got = start[HEADER : HEADER + length]
+    if len(got) < length:
+        rest = content[len(got) :] if rank == 0 else bytes(length - len(got))
+        got += _sent(rest, device, group, timeout)
+    if hashlib.sha256(got).digest() != start[8:HEADER]:
         raise HeadwayError("the plan did not arrive from rank 0 as it was sent")
     return got
 

@@ -15,7 +15,10 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharded_tensor.shard import Shard as LocalShard
-from torch.distributed._shard.sharding_spec.api import _infer_sharding_spec_from_shards_metadata
+from torch.distributed._shard.sharding_spec.api import (
+    EnumerableShardingSpec,
+    _infer_sharding_spec_from_shards_metadata,
+)
 from torch.distributed._shard.sharding_spec.chunk_sharding_spec import ChunkShardingSpec
 from torch.distributed.remote_device import _remote_device
 from torch.distributed.tensor import DTensor
@@ -67,7 +70,7 @@ def sharded_tensors(
                 [LocalShard(tensor, one) for tensor, one in zip(tensors, mine, strict=True)],
                 described,
                 process_group=group,
-                sharding_spec=_even_spec(plan, table, described, specs),
+                sharding_spec=_spec(plan, table, described, specs),
             )
     return made
 
@@ -112,16 +115,15 @@ def _metadata(
     )
 
 
-def _even_spec(
-    plan: Plan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]
-) -> Any:
-    """The spec that torch infers, where tables cut alike can have the same one; else None."""
+def _spec(plan: Plan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]) -> Any:
+    """The spec that torch infers; inferred once for all tables that are cut alike."""
     layout = tuple(shard[1:] for shard in plan.of(table.name))
     if layout not in known:
         infer: Any = _infer_sharding_spec_from_shards_metadata
-        spec = infer(described.shards_metadata)
-        known[layout] = spec if isinstance(spec, ChunkShardingSpec) else None
-    return known[layout]
+        known[layout] = infer(described.shards_metadata)
+    if isinstance(known[layout], ChunkShardingSpec):
+        return known[layout]
+    return EnumerableShardingSpec(described.shards_metadata)
 
 
 def _places(plan: Plan, group: Any, device: Device) -> list[_remote_device]:
