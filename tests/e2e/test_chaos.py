@@ -84,6 +84,7 @@ def test_kills_of_a_rank_of_the_agent_and_of_everything(tmp_path: Path) -> None:
     assert "Planned:  kill rank 1 at step 15" in done.output
 
 
+@pytest.mark.slow
 def test_preemption_with_a_grace_that_is_not_enough(tmp_path: Path) -> None:
     plan = "terminate step=20 grace=1"
     done = rehearse(tmp_path, plan, steps=100_000, env={"IGNORE_TERM": "1"})
@@ -100,6 +101,7 @@ def test_preemption_with_a_grace_that_is_not_enough(tmp_path: Path) -> None:
     assert killed.at - told.at >= 1_000_000_000
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_a_hang(tmp_path: Path) -> None:
     pytest.importorskip("headway.launch.hang", reason="hang watch is not there")
     done = rehearse(tmp_path, "stop rank=1 step=25")
@@ -113,6 +115,7 @@ def test_a_stopped_rank_is_a_hang(tmp_path: Path) -> None:
     assert (fault.who, fault.detected, fault.step) == ("rank 1", "hang", 25)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
     done = rehearse(tmp_path, "stop rank=1 step=25 for=1; raise rank=1 step=40", steps=60)
     ledger = done.run.ledger
@@ -130,6 +133,7 @@ def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
     assert raised.failure == 0
 
 
+@pytest.mark.slow
 def test_a_slow_disk_and_late_batches(tmp_path: Path) -> None:
     plan = "disk path=checkpoints mode=slow delay=0.2 step=15; data delay=0.05 step=40"
     done = rehearse(tmp_path, plan, env={"SAVE_BY": "path"})

@@ -85,7 +85,7 @@ assert list(dist.distributed_c10d._world.pg_map) == [dist.group.WORLD]
 dist.destroy_process_group()
 print("done")
 """
-    assert torchrun(tmp_path, 4, script).split() == ["done"] * 4
+    assert torchrun(tmp_path, 4, script).count("done") == 4
 
 
 @pytest.mark.timeout(100)
@@ -99,7 +99,7 @@ for life in range(2):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 print("done")
 """
-    assert torchrun(tmp_path, 2, script).split() == ["done"] * 2
+    assert torchrun(tmp_path, 2, script).count("done") == 2
 
 
 def probe(probed: Probed, ranks: int, script: str, **env: str) -> Ledger:
@@ -176,6 +176,7 @@ dist.destroy_process_group()
     assert early["barrier"].where.endswith(f"script.py:{line(script, 'barrier()')} <module>")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_a_partition_makes_what_the_mesh_made_with_fewer_calls(probed: Probed) -> None:
     script = f"""

@@ -45,7 +45,11 @@ def run(folder: Path, world: int, checks: str) -> list[tuple[int, Any]]:
 
 @pytest.fixture(
     scope="module",
-    params=[2, 4, pytest.param(8, marks=[pytest.mark.slow, pytest.mark.timeout(300)])],
+    params=[
+        2,
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(8, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    ],
 )
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """All checks that end well, in one group."""

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(110)
 
-STAGES = """
+STAGES = r"""
 import os, sys, time
 import torch
 import torch.distributed as dist
@@ -49,12 +49,12 @@ def preproc_creation(table):
     return table.sum().item()
 
 results = stages.run(overlap="serial" not in sys.argv)
-print("RESULT", rank, results.first.tolist() + results.second.tolist() + [results.preproc_creation],
-      flush=True)
-dist.destroy_process_group()
+found = results.first.tolist() + results.second.tolist() + [results.preproc_creation]
+os.write(1, f"RESULT {rank} {found}\n".encode())  # in one piece
+os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 """
 
-AHEAD = """
+AHEAD = r"""
 import os
 import torch
 import torch.distributed as dist
@@ -87,8 +87,9 @@ if rank == 0:
 weights = [torch.zeros_like(model[0].weight) for _ in range(2)]
 dist.all_gather(weights, model[0].weight.detach())
 assert torch.equal(*weights)
-print("RESULT", rank, losses, flush=True)
-dist.destroy_process_group()
+dist.barrier()
+os.write(1, f"RESULT {rank} {losses}\n".encode())  # in one piece
+os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 """
 
 
