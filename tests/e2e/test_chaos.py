@@ -45,6 +45,7 @@ def balanced(ledger: Ledger) -> None:
     assert not [note for note in ledger.notes if "chaos" in note or "switched off" in note]
 
 
+@pytest.mark.slow
 def test_kills_of_a_rank_of_the_agent_and_of_everything(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(
         """
@@ -150,6 +151,7 @@ def test_a_slow_disk_and_late_batches(tmp_path: Path) -> None:
     assert (data.kind, data.who, data.step, data.failure) == ("data", "rank 0, 1", 40, None)
 
 
+@pytest.mark.slow
 def test_a_failing_disk_is_tried_again_and_a_damaged_checkpoint_is_passed_over(
     tmp_path: Path,
 ) -> None:
