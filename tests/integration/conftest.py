@@ -16,6 +16,20 @@ from headway.launch.attempt import BOOT
 Probed = Callable[..., list[Journal]]
 
 
+def probe_env(folder: Path, *unset: str, **more: str) -> dict[str, str]:
+    """The environment of a script with the probe in it, which writes to that folder."""
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", *unset))}
+    return {
+        **base,
+        "PYTHONPATH": str(BOOT),
+        "HEADWAY_DIR": str(folder),
+        "HEADWAY_LAUNCH": "test",
+        "HEADWAY_STRICT": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
 @pytest.fixture
 def probed(tmp_path: Path) -> Probed:
     """Run a script with the probe; returns the journals of all its processes."""
@@ -30,19 +44,10 @@ def probed(tmp_path: Path) -> Probed:
         folder = tmp_path / "journal"
         folder.mkdir(exist_ok=True)
         (tmp_path / "script.py").write_text(script)
-        base = {k: v for k, v in os.environ.items() if not k.startswith("HEADWAY")}
         done = subprocess.run(
             [sys.executable, *python, str(tmp_path / "script.py")],
             cwd=tmp_path,
-            env={
-                **base,
-                "PYTHONPATH": str(BOOT),
-                "HEADWAY_DIR": str(folder),
-                "HEADWAY_LAUNCH": "test",
-                "HEADWAY_STRICT": "1",
-                "OMP_NUM_THREADS": "1",
-                **(env or {}),
-            },
+            env=probe_env(folder, **(env or {})),
             capture_output=True,
             text=True,
             timeout=100,

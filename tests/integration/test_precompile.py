@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.launch.attempt import BOOT
+from .conftest import probe_env
 
 JOB = Path(__file__).parent / "precompile" / "job.py"
 
@@ -25,21 +24,15 @@ def run(folder: Path, cache: Path, case: str = "") -> tuple[dict[str, Any], list
     journal = folder / f"journal-{case.replace(' ', '-')}"
     journal.mkdir(exist_ok=True)
     (folder / "talk").mkdir(exist_ok=True)
-    base = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY")}
     done = subprocess.run(
         [sys.executable, str(JOB)],
-        env={
-            **base,
-            "PYTHONPATH": str(BOOT),
-            "HEADWAY_DIR": str(journal),
-            "HEADWAY_LAUNCH": "test",
-            "HEADWAY_STRICT": "1",
-            "HEADWAY_COMPILE": str(folder),
-            "TORCH_CACHING_PRECOMPILE": "1",
-            "TORCHINDUCTOR_CACHE_DIR": str(cache),
-            "OMP_NUM_THREADS": "1",
-            "CASE": case,
-        },
+        env=probe_env(
+            journal,
+            HEADWAY_COMPILE=str(folder),
+            TORCH_CACHING_PRECOMPILE="1",
+            TORCHINDUCTOR_CACHE_DIR=str(cache),
+            CASE=case,
+        ),
         capture_output=True,
         text=True,
         timeout=250,

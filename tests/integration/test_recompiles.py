@@ -17,9 +17,10 @@ from headway.compile.recompiles.advice import Advice, advise
 from headway.compile.recompiles.record import Record, collect
 from headway.compile.recompiles.sources import DYNAMIC, SETTINGS, UNBACKED
 from headway.journal.reader import Journal, read_journals
-from headway.launch.attempt import BOOT
 from headway.ledger.account import account
 from headway.ledger.model import NS
+
+from .conftest import probe_env
 
 JOBS = Path(__file__).parent / "recompiles"
 # What each function of causes.py recompiles for: times, and the cause that is found.
@@ -62,18 +63,9 @@ CODE = {
 def probed(script: Path, folder: Path, *words: str, **env: str) -> tuple[list[Journal], str]:
     """Run a script with the probe; its journals and what it printed."""
     folder.mkdir(parents=True)
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCH"))}
     done = subprocess.run(
         [sys.executable, str(script), *words],
-        env={
-            **base,
-            "PYTHONPATH": str(BOOT),
-            "HEADWAY_DIR": str(folder),
-            "HEADWAY_LAUNCH": "test",
-            "HEADWAY_STRICT": "1",
-            "OMP_NUM_THREADS": "1",
-            **env,
-        },
+        env=probe_env(folder, "TORCH", **env),
         capture_output=True,
         text=True,
         timeout=100,

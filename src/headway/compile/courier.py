@@ -23,6 +23,7 @@ from typing import Any
 from headway.compile.archive.manifest import Manifest
 from headway.compile.archive.store import Found, Store, Wanted
 from headway.compile.archive.tree import Tree
+from headway.journal.folder import write_atomically
 from headway.journal.writer import now
 from headway.probe import ENV_COMPILE
 
@@ -206,7 +207,7 @@ class Courier:
             "bytes": sum(one.size for one in found.manifests),
             "cold_s": found.cold_s,
         }
-        _put(self.folder / "talk" / f"ready-{key}.json", told)
+        write_atomically(self.folder / "talk" / f"ready-{key}.json", json.dumps(told))
         self._note({"ev": "cache", "what": "load", "t": begun, "end": now(), **told})
         for text in found.refused:
             if text != found.why:
@@ -302,9 +303,3 @@ def _is_locked(folder: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def _put(path: Path, content: Mapping[str, Any]) -> None:
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(content))
-    os.replace(draft, path)

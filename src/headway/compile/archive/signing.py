@@ -11,7 +11,7 @@ import hmac
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headway.errors import MissingExtra, UsageError
 
@@ -23,25 +23,24 @@ class Untrusted(Exception):
     """Why an archive is not used."""
 
 
-class Key:
-    """One way to sign and to verify. `signs`: whether it can make signatures."""
+class Key(Protocol):
+    """One way to sign and to verify."""
 
-    signs = True
-    scheme = ""
+    scheme: str
+    signs: bool  # whether it can make signatures
 
     def sign(self, body: bytes) -> bytes:
         """The signature."""
-        raise NotImplementedError
 
     def verify(self, body: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's."""
-        raise NotImplementedError
 
 
-class Secret(Key):
+class Secret:
     """HMAC-SHA256."""
 
     scheme = "hmac-sha256"
+    signs = True
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -55,7 +54,7 @@ class Secret(Key):
         return hmac.compare_digest(self.sign(body), signature)
 
 
-class Ed25519(Key):
+class Ed25519:
     """A pair of keys, or its public half."""
 
     scheme = "ed25519"

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.compile.precompile.identity import Unknowable, identity
+from headway.journal.folder import write_atomically
 
 KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
 FILE = "headway-guards.json"
@@ -65,10 +67,7 @@ class Guards:
     def write(self, folder: str) -> None:
         """Beside the package."""
         rows = sorted({(one.source, one.module, one.what) for one in self.dropped})
-        draft = os.path.join(folder, f".{FILE}.{os.getpid()}.tmp")
-        with open(draft, "w", encoding="utf-8") as file:
-            json.dump(rows, file)
-        os.replace(draft, os.path.join(folder, FILE))
+        write_atomically(Path(folder) / FILE, json.dumps(rows))
 
     def watch(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
         """The identities of all of them in this process, as quickly as Python can tell."""

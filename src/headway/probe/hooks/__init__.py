@@ -90,6 +90,18 @@ def in_loop() -> bool:
     return pace.steps > 0 and recorder.thread() == pace.stepping_thread
 
 
+def after_told_steps(look: Callable[[], object]) -> None:
+    """Call `look` after every step that the loop itself tells (`headway.step()`)."""
+    told = pace.told_step
+
+    @functools.wraps(told)
+    def told_step() -> None:
+        told()
+        look()
+
+    pace.told_step = told_step
+
+
 # Spans of one name do not nest: only the outermost call counts.
 _inside: dict[tuple[str, int], int] = {}
 

@@ -15,9 +15,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from headway.journal.folder import write_atomically
 from headway.probe import ENV_COMPILE, fingerprint
 from headway.probe.hooks import wrap
 from headway.probe.hooks.turns import turns
@@ -240,7 +242,4 @@ def _put(path: str, content: dict[str, Any]) -> None:
 
 def _put_text(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    draft = f"{path}.{os.getpid()}.tmp"
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(draft, path)
+    write_atomically(Path(path), text)

@@ -19,6 +19,7 @@ from typing import Any
 
 from headway.journal import pulse
 from headway.probe import ENV_CHAOS, ENV_FOLDER, ENV_LAUNCH, claims, pace
+from headway.probe.hooks import after_told_steps
 from headway.probe.recorder import guard, recorder
 
 Order = dict[str, Any]
@@ -62,7 +63,7 @@ def arm() -> None:
     _look_ahead()
     if "sdk" not in _hooked:
         _hooked.add("sdk")
-        pace.told_step = _then_look(pace.told_step)
+        after_told_steps(after_step)
         pace._next = pace.watched(_delayed(next))
     if "disk" not in _hooked and any(order["kind"] == "disk" for order in _lasting):
         _hooked.add("disk")
@@ -119,15 +120,6 @@ def after_step(*_: Any) -> None:
 
 
 after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-
-def _then_look(told: Callable[[], None]) -> Callable[[], None]:
-    @functools.wraps(told)
-    def told_step() -> None:
-        told()
-        after_step()
-
-    return told_step
 
 
 def _watch_steps(optimizer: ModuleType) -> None:

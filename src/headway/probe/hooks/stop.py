@@ -7,15 +7,14 @@ does at its own end (a last save, say) is done.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from headway.probe import ENV_FOLDER, ENV_LAUNCH, ENV_STEPS, pace
+from headway.probe.hooks import after_told_steps
 from headway.probe.recorder import guard, recorder
 
 PREFIX = ".stopped"
@@ -31,7 +30,7 @@ def install(module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(after_step)
     if "sdk" not in _armed:
         _armed.add("sdk")
-        pace.told_step = _then_look(pace.told_step)
+        after_told_steps(after_step)
 
 
 def after_step(*_: Any) -> None:
@@ -40,15 +39,6 @@ def after_step(*_: Any) -> None:
 
 
 after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-
-def _then_look(told: Callable[[], None]) -> Callable[[], None]:
-    @functools.wraps(told)
-    def told_step() -> None:
-        told()
-        after_step()
-
-    return told_step
 
 
 def _look() -> None:

@@ -1,0 +1,231 @@
+"""The ledger as others read it: `ledger.json` and `headway report --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.ledger.leaves import LEAVES
+from headway.ledger.model import (
+    COMPILE_PARTS,
+    NS,
+    SCHEMA,
+    Archive,
+    Attempt,
+    EarlyCalls,
+    Failure,
+    Fault,
+    GaveUp,
+    GroupsMade,
+    Ledger,
+    RankCompiles,
+    StageGraph,
+)
+
+
+def to_dict(ledger: Ledger) -> dict[str, Any]:
+    """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""
+    cold = sum(not c.recompile and not c.cached for c in ledger.compiles)
+    return {
+        "schema": SCHEMA,
+        "run": ledger.run,
+        "wall_s": ledger.wall / NS,
+        "ett_percent": ledger.ett_percent,
+        "idleness_percent": ledger.idleness_percent,
+        "failure_percent": ledger.failure_percent,
+        "ranks": len(ledger.ranks),
+        "steps": ledger.steps,
+        "running": ledger.running,
+        "started_at": ledger.started_at / NS,
+        "exit_code": ledger.exit_code,
+        "buckets": _seconds(ledger.buckets),
+        "time_to_start_s": _s(ledger.time_to_start),
+        "time_to_recover_s": [ns / NS for ns in ledger.time_to_recover],
+        "hidden_s": _seconds(ledger.hidden),
+        "queue_capacity_s": _s(ledger.queue_capacity),
+        "batches_per_step": ledger.batches_per_step,
+        "attempts": [_attempt(a) for a in ledger.attempts],
+        "failures": [_failure(f) for f in ledger.failures],
+        **({"stages": [_stages(one) for one in ledger.stages]} if ledger.stages else {}),
+        **({"faults": [_fault(f) for f in ledger.faults]} if ledger.faults else {}),
+        "checkpoints": {
+            "saves": ledger.saves,
+            "blocked_s": ledger.buckets.get("waste.checkpoint_block", 0) / NS,
+            "interval_s": _s(ledger.save_interval),
+            "recommended_interval_s": _s(ledger.recommended_interval),
+        },
+        "compile": {
+            "cold": cold,
+            "cached": sum(not c.recompile and c.cached for c in ledger.compiles),
+            "recompiles": [
+                {
+                    "where": c.where,
+                    "reason": c.reason,
+                    "seconds": c.ns / NS,
+                    "attempt": c.attempt,
+                    "rank": c.rank,
+                }
+                for c in ledger.compiles
+                if c.recompile
+            ],
+            "parts": _parts(ledger.compile_parts),
+            "by_rank": [_rank_compiles(one) for one in ledger.rank_compiles],
+            "gave_up": [_gave_up(one) for one in ledger.gave_up],
+            "archives": [_archive(one) for one in ledger.archives],
+            "archived": ledger.archived,
+        },
+        "communication": {
+            "groups": [_groups_made(one) for one in ledger.groups_made],
+            "calls": [_early_calls(one) for one in ledger.early_calls],
+        },
+        "per_rank": [
+            {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
+        ],
+        "notes": list(ledger.notes),
+    }
+
+
+def _s(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS
+
+
+def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
+    """In the order of the vocabulary, so that two ledgers read alike."""
+    return {leaf: buckets[leaf] / NS for leaf in LEAVES if buckets.get(leaf)}
+
+
+def _parts(parts: Mapping[str, int]) -> dict[str, float]:
+    return {name: parts[name] / NS for name in COMPILE_PARTS if parts.get(name)}
+
+
+def _rank_compiles(one: RankCompiles) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "parts": _parts(one.parts),
+        "fx_hits": one.fx[0],
+        "fx_misses": one.fx[1],
+        "aot_hits": one.aot[0],
+        "aot_misses": one.aot[1],
+        "bypassed": dict(one.bypassed),
+    }
+
+
+def _gave_up(one: GaveUp) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "rank": one.rank,
+        "at_s": one.at / NS,
+        "where": one.where,
+        "limit": one.limit,
+        "reason": one.reason,
+    }
+
+
+def _stages(graph: StageGraph) -> dict[str, Any]:
+    return {
+        "attempt": graph.attempt,
+        "rank": graph.rank,
+        "took_s": graph.took / NS,
+        "bound_s": graph.bound / NS,
+        "one_by_one_s": graph.one_by_one / NS,
+        "critical": list(graph.critical),
+        "stages": [
+            {
+                "name": row.name,
+                "where": row.where,
+                "needs": list(row.needs),
+                "start_s": row.start / NS,
+                "end_s": row.end / NS,
+            }
+            for row in graph.rows
+        ],
+    }
+
+
+def _archive(one: Archive) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "level": one.level,
+        "why": one.why,
+        "files": one.files,
+        "bytes": one.bytes,
+        "load_s": one.load / NS,
+        "cold_s": one.cold / NS,
+        "compile_s": one.here / NS,
+        "saved_s": one.saved / NS,
+    }
+
+
+def _groups_made(one: GroupsMade) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "desc": one.desc,
+        "backend": one.backend,
+        "size": one.size,
+        "ranks": one.ranks,
+        "calls": one.calls,
+        "made": one.made,
+        "used": one.used,
+        "unused": one.unused,
+        "again": one.again,
+        "seconds": one.ns / NS,
+        "needless_s": one.needless / NS,
+        "settled": one.settled,
+    }
+
+
+def _early_calls(one: EarlyCalls) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "ranks": one.ranks,
+        "times": one.times,
+        "seconds": one.ns / NS,
+        "least_s": one.least / NS,
+        "bytes": one.bytes,
+    }
+
+
+def _attempt(a: Attempt) -> dict[str, Any]:
+    return {
+        "index": a.index,
+        "start_s": a.start / NS,
+        "end_s": a.end / NS,
+        "first_step": a.first_step,
+        "last_step": a.last_step,
+        "resumed_from": a.resumed_from,
+        "outcome": a.outcome,
+        "ranks": len(a.ranks),
+    }
+
+
+def _failure(f: Failure) -> dict[str, Any]:
+    return {
+        "attempt": f.attempt,
+        "at_s": f.at / NS,
+        "category": f.category,
+        "owner": f.owner,
+        "retry": f.retry,
+        "root_rank": f.root_rank,
+        "evidence": f.evidence,
+        "node": f.node,
+        "confidence": f.confidence,
+        "fingerprint": f.fingerprint,
+        "decision": f.decision,
+    }
+
+
+def _fault(f: Fault) -> dict[str, Any]:
+    return {
+        "attempt": f.attempt,
+        "at_s": f.at / NS,
+        "kind": f.kind,
+        "who": f.who,
+        "step": f.step,
+        "planned": f.planned,
+        "missed": f.missed,
+        "failure": f.failure,
+        "detected": f.detected,
+        "detected_after_s": _s(f.detected_after),
+    }
