@@ -21,6 +21,7 @@ NOT_CHOOSING = re.compile(
 # What a compiler may use that is told to build for this processor (`-march=native`). Other flags
 # tell of the kernel and its safeguards.
 INSTRUCTIONS = re.compile(r"s?sse|pni$|avx|fma|f16c|bmi|abm|popcnt|movbe|adx|gfni|xop|tbm|apx|amx")
+NOT_CODE = ("__pycache__", "include", "share", "test", "lib", "bin")  # folders of a package
 PLACE = "place"  # of torch and Python: if they lie elsewhere, C++ code is built anew, no more
 _ARM = os.uname().machine in ("aarch64", "arm64")
 
@@ -57,6 +58,18 @@ def choosing(env: Mapping[str, str]) -> dict[str, str]:
     """The settings that choose what is compiled."""
     names = [name for name in sorted(env) if name.startswith(CHOOSING)]
     return {name: env[name] for name in names if not NOT_CHOOSING.search(name)}
+
+
+def files(package: str) -> str:
+    """The files of a package by their names, lengths and times, without reading them."""
+    told = hashlib.sha256()
+    for folder, folders, names in os.walk(package):
+        folders[:] = sorted(name for name in folders if name not in NOT_CODE)
+        for name in sorted(names):
+            found = os.stat(os.path.join(folder, name), follow_symlinks=False)
+            where = os.path.relpath(folder, package)
+            told.update(f"{where}/{name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return told.hexdigest()[:32]
 
 
 def gpus() -> list[str]:

@@ -56,7 +56,9 @@ CACHED = {
     "torch._dynamo.pgo": "cached:install_profile",
     "torch._inductor.codecache": "cached:install_codecache",
     "torch._inductor.cpu_vec_isa": "cached:install_isa",
+    "torch._inductor.runtime.triton_heuristics": "cached:install_heuristics",
     "triton.compiler.compiler": "cached:install_triton",
+    "triton.runtime.cache": "cached:install_key",
 }
 # The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
 PRECOMPILED = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,53 @@ def test_the_header_is_made_only_for_what_is_built(tmp_path: Path) -> None:
     (tmp_path / "x.main.so").touch()
     assert load(str(tmp_path / "x.main.cpp")) == ""
     assert made == ["cpp_prefix.h"]
+
+
+@pytest.mark.parametrize("value", [b"\x00\n\xff", "3.6.0-abc"])
+def test_the_hash_of_a_package_is_kept(
+    value: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("package")
+    source = tmp_path / "package" / "__init__.py"
+    package.__file__ = str(source)
+    source.parent.mkdir()
+    source.write_text("one")
+    monkeypatch.setitem(sys.modules, "package", package)
+    worked_out = []
+
+    def asked() -> Any:
+        """By another process: nothing but the folder is left."""
+        module: Any = ModuleType("package.cache")
+        module.triton_key = lambda: worked_out.append(1) or value
+        cached.install_key(module)
+        assert module.triton_key() == module.triton_key()
+        return module.triton_key()
+
+    monkeypatch.setattr(cached.talk, "answered", False)
+    assert asked() == value and len(worked_out) == 1  # there is no folder yet
+    monkeypatch.setattr(cached.talk, "answered", True)
+    assert asked() == asked() == value and len(worked_out) == 2
+    source.write_text("other")
+    assert asked() == value and len(worked_out) == 3
+
+
+def test_what_a_kernels_tuning_found_is_looked_for_here(folder: Path) -> None:
+    seen = []
+
+    class CachingAutotuner:
+        filename: str | None = "/gone/cache/ab/cabc.py"
+
+        def recheck_autotune_cache(self, reload: Any) -> None:
+            seen.append(self.filename)
+
+    heuristics: Any = ModuleType("triton_heuristics")
+    heuristics.CachingAutotuner = CachingAutotuner
+    cached.install_heuristics(heuristics)
+    CachingAutotuner().recheck_autotune_cache(None)
+    other = CachingAutotuner()
+    other.filename = None
+    other.recheck_autotune_cache(None)
+    assert seen == [os.path.join(os.environ["TORCHINDUCTOR_CACHE_DIR"], "ab", "cabc.py"), None]
 
 
 def test_a_closure_is_known_by_its_code() -> None:

@@ -18,6 +18,8 @@ from typing import Any
 # function -> a module that is loaded only where the job will ask, as its last attempt did
 ANSWERS = {
     "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
+    "triton.runtime.cache.triton_key": "triton.runtime.cache",  # and of Triton's
+    "triton.compiler.compiler.triton_key": "triton.compiler.compiler",  # where older ones have it
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
 }
 # The same, for a job that compiles for the CPU. It compiles and loads a few lines of C++.

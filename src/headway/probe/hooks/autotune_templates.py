@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -73,6 +75,7 @@ def _select_timed(
     **kwargs: Any,
 ) -> Any:
     """From the wait for the compiles to the last benchmark."""
+    offered = guard(HOOK, _offered, original, selector, name, input_nodes, args, kwargs)
     thread = recorder.thread()
     before = _benchmarks.pop(thread, None)
     benchmarks = _benchmarks[thread] = []
@@ -84,7 +87,8 @@ def _select_timed(
         if before is not None:
             _benchmarks[thread] = before
     if benchmarks:
-        guard(HOOK, _selected, name, input_nodes, benchmarks, monotonic_ns() - start)
+        took = monotonic_ns() - start
+        guard(HOOK, _selected, name, input_nodes, offered or (), benchmarks, took)
     return result
 
 
@@ -97,8 +101,22 @@ def _select_benchmark(original: Callable[..., Any], *args: Any, **kwargs: Any) -
     return timings
 
 
-def _selected(name: str, input_nodes: Any, benchmarks: list[tuple[Any, int]], ns: int) -> None:
-    timings = {choice: ms for found, _ in benchmarks for choice, ms in found.items()}
+def _offered(original: Callable[..., Any], *call: Any) -> list[Any]:
+    """All choices, with those that torch drops as they do not even compile."""
+    selector, name, input_nodes, args, kwargs = call
+    given = inspect.signature(original).bind(selector, name, input_nodes, *args, **kwargs)
+    return list(given.arguments["choices"])
+
+
+def _selected(
+    name: str,
+    input_nodes: Any,
+    offered: Sequence[Any],
+    benchmarks: list[tuple[Any, int]],
+    ns: int,
+) -> None:
+    timings = dict.fromkeys(offered, math.inf)
+    timings |= {choice: ms for found, _ in benchmarks for choice, ms in found.items()}
     benchmarked = sum(took for _, took in benchmarks)
     key = _inputs(input_nodes)
     tunings.tuned(

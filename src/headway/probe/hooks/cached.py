@@ -164,6 +164,8 @@ def install_triton(compiler: ModuleType) -> None:
             guard("cached", talk.compiled)
 
     wrap(compiler, "compile", compile_)
+    if getattr(getattr(compiler, "triton_key", None), "__module__", "") == compiler.__name__:
+        _keep_key(compiler, "triton_key")  # where Triton had it before 3.5
 
 
 def install_isa(isa: ModuleType) -> None:
@@ -198,6 +200,7 @@ def _known_build(isa: ModuleType, of: Any, code: str) -> str:
 
 def install_codecache(codecache: ModuleType) -> None:
     """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
+    _keep_key(codecache, "torch_key")
     if not hasattr(codecache, "_precompile_header"):
         return
 
@@ -208,6 +211,75 @@ def install_codecache(codecache: ModuleType) -> None:
         return original(*args, **kwargs)
 
     wrap(codecache, "_precompile_header", precompile)
+
+
+def install_heuristics(heuristics: ModuleType) -> None:
+    """torch._inductor.runtime.triton_heuristics: a kernel looks for what its tuning has found in
+    the folder that it was made in, which is not this one."""
+
+    def recheck(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        guard("cached", _move_here, tuner)
+        return original(tuner, *args, **kwargs)
+
+    if hasattr(heuristics.CachingAutotuner, "recheck_autotune_cache"):
+        wrap(heuristics.CachingAutotuner, "recheck_autotune_cache", recheck)
+
+
+def _move_here(tuner: Any) -> None:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if folder and tuner.filename:
+        tuner.filename = os.path.join(folder, *tuner.filename.split(os.sep)[-2:])
+
+
+def install_key(cache: ModuleType) -> None:
+    """triton.runtime.cache"""
+    _keep_key(cache, "triton_key")
+
+
+def _keep_key(module: ModuleType, name: str) -> None:
+    """The hash of a package's files, hundreds of megabytes: asked for before the first lookup."""
+    if not hasattr(module, name):
+        return
+    known: dict[str, Any] = {}
+
+    def key(original: Callable[..., Any]) -> Any:
+        if name not in known:
+            path = guard("cached", _known_key, module, name)
+            found = guard("cached", _read_key, path) if path else None
+            known[name] = original() if found is None else found
+            if path and found is None:
+                guard("cached", _write_key, path, known[name])
+        return known[name]
+
+    wrap(module, name, key)
+
+
+def _known_key(module: ModuleType, name: str) -> str:
+    """The file that has the key, as long as the package's files are as old and as long as now.
+
+    That is what Python itself goes by when it takes bytecode for that of a source.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not folder or not talk.answered:
+        return ""
+    package = sys.modules[module.__name__.partition(".")[0]]
+    signed = fingerprint.files(os.path.dirname(str(package.__file__)))
+    return os.path.join(folder, "keys", f"{name}-{signed}")
+
+
+def _read_key(path: str) -> str | bytes | None:
+    try:
+        with open(path, "rb") as file:
+            kind, _, content = file.read().partition(b"\n")
+    except OSError:
+        return None
+    return content if kind == b"bytes" else content.decode()
+
+
+def _write_key(path: str, key: str | bytes) -> None:
+    kind, content = (b"bytes", key) if isinstance(key, bytes) else (b"str", key.encode())
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomically(Path(path), kind + b"\n" + content)
 
 
 def install_profile(pgo: ModuleType) -> None:
