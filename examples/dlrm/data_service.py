@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import socket
 import socketserver
 import time
@@ -41,19 +42,25 @@ class Reader(socketserver.StreamRequestHandler):
 class Service(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
 
-    def __init__(self, port: int, warmup: float, rate: float) -> None:
+    def __init__(self, port: int, warmup: float, rate: float, parent: int | None = None) -> None:
         super().__init__(("127.0.0.1", port), Reader)
         self.warm_at = time.monotonic() + warmup
         self.period = 1 / rate if rate else 0.0
+        self.parent = parent  # without which it ends
+
+    def service_actions(self) -> None:
+        if self.parent not in (None, os.getppid()):
+            os._exit(0)
 
 
 def start(warmup: float, rate: float) -> int:
     """A service of one's own, in a process that ends with this one; its port."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
+    parent = os.getpid()
 
     def serve() -> None:
-        with Service(0, warmup, rate) as service:
+        with Service(0, warmup, rate, parent) as service:
             theirs.send(service.server_address[1])
             service.serve_forever()
 

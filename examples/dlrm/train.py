@@ -60,25 +60,41 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class DLRM(nn.Module):
-    def __init__(self, rows: int, dim: int) -> None:
+def table(number: int, args: argparse.Namespace) -> nn.Embedding:
+    """One table of the model, the same wherever it is made."""
+    g = torch.Generator().manual_seed(args.seed * TABLES + number)
+    weight = torch.randn(args.rows, args.dim, generator=g) * args.dim**-0.5
+    return nn.Embedding.from_pretrained(weight, freeze=False)
+
+
+class Dense(nn.Module):
+    """From dense features and one vector of each table to the odds of a click."""
+
+    def __init__(self, dim: int) -> None:
         super().__init__()
         vectors = TABLES + 1
-        self.tables = nn.ModuleList(nn.Embedding(rows, dim) for _ in range(TABLES))
         self.bottom = mlp(DENSE, 256, 64, dim)
         self.top = mlp(dim + vectors * (vectors - 1) // 2, 256, 128)
         self.click = nn.Linear(128, 1)
-        for table in self.tables:
-            nn.init.normal_(table.weight, std=dim**-0.5)
 
-    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, looked_up: Tensor) -> Tensor:
         bottom = self.bottom(dense)
-        looked_up = [table(ids[:, i]) for i, table in enumerate(self.tables)]
-        vectors = torch.stack([bottom, *looked_up], dim=1)
+        vectors = torch.cat([bottom.unsqueeze(1), looked_up], dim=1)
         dots = vectors @ vectors.transpose(1, 2)
         i, j = torch.triu_indices(TABLES + 1, TABLES + 1, offset=1, device=dots.device)
         features = torch.cat([bottom, dots[:, i, j]], dim=1)
         return self.click(self.top(features)).squeeze(1)
+
+
+class DLRM(nn.Module):
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(table(number, args) for number in range(TABLES))
+        self.dense = Dense(args.dim)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        looked_up = [table(ids[:, i]) for i, table in enumerate(self.tables)]
+        return self.dense(dense, torch.stack(looked_up, dim=1))
 
 
 def save(path: Path, state: dict[str, object]) -> None:
@@ -91,11 +107,13 @@ def save(path: Path, state: dict[str, object]) -> None:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, args: argparse.Namespace, device: torch.device) -> float:
+def evaluate(
+    model: nn.Module, args: argparse.Namespace, device: torch.device, batches: range
+) -> float:
     """Mean loss on held-out clicks."""
     model.eval()
     losses = []
-    for index in range(args.eval_batches):
+    for index in batches:
         dense, ids, clicks = click_batch(args.seed + 1, index, args.batch, args.rows)
         losses.append(bce(model(dense.to(device), ids.to(device)), clicks.to(device)))
     model.train()
@@ -121,7 +139,7 @@ def train(args: argparse.Namespace) -> None:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
     torch.manual_seed(args.seed)
-    model = DLRM(args.rows, args.dim).to(device)
+    model = DLRM(args).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 
     step, position = 0, 0  # steps trained; batches read by all ranks together
@@ -155,7 +173,7 @@ def train(args: argparse.Namespace) -> None:
             path = args.checkpoint_dir / f"step_{step:08d}.pt"
             save(path, {"step": step, "position": position, **states})
         if args.eval_every and step % args.eval_every == 0:
-            eval_loss = evaluate(net, args, device)
+            eval_loss = evaluate(net, args, device, range(args.eval_batches))
             if rank == 0:
                 print(f"step {step} eval loss {eval_loss:.4f}", flush=True)
 

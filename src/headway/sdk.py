@@ -16,6 +16,7 @@ T = TypeVar("T")
 _NAMES = {
     **{stage: stage for stage in START_STAGES},
     "pt2_compile": "compile",
+    "compile_ahead": "compile",  # by CompileAhead, on a fast batch
     "get_first_batch_data": "data_wait",
     "data_stall": "data_wait",
     "checkpoint_block": "checkpoint_save",

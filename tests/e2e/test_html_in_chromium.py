@@ -12,6 +12,7 @@ from headway.report.html import page
 from tests.e2e import chromium
 from tests.e2e.chromium import Chromium
 from tests.unit.report.ledgers import killed, large, no_steps
+from tests.unit.report.starts import SEVEN, many, staged
 from tests.unit.report.test_html import evil
 
 pytestmark = pytest.mark.skipif(chromium.PATH is None, reason="there is no chromium on PATH")
@@ -137,6 +138,55 @@ def test_nothing_sticks_out_on_a_phone(browser: Chromium, tmp_path: Path) -> Non
     browser.size(390, 800, scale=2)
     browser.frame()
     assert browser.js("document.documentElement.scrollWidth") <= 390
+
+
+# How far each line of a graph is from the bars that it joins, in CSS pixels, at most.
+ASTRAY = """
+Math.max(...[...document.querySelectorAll(".graph")].filter(g => g.offsetHeight).flatMap(graph => {
+  const bar = stage => graph.querySelector(`[data-stage="${stage}"] .track i`);
+  const box = stage => bar(stage).getBoundingClientRect();
+  return [...graph.querySelectorAll("path")].flatMap(line => {
+    const seen = line.getScreenCTM(), from = box(line.dataset.since), to = box(line.dataset.until);
+    const at = t => line.getPointAtLength(t * line.getTotalLength()).matrixTransform(seen);
+    const [start, end] = [at(0), at(1)], middle = r => (r.top + r.bottom) / 2;
+    return [start.x - from.right, start.y - middle(from), end.x - to.left, end.y - middle(to)]
+      .map(Math.abs);
+  });
+}))"""
+
+
+def test_the_stages_of_a_start_are_joined_by_lines(browser: Chromium, tmp_path: Path) -> None:
+    opened(browser, staged(SEVEN, many(30), many(30, seed=5)), tmp_path)
+    assert browser.js("document.querySelectorAll('.graph').length") == 3
+    for width in (1280, 700, 400):
+        browser.size(width, 900)
+        browser.js("document.querySelectorAll('details').forEach(one => one.open = true)")
+        browser.frame()
+        assert browser.js("document.documentElement.scrollWidth") <= width
+        assert browser.js(ASTRAY) < 4  # the shortest bars are drawn a little wider
+    assert browser.complaints == []
+
+
+def test_a_stage_shows_what_it_needs_and_what_needs_it(browser: Chromium, tmp_path: Path) -> None:
+    opened(browser, staged(SEVEN), tmp_path)
+    row = "[...document.querySelectorAll('[data-stage]')].find(x => x.innerText.includes('train_'))"
+    x, y = browser.js(
+        f"(x => {{ x.scrollIntoView({{block: 'center'}}); const r = x.getBoundingClientRect();"
+        f" return [r.left + 20, r.top + r.height / 2]; }})({row})"
+    )
+    browser.frame()  # scrolling hides the tooltip
+    near = "[...document.querySelectorAll('.near .n')].map(x => x.textContent).sort()"
+    neighbours = ["compile_ahead", "process_group_init", "train_module_creation", "vocabulary"]
+    said = tooltip(browser, x, y)
+    assert said.startswith("train_module_creation\n1.0 s, from 1.5 s to 2.5 s")
+    assert "needs process_group_init, vocabulary" in said
+    assert browser.js(near) == neighbours
+    assert browser.js("document.querySelectorAll('path.on').length") == 3
+    tooltip(browser, 1, 1)
+    assert browser.js(near) == []
+    browser.js(f"{row}.focus()")  # the same by keyboard
+    assert browser.js(near) == neighbours
+    assert browser.complaints == []
 
 
 def test_a_hostile_run_is_text_and_nothing_else(browser: Chromium, tmp_path: Path) -> None:

@@ -92,6 +92,98 @@ os.write(1, f"RESULT {rank} {losses}\n".encode())  # in one piece
 os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 """
 
+TOGETHER = r"""
+import os, sys
+import torch
+import torch.distributed as dist
+from headway import startup
+from headway.startup.ahead import AheadFailed
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+nn = torch.nn
+
+def local(value):
+    return value.to_local() if hasattr(value, "to_local") else value
+
+def held(model, optimizer):
+    found = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
+    for state in optimizer.state.values():
+        found += [value for _, value in sorted(state.items())]
+    return [None if one is None else local(one).detach().clone() for one in found]
+
+def same(one, other):
+    return one is other is None or torch.equal(one, other)
+
+def shards(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    for block in model:
+        block.compile(backend="aot_eager")
+        fully_shard(block, mesh=mesh, reshard_after_forward=block is model[0])
+    return fully_shard(model, mesh=mesh)
+
+def replicas(model):
+    net = nn.parallel.DistributedDataParallel(model)
+    net.compile(backend="aot_eager")
+    return net
+
+def train(with_ahead):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    block = lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.2))
+    model = nn.Sequential(block(), block())
+    net = {"fsdp": shards, "ddp": replicas}[sys.argv[1]](model)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    real = torch.randn(12, 8, generator=torch.Generator().manual_seed(rank))
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def broken(x):
+        net(x)
+        raise ValueError("no such column")
+
+    def compile_ahead(step, batch):
+        before, drawn = held(net, optimizer), torch.get_rng_state()
+        ahead = startup.CompileAhead(step, modules=[net], optimizers=[optimizer], together=True)
+        try:
+            return ahead.start(batch).wait()
+        finally:
+            after = held(net, optimizer)
+            assert len(before) == len(after) and all(map(same, before, after)), "not put back"
+            assert torch.equal(torch.get_rng_state(), drawn)
+
+    sample = startup.fast_batch(sample=torch.zeros(12, 8))
+    graphs = torch._dynamo.utils.counters["stats"]
+    losses, count = [], None
+    for number in range(4):
+        if with_ahead and number in (0, 2):  # without and with gradients and optimizer state
+            assert compile_ahead(step, None if rank else sample).seconds == 0, "one rank alone"
+            assert compile_ahead(step, sample).seconds > 0
+            count = count or graphs["unique_graphs"]
+            try:
+                compile_ahead(broken, sample)
+                raise AssertionError("did not fail")
+            except AheadFailed:
+                pass
+        losses.append(step(real))
+    assert count in (None, graphs["unique_graphs"]), "recompiled"
+    return losses, [one.tolist() for one in held(net, optimizer)]
+
+plain = train(False)
+assert train(True) == plain, "trained otherwise"
+dist.barrier()
+os.write(1, f"RESULT {rank} {plain[0]}\n".encode())  # in one piece
+os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
+"""
+
 
 def ranks(folder: Path, script: str, *words: str, code: int = 0) -> tuple[dict[int, Any], str]:
     """Two of them below torchrun: what each printed, and everything."""
@@ -126,4 +218,10 @@ def test_ranks_with_another_order_are_told_so(tmp_path: Path) -> None:
 
 def test_a_rank_compiles_ahead_without_the_others(tmp_path: Path) -> None:
     found, _ = ranks(tmp_path, AHEAD)
+    assert set(found) == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_all_ranks_compile_ahead_together(tmp_path: Path, kind: str) -> None:
+    found, _ = ranks(tmp_path, TOGETHER, kind)
     assert set(found) == {0, 1}

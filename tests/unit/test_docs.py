@@ -244,6 +244,20 @@ def recover_rows() -> Iterator[str]:
                 )
 
 
+def compile_rows() -> Iterator[str]:
+    for name in ("compile", "compile_h200"):
+        path = RESULTS / f"{name}.json"
+        models = json.loads(path.read_text())["models"] if path.exists() else {}
+        for model, rows in models.items():
+            cold = rows["cold"]
+            for row, told in rows.items():
+                shares = (
+                    f"{told[key]:.2f} s, {told[key] / cold[key]:.1%}"
+                    for key in ("total_s", "ready_s", "compile_s")
+                )
+                yield f"| {model} | {row} | " + " | ".join(shares) + " |"
+
+
 def gpu_rows() -> Iterator[str]:
     columns = json.loads((RESULTS / "gpu_run_ahead.json").read_text())["rows"]
     for key in columns[0]:
@@ -253,7 +267,8 @@ def gpu_rows() -> Iterator[str]:
 
 def test_the_benchmark_figures_are_those_that_were_measured() -> None:
     told = page("benchmarks.md").splitlines()
-    missing = [row for row in (*benchmark_rows(), *recover_rows(), *gpu_rows()) if row not in told]
+    rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *gpu_rows())
+    missing = [row for row in rows if row not in told]
     assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
     cost = json.loads((RESULTS / "recorder.json").read_text())
     step = cost["ns_per_step"]["headway, step and batch"] / 1000

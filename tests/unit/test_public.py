@@ -19,9 +19,10 @@ ROOMS = {
     # report only for Run._repr_html_, when it is shown
     "ledger": {"journal", "errors", "taxonomy", "report"},
     "launch": {"journal", "probe", "errors", "taxonomy"},
-    "report": {"ledger", "journal", "errors"},
+    "report": {"ledger", "journal", "errors", "compile"},  # compile for the advisor's cures
     "compile": {"journal", "probe", "errors", "report"},  # its advice is shown like the rest
     "startup": {"probe", "sdk", "errors"},
+    "checkpoint": {"journal", "probe", "sdk", "errors"},
     "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")
@@ -83,6 +84,7 @@ def test_what_runs_beside_the_job_needs_the_standard_library(room: str) -> None:
         ("import headway", ("torch", "rich", "jinja2", "typing", "headway.probe")),
         ("import headway; headway.load", ("torch", "rich", "jinja2")),
         ("import headway.report.terminal, headway.report.html", ("torch",)),
+        ("import headway; from headway.checkpoint import interval, tuner", ("torch",)),
         ("import headway.cli", ("torch", "rich", "jinja2")),
         ("import headway.probe.imports", ("typing", "dataclasses", "headway.probe.recorder")),
     ],

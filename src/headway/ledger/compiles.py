@@ -15,6 +15,7 @@ from headway.ledger.model import Compile, GaveUp, RankCompiles, Segment
 
 PT2 = ("start.pt2_compile", "recover.pt2_compile")
 LATER = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
+AHEAD = "compile_ahead"  # what a step on a fast batch is called: see headway/startup/ahead.py
 # Spans that are one part as a whole; the rest of a compile is split by what torch measured in it.
 WHOLE = {
     "compile_import": "import",
@@ -39,18 +40,42 @@ def _of_life(index: int, life: Life, zero: int) -> list[Compile]:
     """One for each graph: its backward part is compiled later, under the same number."""
     found: list[Compile] = []
     places: dict[str, int] = {}
+    ahead = _ahead(life)
     for span in _graph_spans(life):
         number = str(span.fields.get("compile_id") or "")
         place = places.get(number) if span.fields.get("trigger") in LATER else None
         if place is None or not number:
             places[number] = len(found)
-            found.append(_compile(index, life, span, zero))
+            found.append(replace(_compile(index, life, span, zero), missed=_missed(span, ahead)))
             continue
         whole = found[place]
         cached = whole.cached and span.fields.get("cached") is not False
         later = whole.later + (span.end or span.start) - span.start
         found[place] = replace(whole, later=later, cached=cached)
     return found
+
+
+def _ahead(life: Life) -> dict[str, int]:
+    """Places that were compiled ahead, and when that was done; none before a step was seen."""
+    done = [
+        (span.start, span.end)
+        for span in life.journal.spans
+        if span.fields.get("what") == AHEAD and span.end is not None
+    ]
+    if life.first_step_end is None:
+        return {}
+    return {
+        str(span.fields["where"]): end
+        for span in _graph_spans(life)
+        for start, end in done
+        if span.fields.get("where") and start <= span.start < end
+    }
+
+
+def _missed(span: Span, ahead: Mapping[str, int]) -> bool:
+    """Whether the first step on a real batch compiles what was compiled ahead."""
+    done = ahead.get(str(span.fields.get("where")))
+    return done is not None and span.start >= done and span.fields.get("step") == 0
 
 
 def _graph_spans(life: Life) -> list[Span]:
@@ -68,7 +93,7 @@ def _graph_spans(life: Life) -> list[Span]:
 def _compile(index: int, life: Life, span: Span, zero: int) -> Compile:
     fields, shift = span.fields, life.shift - zero
     started = life.first_step_end is not None and span.start + life.shift >= life.first_step_end
-    reason = str(fields.get("reason") or "")
+    reason, seen = str(fields.get("reason") or ""), fields.get("seen")
     return Compile(
         attempt=index,
         rank=life.rank,
@@ -79,6 +104,8 @@ def _compile(index: int, life: Life, span: Span, zero: int) -> Compile:
         reason=reason or ("compiled after the first step" if started else ""),
         recompile=bool(reason) or started,
         cached=fields.get("cached") is True,
+        caller=str(fields.get("caller") or ""),
+        seen=seen if isinstance(seen, dict) else {},
     )
 
 

@@ -64,6 +64,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
                     "seconds": c.ns / NS,
                     "attempt": c.attempt,
                     "rank": c.rank,
+                    "missed_ahead": c.missed,
                 }
                 for c in ledger.compiles
                 if c.recompile

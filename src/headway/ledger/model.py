@@ -115,6 +115,9 @@ class Compile:
     recompile: bool
     cached: bool
     later: int = 0  # ns for its backward graph, compiled when that is first run
+    caller: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)  # what the guard that failed looked at
+    missed: bool = False  # compiled ahead on a fast batch, and again by the first real one
 
     @property
     def ns(self) -> int:

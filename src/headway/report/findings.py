@@ -16,6 +16,7 @@ from headway.ledger.model import (
     Ledger,
     RankLedger,
     Segment,
+    StageGraph,
 )
 from headway.report.words import GROUPS, duration, short
 
@@ -132,6 +133,18 @@ def recompiles(ledger: Ledger) -> list[Recompiles]:
         for (where, reason), group in found.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)
+
+
+def stages_said(graph: StageGraph) -> str:
+    """What a declared start took, what overlap has saved, and what the best order would give."""
+    spared = max(graph.one_by_one - graph.took, 0)
+    said = f"took {duration(graph.took)}, {duration(spared)} less than one by one; "
+    said += f"no order can be below {duration(graph.bound)}"
+    chain = sum(row.end - row.start for row in graph.rows if row.name in graph.critical)
+    if graph.bound > chain:
+        said += ", the work of the main thread"
+    left = graph.took - graph.bound
+    return f"{said} ({duration(left)} less)" if left > 0 else said
 
 
 def archives(ledger: Ledger) -> list[str]:

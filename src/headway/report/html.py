@@ -17,7 +17,7 @@ from markupsafe import Markup
 from headway import __version__
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
-from headway.report import communication, findings
+from headway.report import ahead, communication, findings, graph
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
@@ -138,6 +138,8 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "group_meaning": GROUP_MEANING,
         "loss": _loss(ledger),
         "attempts": ledger.attempts[:_MAX_ROWS],
+        "stages": graph.graphs(ledger),
+        "stage_rows": graph.STAGES,
         "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
         "faults": [_fault(ledger, i) for i in range(min(len(ledger.faults), _MAX_ROWS))],
         "saves": findings.saves(ledger)[:_MAX_ROWS],
@@ -147,6 +149,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "archives": findings.archives(ledger),
         "caches": findings.caches(ledger),
         "bypassed": findings.bypassed(ledger)[:_MAX_ROWS],
+        "missed_ahead": ahead.misses(ledger)[:_MAX_ROWS],
         "gave_up": findings.gave_up(ledger)[:_MAX_ROWS],
         "recompiles": findings.recompiles(ledger)[:_MAX_ROWS],
         "communication": communication.summary(ledger),

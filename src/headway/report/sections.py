@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
-from headway.report import communication, findings
+from headway.report import ahead, communication, findings
 from headway.report.screen import plain
 from headway.report.words import (
     GROUP_MEANING,
@@ -155,9 +155,7 @@ def _stages(graph: StageGraph) -> Iterator[Text]:
         yield line.append(f"{duration(row.end - begun):>9}").append(
             f"  {duration(row.end - row.start)}"
         )
-    spared = graph.one_by_one - graph.took
-    text = f"took {duration(graph.took)}, {duration(max(spared, 0))} less than one by one; "
-    yield _fact("* critical path", text + f"no order can be below {duration(graph.bound)}")
+    yield _fact("* critical path", findings.stages_said(graph))
 
 
 def _faults(ledger: Ledger) -> Iterator[Text]:
@@ -208,6 +206,12 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
     yield from gave_up(ledger)
     for text in findings.archives(ledger):
         yield _fact("archive", text)
+    missed = ahead.misses(ledger)
+    for miss in missed[:SHOWN]:
+        yield _fact("compiled ahead", miss.said)
+        yield Text(f"      {ending(miss.where, 60)}", style="dim")
+        yield Text(f"      {one_line(miss.cure, 400)}", style="dim")
+    yield from _more(len(missed))
     yield _fact("recompiles", str(sum(row.times for row in again)))
     for row in again[:SHOWN]:
         yield Text(f"  {row.times} x {ending(row.where, 60)}, {duration(row.ns)} over all ranks")

@@ -1,8 +1,8 @@
 """Compiles a training step on a fast batch while the real data is on its way.
 
-The step runs once, for real, in a thread: forward, backward and whatever else it does. Afterwards
-everything is as it was: parameters, buffers, gradients, optimizers, random numbers; no rank has
-communicated, and no step was counted.
+The step runs once, for real: forward, backward and whatever else it does. Afterwards everything is
+as it was: parameters, buffers, gradients, optimizers, random numbers; and no step was counted. It
+runs in a thread, which never communicates, or in the calling thread of all ranks together.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from headway import sdk
@@ -36,7 +37,8 @@ class CompileAhead:
     step(batch)
 
     `modules` and `optimizers` are all that the step changes. With no optimizer among them the
-    parameters are not copied: then the step must not update them.
+    parameters are not copied: then the step must not update them. With `together` all ranks call
+    `start` at the same point, it returns when the step is done, and the step may communicate.
     """
 
     def __init__(
@@ -45,29 +47,29 @@ class CompileAhead:
         *,
         modules: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer] = (),
+        together: bool = False,
     ) -> None:
         self.step = step
         self.modules = list(modules)
         self.optimizers = list(optimizers)
+        self.together = together
         self.seconds = 0.0
         self.schema: Schema | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        gathering = [module for module in self.modules if _gathers(module)]
-        if gathering:
-            kind = type(gathering[0]).__name__
-            raise UsageError(
-                f"{kind} communicates in every forward pass; it cannot be compiled ahead by a "
-                "thread, as the ranks would meet in another order"
-            )
+        for module in self.modules:
+            _refuse(module, together)
 
     def start(self, batch: Any) -> CompileAhead:
-        """Begin in a thread; without a batch there is nothing to do."""
-        if batch is None:
+        """Begin in a thread, or do it now, together; without a batch there is nothing to do."""
+        if not (_all_have(batch) if self.together else batch is not None):
             return self
         with contextlib.suppress(HeadwayError):  # a batch of an odd kind is compiled all the same
             self.schema = Schema.of(batch)
         device = torch.cuda.current_device() if torch.cuda._initialized else None
+        if self.together:
+            self._run(batch, device)
+            return self
         self._thread = threading.Thread(
             target=self._run, args=(batch, device), name="headway-ahead", daemon=True
         )
@@ -94,9 +96,11 @@ class CompileAhead:
             torch.cuda.set_device(device)
         begun = time.monotonic()
         try:
-            with sdk.span("pt2_compile"), self._nothing_happened():
+            with sdk.span("compile_ahead"), self._nothing_happened():
                 self.step(batch)
         except BaseException as error:
+            if self.together and not isinstance(error, Exception):
+                raise  # an interrupt, meant for the caller
             self._error = error
         self.seconds = time.monotonic() - begun
 
@@ -106,18 +110,43 @@ class CompileAhead:
             stack.enter_context(_uncounted())
             stack.enter_context(_random_numbers())
             for module in self.modules:
-                stack.enter_context(_alone(module))
+                stack.enter_context(_sharded(module) if self.together else _alone(module))
             stack.enter_context(_tensors(self.modules, parameters=bool(self.optimizers)))
             for optimizer in self.optimizers:
                 stack.enter_context(_optimizer(optimizer))
             yield
 
 
-def _gathers(module: nn.Module) -> bool:
-    """Whether its forward pass needs the other ranks."""
-    names = {"FSDPModule", "FullyShardedDataParallel", "DistributedModelParallel"}
-    kinds = {kind.__name__ for part in module.modules() for kind in type(part).__mro__}
-    return bool(kinds & names)
+def _refuse(module: nn.Module, together: bool) -> None:
+    """UsageError for what needs the other ranks in its forward pass, or cannot be put back."""
+    kinds = {kind for part in module.modules() for kind in _kinds(part)}
+    for kind in sorted(kinds & {"FullyShardedDataParallel", "DistributedModelParallel"}):
+        raise UsageError(
+            f"{kind} communicates in every forward pass and keeps more than its parameters; it "
+            "cannot be compiled ahead (fully_shard can, with together=True)"
+        )
+    if "FSDPModule" in kinds and not together:
+        raise UsageError(
+            "fully_shard communicates in every forward pass; it cannot be compiled ahead by a "
+            "thread, as the ranks would meet in another order: call start at the same point of "
+            "all ranks, with together=True"
+        )
+
+
+def _kinds(module: nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
+
+
+def _all_have(batch: Any) -> bool:
+    """Whether no rank is without a batch: it would not come to where the others wait."""
+    if not dist.is_available() or not dist.is_initialized():
+        return batch is not None
+    backends = str(dist.get_backend_config())
+    on_cpu = "cpu:" in backends or "gloo" in backends
+    device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
+    have = torch.tensor([int(batch is not None)], device=device)
+    dist.all_reduce(have, dist.ReduceOp.MIN)
+    return bool(have.item())
 
 
 @contextlib.contextmanager
@@ -163,6 +192,23 @@ def _alone(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _sharded(module: nn.Module) -> Iterator[None]:
+    """FSDP holds its shards before and after; what the step has left gathered is dropped.
+
+    Nothing else is turned off: gradients are reduced as in training, since torch may trace that
+    too (DDP's python_reducer), and every rank takes part.
+    """
+    parts: list[Any] = [part for part in module.modules() if "FSDPModule" in _kinds(part)]
+    for part in parts:
+        part.reshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+
+
+@contextlib.contextmanager
 def _tensors(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None]:
     owned = [p for module in modules for p in module.parameters()]
     changing = [b for module in modules for b in module.buffers()]
@@ -183,15 +229,15 @@ def _tensors(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None
 
 @contextlib.contextmanager
 def _optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    state = copy.deepcopy(dict(optimizer.state))
     keys = list(optimizer.state)
+    state = copy.deepcopy(list(optimizer.state.values()))
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     settings = copy.deepcopy(groups)
     try:
         yield
     finally:
         optimizer.state.clear()
-        for key, value in zip(keys, state.values(), strict=True):
+        for key, value in zip(keys, state, strict=True):
             optimizer.state[key] = value
         for group, held in zip(optimizer.param_groups, settings, strict=True):
             group.update(held)

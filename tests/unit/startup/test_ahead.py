@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -134,3 +135,35 @@ def test_who_communicates_in_forward_is_refused() -> None:
 
     with pytest.raises(UsageError, match="communicates in every forward"):
         CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()])
+    with pytest.raises(UsageError, match="keeps more than its parameters"):
+        CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()], together=True)
+
+    class FSDPModule(Model):
+        pass
+
+    with pytest.raises(UsageError, match="at the same point of all ranks, with together=True"):
+        CompileAhead(lambda given: None, modules=[FSDPModule()])
+
+
+def test_together_it_is_done_when_start_returns() -> None:
+    model, optimizer, step = training()
+    before = copy.deepcopy(model.state_dict())
+    threads: list[Any] = []
+
+    def told(given: Any) -> None:
+        threads.append(threading.current_thread())
+        step(given)
+
+    ahead = CompileAhead(told, modules=[model], optimizers=[optimizer], together=True)
+    assert ahead.start(None).wait().seconds == 0 and not threads
+    ahead.start(batch(40))
+    assert threads == [threading.current_thread()] and not optimizer.state
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_an_interrupt_is_for_who_calls() -> None:
+    def interrupted(given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        CompileAhead(interrupted, modules=[Model()], together=True).start(batch(40))

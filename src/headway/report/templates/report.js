@@ -388,6 +388,27 @@ for (const x of document.querySelectorAll(".groups li")) {
   x.addEventListener("pointerleave", () => mark(picked));
 }
 
+// The stages of a start: one of them with what it needs, and what needs it.
+
+for (const graph of document.querySelectorAll(".graph")) {
+  const stages = [...graph.querySelectorAll("[data-stage]")], lines = [...graph.querySelectorAll("path")];
+  const trace = (stage) => {
+    const near = new Set([stage]);
+    for (const line of lines) {
+      const { since, until } = line.dataset, on = since === stage || until === stage;
+      line.classList.toggle("on", on);
+      if (on) near.add(since).add(until);
+    }
+    for (const x of stages) x.classList.toggle("near", near.has(x.dataset.stage));
+    graph.classList.toggle("tracing", stage !== null);
+  };
+  for (const x of stages) {
+    x.tabIndex = 0;
+    for (const name of ["pointerenter", "focus"]) x.addEventListener(name, () => trace(x.dataset.stage));
+    for (const name of ["pointerleave", "blur"]) x.addEventListener(name, () => trace(null));
+  }
+}
+
 // Light and dark.
 
 const night = matchMedia("(prefers-color-scheme: dark)");

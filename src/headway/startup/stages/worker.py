@@ -7,11 +7,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
 from headway.startup.stages.graph import Stage
+
+LOOK_S = 0.5  # how often it looks whether the rank still lives
 
 
 class Lost(Exception):
@@ -31,7 +35,10 @@ class Worker:
         ours, theirs = context.Pipe()
         self._pipe: Connection = ours
         self._process = context.Process(
-            target=_serve, args=(theirs, ours, stage), name=f"stage-{stage.name}", daemon=True
+            target=_serve,
+            args=(theirs, ours, stage, os.getpid()),
+            name=f"stage-{stage.name}",
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -80,8 +87,9 @@ def _context() -> Any:
     return multiprocessing.get_context("fork")
 
 
-def _serve(pipe: Connection, other: Connection, stage: Stage) -> None:
+def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> None:
     other.close()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
         arguments = pipe.recv()
@@ -98,3 +106,10 @@ def _serve(pipe: Connection, other: Connection, stage: Stage) -> None:
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """A rank that is killed cannot end it."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)

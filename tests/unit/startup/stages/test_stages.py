@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +140,41 @@ def test_processes_are_gone_afterwards() -> None:
             os.kill(pid, 0)
 
 
+def test_a_process_ends_with_its_rank(tmp_path: Path) -> None:
+    def heavy() -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    def killed() -> None:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def rank() -> None:
+        stages = Stages()
+        stages.add(heavy, where="process")
+        stages.add(killed)
+        stages.run()
+
+    process = multiprocessing.get_context("fork").Process(target=rank)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    worker = Path("/proc", (tmp_path / "pid").read_text(), "cmdline")
+    until = time.monotonic() + 20
+    while time.monotonic() < until and _read(worker):
+        time.sleep(0.05)
+    assert not _read(worker)
+
+
+def _read(path: Path) -> bytes:
+    """Nothing if it is not there, or of a process that is dead."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_interrupts_pass_through() -> None:
     stages = Stages()
 
@@ -150,8 +187,10 @@ def test_interrupts_pass_through() -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
-@given(st.integers(2, 9), st.randoms(use_true_random=False))
-def test_random_graphs_run_once_and_in_order(count: int, chance: random.Random) -> None:
+@given(st.integers(2, 9), st.randoms(use_true_random=False), st.booleans())
+def test_random_graphs_run_once_and_in_order(
+    count: int, chance: random.Random, overlap: bool
+) -> None:
     stages = Stages()
     ended: dict[str, float] = {}
     begun: dict[str, float] = {}
@@ -168,6 +207,6 @@ def test_random_graphs_run_once_and_in_order(count: int, chance: random.Random) 
             return name
 
         stages.add(call, name, needs=needs[name], where=chance.choice(("thread", "main")))  # type: ignore[arg-type]
-    assert dict(stages.run()) == {name: name for name in needs}
+    assert dict(stages.run(overlap=overlap)) == {name: name for name in needs}
     for name, before in needs.items():
         assert all(ended[other] <= begun[name] for other in before)
