@@ -137,6 +137,8 @@ def stages(args: argparse.Namespace) -> startup.Stages:
 
     @stages.stage(where="main")  # the step looks up in the tables of all ranks
     def pt2_compile(train_module_creation: Trainer) -> None:
+        if not args.overlap:
+            return  # the first batch will
         trainer = train_module_creation
         sample = click_batch(args.seed, 0, args.batch, args.rows)
         ahead = startup.CompileAhead(
@@ -198,6 +200,6 @@ if __name__ == "__main__":
     flags = arguments()
     flags.add_argument("--data-service", type=int, help="port of a running one; else our own")
     flags.add_argument(
-        "--overlap", action=argparse.BooleanOptionalAction, default=True, help="stages side by side"
+        "--overlap", action=argparse.BooleanOptionalAction, default=True, help="start side by side"
     )
     train(flags.parse_args())

@@ -8,6 +8,8 @@ HeadwayError            one sentence on stderr, no traceback; exit code 70
     RunExists           the name is taken by another run
     TargetUnwritable    the run folder cannot be made or written
     MissingExtra        a package is needed that is not installed
+  SaveFailed            a checkpoint could not be written or committed
+  CheckpointDamaged     a checkpoint is not what its manifest says
 """
 
 from __future__ import annotations
@@ -47,3 +49,11 @@ class TargetUnwritable(UsageError):
 
 class MissingExtra(UsageError):
     """A package is needed that is not installed."""
+
+
+class SaveFailed(HeadwayError):
+    """A checkpoint could not be written or committed."""
+
+
+class CheckpointDamaged(HeadwayError):
+    """A checkpoint is not what its manifest says."""

@@ -258,6 +258,24 @@ def compile_rows() -> Iterator[str]:
                 yield f"| {model} | {row} | " + " | ".join(shares) + " |"
 
 
+def start_rows() -> Iterator[str]:
+    for name in ("start", "start_h200"):
+        path = RESULTS / f"{name}.json"
+        for row in json.loads(path.read_text())["rows"] if path.exists() else ():
+            serial, side = row["one by one"], row["side by side"]
+            yield (
+                f"| {row['ranks']} | {row['warmup_s']:g} s | {row['cache']} "
+                f"| {serial['time_to_start_s']:.1f} s | {side['time_to_start_s']:.1f} s "
+                f"| {side['stages_s']:.2f} s | {side['bound_s']:.2f} s "
+                f"| {side['after_first_batch_s']:.2f} s |"
+            )
+    for row in json.loads((RESULTS / "shard_metadata.json").read_text())["rows"]:
+        yield (
+            f"| {row['tables']:,} | {row['ranks']} | {row['gathered_ms']:,.0f} ms "
+            f"| {row['planned_ms']:.1f} ms | {row['times_faster']:.0f} |"
+        )
+
+
 def gpu_rows() -> Iterator[str]:
     columns = json.loads((RESULTS / "gpu_run_ahead.json").read_text())["rows"]
     for key in columns[0]:
@@ -267,7 +285,7 @@ def gpu_rows() -> Iterator[str]:
 
 def test_the_benchmark_figures_are_those_that_were_measured() -> None:
     told = page("benchmarks.md").splitlines()
-    rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *gpu_rows())
+    rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *start_rows(), *gpu_rows())
     missing = [row for row in rows if row not in told]
     assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
     cost = json.loads((RESULTS / "recorder.json").read_text())

@@ -1,7 +1,8 @@
 """Nothing of a dead attempt lives on: every process below the launcher, and what it left shared.
 
 The launcher adopts what its job orphans (it is a subreaper), so that even a daemon with a session
-of its own is found below it.
+of its own is found below it. Checkpoint writers stay: they hold what the dead have saved, for those
+who come next, and are dismissed when nobody will.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headway.launch import tree
 
 PR_SET_CHILD_SUBREAPER = 36
 SHARED = Path("/dev/shm")
+LASTING = b"headway.checkpoint.writer"
 NAMED_BY_PID = re.compile(
     r"torch_(\d+)_|__KMP_REGISTERED_LIB_(\d+)_|sem\.loky-(\d+)-|mp-(\d+)-|pym-(\d+)-"
 )
@@ -67,9 +69,31 @@ def clear(spare: Iterable[int] = (), *, grace_s: float, limit_s: float = 60.0) -
         time.sleep(0.002)
 
 
+def dismiss(limit_s: float) -> bool:
+    """Checkpoint writers write what they have and go; whether any did, and was waited for."""
+    writers = lasting(tree.processes())
+    for pid in writers:
+        _send(pid, signal.SIGTERM)
+    until = time.monotonic() + limit_s
+    while tree.alive(writers) and time.monotonic() < until:
+        collect((), tree.processes())
+        time.sleep(0.01)
+    return bool(writers)
+
+
+def lasting(seen: Mapping[int, tree.Seen]) -> set[int]:
+    """The checkpoint writers below this process."""
+    found = set()
+    for pid in tree.below(os.getpid(), dict(seen)):
+        with contextlib.suppress(OSError):
+            if LASTING in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found
+
+
 def _mine(spare: Iterable[int]) -> set[int]:
     seen = tree.processes()
-    kept = set(spare)
+    kept = {*spare, *lasting(seen)}
     for pid in list(kept):
         kept |= tree.below(pid, seen)
     return tree.below(os.getpid(), seen) - kept

@@ -26,6 +26,7 @@ from headway.launch.warm import Warm
 from headway.launch.watch import Watch
 
 STRAY_GRACE_S = 5.0
+WRITERS_S = 600.0  # for checkpoints that are still to be written
 SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
 
 
@@ -169,6 +170,7 @@ class Supervisor:
 
     def leave(self) -> None:
         """Nothing more is to come from this node."""
+        reap.dismiss(WRITERS_S)
         if self.companion:
             self.companion.close()
         if self.warm is not None:

@@ -1,0 +1,183 @@
+"""The place in the data up to which training has come, to be saved with the weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headway.checkpoint.data.batches import GlobalBatches
+from headway.checkpoint.data.ranks import ranks
+from headway.checkpoint.data.readers import Counted, Place, Reader, Samples, Stateful
+from headway.errors import UsageError
+
+VERSION = 1
+WORDS = {
+    "version": "the version of the position",
+    "kind": "how the data is read",
+    "length": "the number of samples",
+    "name": "the name of the dataset",
+    "order": "how torch shuffles (a checksum)",
+    "rank": "the rank",
+    "world": "the number of ranks",
+    "batch_size": "the batch size",
+    "workers": "the number of workers",
+}
+
+
+class Position:
+    """The batches of `source`, and the place of the last one that was trained on.
+
+    A batch has been trained on when
+
+    - `optimizer`, if given, has stepped after it was handed out (accumulated batches wait for it);
+    - else `trained()` was called, or the next batch is asked for, whichever comes first;
+    - with `ahead`, where somebody reads ahead of training, only by `trained()`, oldest first.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        *,
+        optimizer: Any = None,
+        ahead: bool = False,
+        sampler: GlobalBatches | None = None,
+        name: str = "",
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        """`name` tells the dataset from others; `sampler`, if the source does not show its own."""
+        if ahead and optimizer is not None:
+            raise UsageError(
+                "a step of the optimizer cannot say which of the batches that were read ahead it "
+                "trained on: leave optimizer out and call trained()"
+            )
+        self.source = source
+        self._reader = _reader(source, sampler, *ranks(rank, world))
+        self._data = {"length": _length(source, sampler), "name": name}
+        self._trained = self._handed = Place()
+        self._pending: deque[tuple[Place, bool]] = deque()  # and whether it ends an epoch
+        self._lock = threading.Lock()  # who reads ahead may do so in a thread
+        self._ahead, self._stepped, self._told = ahead, optimizer is not None, False
+        self._passes = 0
+        if optimizer is not None:
+            optimizer.register_step_post_hook(lambda *_: self._mark_all())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that training is in; after its last batch, the next."""
+        return self._trained.epoch
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the epoch; after a break, from the next batch on."""
+        if self._ahead:
+            with self._lock:  # what was read ahead and not trained on is read again
+                self._pending.clear()
+                self._handed = self._trained
+        self._passes += 1
+        return self._read(self._passes)
+
+    def trained(self, batches: int = 1) -> None:
+        """The batch in hand was trained on; of those read ahead, the `batches` oldest."""
+        self._told = True
+        if not self._ahead:
+            self._mark_all()
+            return
+        with self._lock:
+            waiting = sum(not end for _, end in self._pending)
+            if batches > waiting:
+                raise UsageError(f"{batches} batches trained on, but only {waiting} were read")
+            for _ in range(batches):
+                self._trained, _ = self._pending.popleft()
+                self._pass_end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Small, and JSON unless the source's own state is not."""
+        if self._pending and not (self._ahead or self._stepped or self._told):
+            raise UsageError(
+                "a batch is in hand, and nothing says whether it was trained on: call trained() "
+                "after each optimizer step, or give Position the optimizer"
+            )
+        place = self._trained
+        state = {"version": VERSION, "kind": self._reader.kind, "epoch": place.epoch}
+        state |= {"done": place.done, **self._data, **self._reader.same(place)}
+        return state if place.inner is None else {**state, "inner": place.inner}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; data, order or ranks that do not fit are refused."""
+        mine: dict[str, Any] = {"version": VERSION, "kind": self._reader.kind, **self._data}
+        _refuse(state, mine)
+        place = Place(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
+        _refuse(state, self._reader.same(place))
+        with self._lock:
+            self._pending.clear()
+            self._trained = self._handed = place
+            self._passes += 1
+
+    def _read(self, number: int) -> Iterator[Any]:
+        start = self._handed
+        for batch, place in self._reader.batches(start):
+            self._hand(number, place, end=False)
+            yield batch
+            if number == self._passes and not (self._ahead or self._stepped):
+                self._mark_all()
+        self._hand(number, self._reader.end(start), end=True)
+
+    def _hand(self, number: int, place: Place, *, end: bool) -> None:
+        if number != self._passes:
+            raise UsageError("this pass over the data is over: the position was moved since")
+        with self._lock:
+            self._handed = place
+            self._pending.append((place, end))
+            self._pass_end()
+
+    def _pass_end(self) -> None:
+        """Nothing is left of an epoch whose last batch was trained on."""
+        if self._pending and self._pending[0][1]:
+            self._trained, _ = self._pending.popleft()
+
+    def _mark_all(self) -> None:
+        with self._lock:
+            if self._pending:
+                self._trained, _ = self._pending[-1]
+                self._pending.clear()
+
+
+def _reader(source: Any, sampler: GlobalBatches | None, rank: int, world: int) -> Reader:
+    sampler = sampler or _sampler(source)
+    if sampler is not None:
+        return Samples(source, sampler)
+    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+        return Stateful(source, rank, world)
+    return Counted(source, world)
+
+
+def _sampler(source: Any) -> GlobalBatches | None:
+    found = getattr(source, "batch_sampler", None)
+    return found if isinstance(found, GlobalBatches) else None
+
+
+def _length(source: Any, sampler: GlobalBatches | None) -> int | None:
+    """Samples of the dataset, where that can be told."""
+    sampler = sampler or _sampler(source)
+    if sampler is not None:
+        return sampler.length
+    try:
+        return len(source.dataset)
+    except (AttributeError, TypeError, NotImplementedError):
+        return None
+
+
+def _refuse(state: dict[str, Any], mine: dict[str, Any]) -> None:
+    for name, value in mine.items():
+        if name not in state:
+            raise UsageError(f"this is no position of the data: it has no {name!r}")
+        if state[name] != value:
+            raise UsageError(
+                f"the position does not fit this data: {WORDS.get(name, name)} was "
+                f"{state[name]!r} and is {value!r} now"
+            )

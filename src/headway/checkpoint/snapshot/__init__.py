@@ -1,0 +1,1 @@
+"""A moment of the training as an image in memory, taken while the training goes on."""

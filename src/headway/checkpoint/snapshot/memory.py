@@ -1,0 +1,56 @@
+"""Memory that another process owns: the images are in it, and stay when this process dies."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LARGE = 1 << 20  # bytes: from there on a tensor begins at a page
+PAGE, LINE = 4096, 64
+MADV_POPULATE_WRITE = 23  # since Linux 5.14; what is in the pages stays
+PIECE = 64 << 20  # bytes that are populated by one call
+
+
+class Memory:
+    """One image's bytes, and tensors in them."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.size = size
+        self._map = mmap.mmap(descriptor, size)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where it begins in this process."""
+        return self._bytes.data_ptr()
+
+    def tensor(self, offset: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+        """The one at that place; nothing is copied."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        return self._bytes[offset : offset + nbytes].view(dtype).view(list(shape))
+
+    def populate(self) -> None:
+        """Have all its pages, so that the first copy is as fast as the others; lets others run."""
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        for offset in range(0, self.size, PIECE):
+            address = ctypes.c_void_p(self.address + offset)
+            length = ctypes.c_size_t(min(PIECE, self.size - offset))
+            if madvise(address, length, MADV_POPULATE_WRITE):
+                return  # an older kernel: the first copy does it
+
+
+def place(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
+    """Where each tensor goes, and the size of it all."""
+    offsets, end = [], 0
+    for tensor in tensors:
+        nbytes = tensor.numel() * tensor.dtype.itemsize
+        step = PAGE if nbytes >= LARGE else LINE
+        offset = -(-end // step) * step
+        offsets.append(offset)
+        end = offset + nbytes
+    return offsets, max(PAGE, -(-end // PAGE) * PAGE)

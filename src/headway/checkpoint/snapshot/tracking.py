@@ -1,0 +1,118 @@
+"""Which rows of which tables a step changes: asked of the gradients, right before the step.
+
+Only what is known for sure is tracked: a table whose gradient is sparse, under an optimizer that
+touches no other row of it. Everything else is copied as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+
+from headway.checkpoint.snapshot.rows import Rows
+
+
+class Tracker:
+    """The tables of some optimizers."""
+
+    def __init__(self, optimizers: Iterable[Optimizer], images: int) -> None:
+        self.images = images
+        self.tables: dict[Tensor, Rows] = {}
+        self.torn = False  # a table was changed past its optimizer while an image was made of it
+        self._owners: dict[Tensor, Optimizer] = {}  # of parameters with sparse gradients only
+        self._dense: set[Tensor] = set()
+        self._versions: dict[Tensor, int] = {}
+        self._hooks = []
+        for optimizer in optimizers:
+            if _by_rows(optimizer):
+                self._hooks += [
+                    optimizer.register_step_pre_hook(self._before),
+                    optimizer.register_step_post_hook(self._after),
+                ]
+
+    def close(self) -> None:
+        """Nothing is tracked any more."""
+        for hook in self._hooks:
+            hook.remove()
+        self.tables.clear()
+
+    def find(self, live: dict[int, Tensor]) -> dict[int, Rows]:
+        """The tracked ones among the tensors of a state, by their number in it.
+
+        A tensor is known by its memory, as a state_dict gives others than the parameters.
+        """
+        places = {_place(tensor): number for number, tensor in live.items()}
+        found: dict[int, Rows] = {}
+        for table, owner in self._owners.items():
+            parts = [table, *_kept_by_row(owner, table)]
+            numbers = [places.get(_place(part)) for part in parts]
+            if None in numbers:  # not all of it is saved
+                continue
+            rows = self.tables.get(table)
+            if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
+                rows = self.tables[table] = Rows([part.detach() for part in parts], self.images)
+                self._versions[table] = table._version
+            elif table._version != self._versions[table]:
+                self._changed_past(table, rows)
+            found.update({number: rows for number in numbers if number is not None})
+        return found
+
+    def _before(self, optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                grad = parameter.grad
+                if grad is None:
+                    continue
+                if not grad.is_sparse or parameter.device.type != "cpu":
+                    self._lost(parameter)
+                elif parameter not in self._dense:
+                    self._will_change(parameter, optimizer, grad._indices()[0])
+
+    def _will_change(self, table: Tensor, optimizer: Optimizer, ids: Tensor) -> None:
+        self._owners.setdefault(table, optimizer)
+        rows = self.tables.get(table)
+        if rows is not None:
+            if table._version != self._versions[table]:
+                self._changed_past(table, rows)
+            rows.before(ids)
+            rows.changed(ids)
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        for table in self.tables:
+            self._versions[table] = table._version
+
+    def _lost(self, parameter: Tensor) -> None:
+        """From now on any row of it may change."""
+        if parameter in self._dense:
+            return
+        self._dense.add(parameter)
+        self._owners.pop(parameter, None)
+        rows = self.tables.pop(parameter, None)
+        if rows is not None:
+            rows.finish()
+
+    def _changed_past(self, table: Tensor, rows: Rows) -> None:
+        self.torn = rows.give_up() or self.torn
+        rows.all_changed()
+        self._versions[table] = table._version
+
+
+def _by_rows(optimizer: Optimizer) -> bool:
+    """Whether, of a table with a sparse gradient, it changes the rows of that gradient only."""
+    if type(optimizer) is SGD:
+        return not any(group["momentum"] for group in optimizer.param_groups)
+    return type(optimizer) in (Adagrad, SparseAdam)
+
+
+def _kept_by_row(optimizer: Optimizer, table: Tensor) -> list[Tensor]:
+    state = optimizer.state.get(table, {})
+    kept = [state[name] for name in sorted(state) if isinstance(state[name], Tensor)]
+    return [tensor for tensor in kept if tensor.dim() and len(tensor) == len(table)]
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()

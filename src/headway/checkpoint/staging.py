@@ -1,0 +1,132 @@
+"""A rank's images and the writer that owns them; if the writer is lost, there is a new one."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from headway.checkpoint.plan import Plan
+from headway.checkpoint.snapshot.device import register
+from headway.checkpoint.snapshot.memory import Memory, place
+from headway.checkpoint.store import dcp
+from headway.checkpoint.writer.client import Client, WriterTaken
+
+IMAGES = 2  # one is written while the other is filled
+LOOK_S = 0.002
+
+
+class Staging:
+    """Room for this rank's share of a state, twice."""
+
+    def __init__(self, name: str, linger_s: float) -> None:
+        self.name, self.linger_s = name, linger_s
+        self.views: list[list[Tensor]] = []  # of each image
+        self._plan: Plan | None = None
+        self._lock = threading.Lock()  # two threads talk
+        self._last = -1  # the image that was filled last
+        self._heard = -1  # the number of the last outcome
+        self._client = self._connect()
+        self.found = self._client.found
+        self._heard = self.found["outcomes"][-1]["number"] if self.found["outcomes"] else -1
+
+    def _connect(self) -> Client:
+        try:
+            return Client(self.name, self.linger_s)
+        except WriterTaken:  # another job with the same store
+            return Client(f"{self.name}-{os.getpid()}", self.linger_s)
+
+    def descriptors(self) -> list[int]:
+        """Of the images that were there when this process came; the caller closes them."""
+        return self._client.images()
+
+    def reserve(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
+        """Memory for what the plan says, and a note of what lies where."""
+        offsets, size = place(tensors)
+        with self._lock:
+            self._client.reserve(IMAGES, size)
+            handles = self._client.images()
+        memories = [Memory(handle, size) for handle in handles]
+        for handle in handles:
+            os.close(handle)
+        self.views = [
+            [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
+            for m in memories
+        ]
+        self._plan = plan
+        self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
+        pinned = any(tensor.is_cuda for tensor in tensors)
+        threading.Thread(target=_prepare, args=(memories, pinned), daemon=True).start()
+
+    def revive(self, tensors: Sequence[Tensor]) -> None:
+        """The writer was killed: another one, with empty images."""
+        with self._lock:
+            self._client.close()
+            self._client = self._connect()
+            self._heard = -1
+        if self._plan is not None:
+            self.reserve(self._plan, tensors)
+
+    def free_image(self) -> int:
+        """One that is not being written, the older one first; waits for it."""
+        while True:
+            busy = set(self.status()["busy"])
+            free = [image for image in range(IMAGES) if image not in busy]
+            if free:
+                self._last = next((image for image in free if image != self._last), free[0])
+                return self._last
+            time.sleep(LOOK_S)
+
+    def tell(self, op: str, **message: Any) -> None:
+        """Something that needs no answer."""
+        with self._lock:
+            self._client.tell(op, **message)
+
+    def status(self) -> dict[str, Any]:
+        """What the writer is at."""
+        with self._lock:
+            return self._client.status()
+
+    def new_outcomes(self, status: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those that nobody has heard of yet."""
+        fresh = [one for one in status["outcomes"] if one["number"] > self._heard]
+        if fresh:
+            self._heard = fresh[-1]["number"]
+        return fresh
+
+    def end(self) -> dict[str, Any]:
+        """Once everything is written, the writer goes."""
+        with self._lock:
+            status = self._client.end()
+            self._client.close()
+        return status
+
+
+def _layout(plan: Plan, tensors: Sequence[Tensor], offsets: Sequence[int]) -> dict[str, Any]:
+    """What the writer needs to write the images without this process."""
+    return {
+        "tensors": [
+            [dcp.item_name(item.index), text(dcp.record(t.dtype, t.shape)), at, t.nbytes]
+            for item, t, at in zip(plan.tensors, tensors, offsets, strict=True)
+        ],
+        "values": [dcp.item_name(item.index) for item in plan.values],
+        "metadata": text(plan.metadata),
+    }
+
+
+def _prepare(memories: Sequence[Memory], pinned: bool) -> None:
+    """What the first copies into new memory would wait for."""
+    for memory in memories:
+        memory.populate()
+        if pinned:
+            register(memory.address, memory.size)
+
+
+def text(content: bytes) -> str:
+    """For a message."""
+    return base64.b64encode(content).decode()

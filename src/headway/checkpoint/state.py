@@ -1,0 +1,173 @@
+"""What is saved: the parts a user names, as one flat dictionary of tensors and values.
+
+    {"model": model, "optimizer": optimizer, "data": position, "epoch": lambda: epoch}
+
+A part is a module, an optimizer, anything with `state_dict` and `load_state_dict`, a tensor, a
+function that gives a value (saved, and handed back by `restore`), or a plain value. DCP's flat
+names forget which keys are numbers and drop what is empty: a skeleton of the whole, in which each
+thing is but a name, is saved with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.optim import Optimizer
+
+from headway.errors import UsageError
+
+SKELETON = "headway"  # among the parts
+
+
+class Name(str):
+    """In the place of something that is saved: what it is called."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """The form of a state without what is in it, or one that is small and saved as it is."""
+
+    bare: Any
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a checkpoint is read into, by its flat names; `live` is the training's own memory."""
+
+    flat: dict[str, Any]
+    live: set[str]
+
+
+class Parts:
+    """The parts of one training's state."""
+
+    def __init__(self, parts: Mapping[str, Any], own: Mapping[str, Any], rank: int) -> None:
+        odd = [name for name in (*parts, *own) if name == SKELETON or "@" in name]
+        if odd:
+            raise UsageError(f"a part of the state cannot be called {odd[0]!r}")
+        self.parts = {name: _unwrapped(part) for name, part in parts.items()}
+        self.own = {f"{name}@{rank}": part for name, part in own.items()}
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those among the parts."""
+        return [part for part in self.parts.values() if isinstance(part, Optimizer)]
+
+    def collect(self) -> dict[str, Any]:
+        """All of it now; tensors are the live ones."""
+        state = {name: _collected(part) for name, part in self.parts.items()}
+        own = {name: Skeleton(_collected(part)) for name, part in self.own.items()}
+        flat, _ = flatten_state_dict(state)
+        return {**state, **own, SKELETON: Skeleton(_bare(state, (), flat))}
+
+    def targets(self, metadata: Metadata) -> Targets:
+        """For each thing that was saved, what it is read into; None for a value."""
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(self.collect())
+        found: dict[str, Any] = {}
+        live: set[str] = set()
+        for key, kept in metadata.state_dict_metadata.items():
+            if "@" in key and key not in self.own:  # of another rank
+                continue
+            known = planner.state_dict.get(key)
+            if isinstance(kept, TensorStorageMetadata):
+                if isinstance(known, Tensor):
+                    live.add(key)
+                else:
+                    known = self._made_like(metadata.planner_data.get(key, ()), kept)
+            found[key] = known
+        return Targets(found, live)
+
+    def give_back(self, targets: Targets, metadata: Metadata) -> dict[str, Any]:
+        """Every part gets what was saved of it; returns the parts that are plain values."""
+        values: dict[str, Any] = {}
+        for name, part in self.own.items():
+            if isinstance(kept := targets.flat.get(name), Skeleton):
+                part.load_state_dict(kept.bare)
+        for name, saved in _nested(targets.flat, metadata).items():
+            part = self.parts.get(name)
+            if isinstance(part, nn.Module):
+                rest = {k: value for k, value in saved.items() if f"{name}.{k}" not in targets.live}
+                if rest:
+                    part.load_state_dict(rest, strict=False)
+            elif part is not None and hasattr(part, "load_state_dict"):
+                part.load_state_dict(saved)
+            elif not isinstance(part, Tensor):
+                values[name] = saved
+        return values
+
+    def _made_like(self, path: tuple[Any, ...], kept: TensorStorageMetadata) -> Tensor:
+        """A tensor that is not there yet, as an optimizer's before its first step.
+
+        What is kept of a parameter is cut into the same shards as the parameter.
+        """
+        part = self.parts.get(path[0]) if len(path) == 4 and path[1] == "state" else None
+        like = _parameter(part, path[2]) if isinstance(part, Optimizer) else None
+        if like is not None and like.shape == kept.size:
+            return torch.empty_like(like, dtype=kept.properties.dtype, requires_grad=False)
+        return torch.empty(kept.size, dtype=kept.properties.dtype)
+
+
+def _unwrapped(part: Any) -> Any:
+    while isinstance(part, nn.Module):
+        inner = getattr(part, "_orig_mod", None)
+        if isinstance(part, nn.parallel.DistributedDataParallel):
+            inner = part.module
+        if inner is None:
+            return part
+        part = inner
+    return part
+
+
+def _collected(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.detach()
+    if hasattr(part, "state_dict"):
+        return part.state_dict()
+    return part() if callable(part) else part
+
+
+def _parameter(optimizer: Optimizer, number: Any) -> Tensor | None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    known = str(number).isdecimal() and int(number) < len(parameters)
+    return parameters[int(number)] if known else None
+
+
+def _bare(value: Any, path: tuple[str, ...], flat: Mapping[str, Any]) -> Any:
+    name = ".".join(path)
+    if name in flat:
+        return Name(name)
+    if isinstance(value, Mapping):
+        return {key: _bare(one, (*path, str(key)), flat) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        found = [_bare(one, (*path, str(at)), flat) for at, one in enumerate(value)]
+        return tuple(found) if isinstance(value, tuple) else found
+    return value
+
+
+def _nested(flat: Mapping[str, Any], metadata: Metadata) -> dict[str, Any]:
+    """As it was collected; a checkpoint that others have made is as DCP has it."""
+    skeleton = flat.get(SKELETON)
+    if not isinstance(skeleton, Skeleton):
+        return dict(unflatten_state_dict(dict(flat), metadata.planner_data))
+    found: dict[str, Any] = _filled(skeleton.bare, flat)
+    return found
+
+
+def _filled(bare: Any, flat: Mapping[str, Any]) -> Any:
+    if isinstance(bare, Name):
+        return flat[bare]
+    if isinstance(bare, dict):
+        return {key: _filled(one, flat) for key, one in bare.items()}
+    if isinstance(bare, (list, tuple)):
+        return type(bare)(_filled(one, flat) for one in bare)
+    return bare

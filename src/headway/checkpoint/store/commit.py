@@ -1,0 +1,205 @@
+"""From drafts to checkpoints: all parts or none, and never in the place of one that is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from headway.checkpoint.store import disk, names, owners
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store.manifest import METADATA, File, Manifest, Part, Unreadable
+from headway.checkpoint.store.place import Folder, Place, failing, place
+from headway.checkpoint.store.read import Checkpoint, Store
+from headway.errors import SaveFailed, UsageError
+
+Describe = Callable[[Sequence[Part]], bytes]  # the content of .metadata
+
+
+class Draft:
+    """A save on its way. Everybody who writes a part of it holds it open."""
+
+    def __init__(self, store: str | os.PathLike[str], step: int, save_id: str, world: int) -> None:
+        if world < 1:
+            raise UsageError(f"a checkpoint has at least one rank, not {world}")
+        self.step, self.save_id, self.world = step, save_id, world
+        self.place: Place = place(store)
+        named = names.draft if self.place.renames else names.remote_step
+        self.name = named(step, save_id)
+        self._lock: int | None = None
+
+    @property
+    def failure(self) -> str:
+        """How a sentence begins that says why it did not become a checkpoint."""
+        return f"the checkpoint of step {self.step} cannot be saved to {self.place.url}"
+
+    @property
+    def folder(self) -> str:
+        """Where parts are written to."""
+        return self.place.path(self.name)
+
+    def __enter__(self) -> Draft:
+        """Make the folder and say that it is in use."""
+        with failing(self.failure):
+            self.place.make()
+            if self.place.renames:
+                self._hold()
+            else:
+                self.place.write(f"{self.name}/{owners.name()}", owners.describe())
+        return self
+
+    def _hold(self) -> None:
+        """A sweep may take the folder away before it is held: then it is made again."""
+        while self._lock is None:
+            self.place.make(self.name)
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._lock = disk.lock(f"{self.folder}/{names.LOCK}", shared=True)
+                except disk.NoLocks:
+                    return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """It is no longer in use here; what was not committed is swept."""
+        if self._lock is not None:
+            disk.close(self._lock)
+            self._lock = None
+        elif not self.place.renames:
+            self.place.delete(f"{self.name}/{owners.name()}")
+
+    def parts(self) -> list[Part]:
+        """Those that are done, by rank; what cannot be read is not done."""
+        found = []
+        there = set(self.place.names(self.name))
+        for rank in range(self.world):
+            name = manifests.part_name(rank)
+            if name not in there:
+                continue
+            with contextlib.suppress(Unreadable):
+                found.append(manifests.part_from_bytes(self.place.read(f"{self.name}/{name}")))
+        return found
+
+
+def commit(
+    draft: Draft,
+    metadata: Describe,
+    *,
+    kind: str = "full",
+    parent: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Checkpoint:
+    """Make a checkpoint of a draft that all ranks have written; it is there once this returns."""
+    if kind not in manifests.KINDS or (kind == "delta") != (parent is not None):
+        raise UsageError(f"a checkpoint is full, or a delta with a parent, not {kind} of {parent}")
+    told = _plain(extra or {})
+    with failing(draft.failure):
+        parts = _checked_parts(draft)
+        described = _write_metadata(draft, metadata(parts))
+        with draft.place.locked():
+            one = Manifest(
+                step=draft.step,
+                save_id=draft.save_id,
+                world=draft.world,
+                made=clock(),
+                sequence=_next_sequence(draft.place),
+                kind=kind,
+                parent=parent,
+                files=(described, *(part.file for part in parts)),
+                extra=told,
+            )
+            name = _publish(draft, one)
+            draft.place.write(names.LATEST, f"{name}\n".encode())
+            _tidy(draft.place, name)
+    return Checkpoint(name, draft.place.path(name), one)
+
+
+def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(extra)))
+        return found
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"`extra` has to be something that JSON can hold: {error}") from None
+
+
+def _checked_parts(draft: Draft) -> list[Part]:
+    """The parts of all ranks, with their files as large as they say."""
+    parts = draft.parts()
+    missing = sorted(set(range(draft.world)) - {part.rank for part in parts})
+    if missing:
+        who = ", ".join(map(str, missing))
+        raise SaveFailed(f"{draft.failure}: no part is there of rank {who}")
+    for part in parts:
+        try:
+            size = draft.place.size(f"{draft.name}/{part.file.name}")
+        except FileNotFoundError:
+            size = -1
+        if size != part.file.size:
+            there = f"{max(size, 0)} bytes instead of {part.file.size}"
+            raise SaveFailed(f"{draft.failure}: the file of rank {part.rank} has {there}")
+    return parts
+
+
+def _write_metadata(draft: Draft, content: bytes) -> File:
+    draft.place.write(f"{draft.name}/{METADATA}", content)
+    digest = hashlib.sha256(content).hexdigest()
+    return File(name=METADATA, size=len(content), crc32=zlib.crc32(content), sha256=digest)
+
+
+def _next_sequence(where: Place) -> int:
+    good, _ = Store(where.url).listed()
+    return max((one.manifest.sequence for one in good), default=0) + 1
+
+
+def _publish(draft: Draft, one: Manifest) -> str:
+    """The instant from which it is there."""
+    draft.place.write(f"{draft.name}/{manifests.NAME}", manifests.to_bytes(one))
+    if not isinstance(draft.place, Folder):
+        return draft.name
+    name = names.step(draft.step)
+    _make_way(draft.place, name)
+    draft.place.rename(draft.name, name)
+    return name
+
+
+def _make_way(where: Folder, name: str) -> None:
+    """Put a checkpoint of the same step aside; until the new one has its name, it still counts."""
+    if name not in where.names():
+        return
+    if manifests.NAME not in where.names(name):
+        raise SaveFailed(
+            f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere"
+        )
+    try:
+        old = manifests.from_bytes(where.read(f"{name}/{manifests.NAME}")).save_id
+    except Unreadable:
+        old = secrets.token_hex(8)
+    where.rename(name, names.aside(int(name.removeprefix("step-")), old))
+
+
+def _tidy(where: Place, name: str) -> None:
+    """Take away what only a draft needs; what is left of it does no harm and is swept."""
+    with contextlib.suppress(OSError):
+        for left in where.names(name):
+            if leftover(left):
+                where.delete(f"{name}/{left}")
+
+
+def leftover(name: str) -> bool:
+    """Whether a file belongs to a draft, and not to a checkpoint."""
+    return (
+        name == names.LOCK
+        or name.startswith((names.OWNER, "part-"))
+        or names.NEW.fullmatch(name) is not None
+    )

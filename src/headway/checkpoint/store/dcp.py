@@ -1,0 +1,311 @@
+"""Between a store and torch: DCP's own planners, metadata and loading. This file imports torch."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import mmap
+import os
+import pickle
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.filesystem import (
+    CURRENT_DCP_VERSION,
+    FileSystemReader,
+    _StorageInfo,
+)
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItemType,
+)
+from torch.futures import Future
+
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store.manifest import Item, Part, Unreadable
+from headway.checkpoint.store.part import BytesItem, TensorItem
+from headway.errors import CheckpointDamaged, SaveFailed, UsageError
+
+THREADS = 4  # that read at once
+
+
+# Saving
+
+
+def record(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """The `data.pkl` of a tensor in row-major order, as `torch.save` makes it, without its data.
+
+    The tensor refers to its data as to an object elsewhere, which this stands in for.
+    """
+    count = 1
+    stride: list[int] = []
+    for size in reversed(shape):
+        stride.insert(0, count)
+        count *= max(size, 1)
+    elements = 0 if 0 in shape else count
+    here: tuple[Any, ...] = (tuple(shape), tuple(stride), False, OrderedDict())
+    storage: tuple[Any, ...]
+    rebuild: Any
+    if dtype in torch.storage._new_dtypes():
+        rebuild, here = torch._utils._rebuild_tensor_v3, (*here, dtype)
+        storage = (torch.storage.UntypedStorage, "0", "cpu", elements * dtype.itemsize)
+    else:
+        rebuild = torch._utils._rebuild_tensor_v2
+        known = torch.storage._dtype_to_storage_type_map()
+        if dtype not in known or str(dtype).startswith("torch.q"):
+            raise UsageError(f"tensors of type {dtype} cannot be saved by their bytes")
+        storage = (getattr(torch, known[dtype]), "0", "cpu", elements)
+    stand_in = _StandIn()
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
+            return ("storage", *storage) if obj is stand_in else None
+
+    out = io.BytesIO()
+    Pickler(out, protocol=2).dump(_Rebuilt(rebuild, (stand_in, 0, *here)))
+    return out.getvalue()
+
+
+class _StandIn:
+    pass
+
+
+class _Rebuilt:
+    def __init__(self, rebuild: Any, args: tuple[Any, ...]) -> None:
+        self._how = rebuild, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._how
+
+
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU in row-major order; the tensor lives as long as they do."""
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError("only a contiguous tensor on the CPU has its bytes in order")
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    size = tensor.numel() * tensor.element_size()
+    content = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    content.tensor = tensor  # type: ignore[attr-defined]
+    return memoryview(content).cast("B")
+
+
+def items(plan: SavePlan, planner: SavePlanner) -> list[TensorItem | BytesItem]:
+    """What a rank has to write, in the order of its plan; tensors are copied only if they must."""
+    found: list[TensorItem | BytesItem] = []
+    for one in plan.items:
+        name = item_name(one.index)
+        data: Any = planner.resolve_data(one)
+        if one.type == WriteItemType.BYTE_IO:
+            found.append(BytesItem(name, data.getvalue()))
+            continue
+        tensor = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        found.append(TensorItem(name, record(tensor.dtype, tensor.shape), raw(tensor)))
+    return found
+
+
+def item_name(index: MetadataIndex) -> str:
+    """What an item is called where something is said of it."""
+    if index.offset is None or not any(index.offset):
+        return index.fqn
+    return f"{index.fqn}[{', '.join(map(str, index.offset))}]"
+
+
+def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = "") -> bytes:
+    """The content of `.metadata`: what the global plan says, and where each item of it lies.
+
+    Items are known by their `item_name`. It is all there once they are laid out: the parts need
+    not be written yet.
+    """
+    whole = pickle.loads(planned) if isinstance(planned, bytes) else planned
+    named = {item_name(index): index for index in _indices(whole)}
+    storage = {}
+    for part in parts:
+        for item in part.file.items:
+            if item.name not in named:
+                raise SaveFailed(f"rank {part.rank} has saved {item.name}, which is not planned")
+            index = named.pop(item.name)
+            storage[index] = _StorageInfo(part.file.name, item.offset, item.length)
+    if named:
+        raise SaveFailed(f"no rank has saved {next(iter(named))}, which is planned")
+    where = StorageMeta(save_id=save_id)
+    version = CURRENT_DCP_VERSION
+    return pickle.dumps(replace(whole, storage_data=storage, storage_meta=where, version=version))
+
+
+def _indices(planned: Metadata) -> Iterator[MetadataIndex]:
+    for name, told in planned.state_dict_metadata.items():
+        if not isinstance(told, TensorStorageMetadata):
+            yield MetadataIndex(name)
+            continue
+        for at, chunk in enumerate(told.chunks):
+            yield MetadataIndex(name, chunk.offsets, at)
+
+
+# Loading
+
+
+class Reader(FileSystemReader):
+    """Reads checkpoints of a store without a copy in between; any other as torch does.
+
+    `check`: compare the checksum of everything that is read. `mapped`: through the page cache, as
+    fast as it gets; some network file systems would rather have it read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        check: bool = False,
+        mapped: bool = True,
+        threads: int = THREADS,
+    ) -> None:
+        super().__init__(path)
+        self._check, self._mapped, self._threads = check, mapped, threads
+        self._metadata: Metadata | None = None
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep what the checkpoint says of its tensors."""
+        super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
+        self._metadata = metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill the targets, several at once."""
+        known = self._known()
+        if known is None or any(self._packed(one) for one in plan.items):
+            return super().read_data(plan, planner)
+        wanted: dict[tuple[str, int], list[ReadItem]] = {}
+        for one in plan.items:
+            info = self.storage_data[one.storage_index]
+            if (info.relative_path, info.offset) not in known:
+                raise self._damaged(f"its manifest does not know {one.storage_index.fqn}")
+            wanted.setdefault((info.relative_path, info.offset), []).append(one)
+        targets = {
+            id(one): planner.resolve_tensor(one).detach()
+            for one in plan.items
+            if one.type != LoadItemType.BYTE_IO
+        }
+        files = {name: self._open(name) for name, _ in wanted}
+
+        def read(key: tuple[str, int]) -> memoryview | bytes:
+            return self._read(files[key[0]], known[key], wanted[key], targets)
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="headway-read") as pool:
+            contents = dict(zip(wanted, pool.map(read, wanted), strict=True))
+        for key, requests in wanted.items():
+            for one in requests:
+                if one.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(one, io.BytesIO(contents[key]))
+                else:
+                    planner.commit_tensor(one, targets[id(one)])
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _known(self) -> dict[tuple[str, int], Item] | None:
+        """Where the raw bytes of each item lie; None if this is no checkpoint of a store."""
+        try:
+            with open(os.path.join(self.path, manifests.NAME), "rb") as file:
+                manifest = manifests.from_bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except Unreadable as error:
+            raise self._damaged(f"its manifest cannot be used: {error}") from None
+        return {(file.name, item.offset): item for file in manifest.files for item in file.items}
+
+    def _packed(self, one: ReadItem) -> bool:
+        return bool(self.storage_data[one.storage_index].transform_descriptors)
+
+    def _open(self, name: str) -> _Source:
+        try:
+            return _Source(os.path.join(self.path, name), self._mapped)
+        except FileNotFoundError:
+            raise self._damaged(f"{name} is missing") from None
+
+    def _read(
+        self,
+        source: _Source,
+        item: Item,
+        requests: Sequence[ReadItem],
+        targets: dict[int, torch.Tensor],
+    ) -> memoryview | bytes:
+        """Fill the targets of one item, or hand out its bytes."""
+        data = source.bytes(item.data, item.size)
+        if len(data) != item.size:
+            raise self._damaged(f"{source.name} ends before {item.name}")
+        if self._check and zlib.crc32(data) != item.crc32:
+            raise self._damaged(f"{item.name} in {source.name} was changed")
+        if requests[0].type == LoadItemType.BYTE_IO:
+            return data
+        tensor = self._tensor(requests[0].storage_index, data)
+        for one in requests:
+            target = targets[id(one)]
+            found = narrow_tensor_by_index(tensor, one.storage_offsets, one.lengths)
+            if target.size() != found.size():
+                raise ValueError(
+                    f"{one.storage_index.fqn} has the shape {tuple(found.size())} in the "
+                    f"checkpoint and {tuple(target.size())} in the model"
+                )
+            target.copy_(found)
+        return b""
+
+    def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
+        assert self._metadata is not None
+        told = self._metadata.state_dict_metadata[index.fqn]
+        assert isinstance(told, TensorStorageMetadata)
+        chunks = told.chunks
+        hint = index.index
+        if hint is None or hint >= len(chunks) or chunks[hint].offsets != index.offset:
+            hint = next(at for at, one in enumerate(chunks) if one.offsets == index.offset)
+        shape, dtype = chunks[hint].sizes, told.properties.dtype
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
+
+    def _damaged(self, why: str) -> CheckpointDamaged:
+        return CheckpointDamaged(f"the checkpoint {self.path} cannot be loaded: {why}")
+
+
+class _Source:
+    """A file that is read in places."""
+
+    def __init__(self, path: str, mapped: bool) -> None:
+        self.name = os.path.basename(path)
+        self._path = path
+        self._view = memoryview(b"")
+        self._mapped = mapped
+        if mapped and os.path.getsize(path):
+            with open(path, "rb") as file:
+                # A private copy is never written, but torch wants memory that could be.
+                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._view = memoryview(whole)
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """So many bytes from there, or as many as there are."""
+        if self._mapped:
+            return self._view[at : at + size]
+        room = memoryview(bytearray(size))
+        done = 0
+        with open(self._path, "rb", buffering=0) as file:
+            while done < size and (got := os.preadv(file.fileno(), [room[done:]], at + done)):
+                done += got
+        return room[:done]

@@ -1,0 +1,170 @@
+"""What a checkpoint says of itself, and how that is sealed against change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+NAME = "manifest.json"
+METADATA = ".metadata"
+ID = r"[0-9A-Za-z][\w-]{0,63}"
+KINDS = ("full", "delta")
+
+
+class Unreadable(Exception):
+    """One clause that says why: "it ..."."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor or object in the file of a rank."""
+
+    name: str
+    offset: int  # of the whole of it, from the beginning of the file
+    length: int
+    data: int  # where its raw bytes begin in the file
+    size: int  # of those
+    crc32: int  # of those
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file of a checkpoint."""
+
+    name: str
+    size: int
+    crc32: int
+    sha256: str | None = None  # of small ones
+    items: tuple[Item, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank has written, once it is done."""
+
+    rank: int
+    file: File
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A checkpoint, apart from its bytes."""
+
+    step: int
+    save_id: str
+    world: int
+    made: float
+    sequence: int  # counts the commits of a store
+    kind: str = "full"
+    parent: str | None = None  # the save id that a delta builds on
+    files: tuple[File, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+
+def part_name(rank: int) -> str:
+    """The file that says: this rank is done."""
+    return f"part-{rank}.json"
+
+
+def data_name(rank: int) -> str:
+    """The file of a rank, as DCP calls it."""
+    return f"__{rank}_0.distcp"
+
+
+def part_to_bytes(part: Part) -> bytes:
+    """As it lies in a draft."""
+    return _sealed({"schema": SCHEMA, "rank": part.rank, "file": _file_to_json(part.file)})
+
+
+def part_from_bytes(content: bytes) -> Part:
+    """Read one; Unreadable says what is wrong."""
+    found = _unsealed(content)
+    try:
+        return Part(_count(found["rank"]), _file_from_json(found["file"]))
+    except (KeyError, TypeError, ValueError):
+        raise Unreadable("it is no part of a checkpoint") from None
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """As it lies in a checkpoint."""
+    plain = {**vars(manifest), "files": [_file_to_json(file) for file in manifest.files]}
+    return _sealed({"schema": SCHEMA, **plain})
+
+
+def from_bytes(content: bytes) -> Manifest:
+    """Read one; Unreadable says what is wrong."""
+    found = _unsealed(content)
+    try:
+        del found["schema"]
+        made = float(found.pop("made"))
+        files = tuple(_file_from_json(one) for one in found.pop("files"))
+        manifest = Manifest(**found, made=made, files=files)
+        counts = (manifest.step, manifest.world, manifest.sequence)
+        fine = (
+            all(_count(count) == count for count in counts)
+            and re.fullmatch(ID, manifest.save_id) is not None
+            and manifest.kind in KINDS
+            and (manifest.kind == "delta") == isinstance(manifest.parent, str)
+            and isinstance(manifest.extra, dict)
+        )
+    except (KeyError, TypeError, ValueError):
+        fine = False
+    if not fine:
+        raise Unreadable("it is no manifest of Headway")
+    return manifest
+
+
+def _sealed(body: dict[str, Any]) -> bytes:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return _wrapped(text.encode())
+
+
+def _wrapped(text: bytes) -> bytes:
+    return b'{"sha256":"%s",\n"sealed":%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
+
+
+def _unsealed(content: bytes) -> dict[str, Any]:
+    """What was sealed; every byte of it is looked at."""
+    begin, end = b'{"sha256":"', b"}\n"
+    if not content.startswith(begin[: len(content)]):
+        raise Unreadable("it was not written by Headway")
+    if not content.endswith(end):
+        raise Unreadable("its end is missing")
+    text = content[len(_wrapped(b"")) - len(end) : -len(end)]
+    if content != _wrapped(text):
+        raise Unreadable("it was changed: its checksum is another one")
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise Unreadable("it was written by another version of Headway")
+    return found
+
+
+def _file_to_json(file: File) -> dict[str, Any]:
+    items = [list(vars(item).values()) for item in file.items]
+    return {**vars(file), "items": items}
+
+
+def _file_from_json(found: dict[str, Any]) -> File:
+    items = tuple(Item(str(name), *map(_count, rest)) for name, *rest in found["items"])
+    file = File(**{**found, "items": items})
+    if not isinstance(file.name, str) or "/" in file.name or file.name in ("", ".", ".."):
+        raise ValueError(file.name)
+    _count(file.size)
+    _count(file.crc32)
+    return file
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value

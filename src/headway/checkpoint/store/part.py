@@ -1,0 +1,192 @@
+"""The part of one rank: its tensors and objects in one file, and a note that it is done."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from headway.checkpoint.store.manifest import (
+    File,
+    Item,
+    Part,
+    data_name,
+    part_name,
+    part_to_bytes,
+)
+from headway.checkpoint.store.place import Output, failing, place
+from headway.checkpoint.store.sums import SMALL, Beside, combine
+from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
+
+BUFFER = 1 << 20  # small items are written together
+PACED = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
+
+
+@dataclass(frozen=True)
+class TensorItem:
+    """A tensor: what `dcp.record` makes of its type and shape, and its bytes in row-major order."""
+
+    name: str
+    record: bytes
+    data: memoryview
+
+
+@dataclass(frozen=True)
+class BytesItem:
+    """An object that was pickled by the planner."""
+
+    name: str
+    data: bytes
+
+
+def write_part(
+    folder: str | os.PathLike[str],
+    rank: int,
+    items: Iterable[TensorItem | BytesItem],
+    fsync: bool = True,
+    rate: float | None = None,
+) -> Part:
+    """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s."""
+    where = place(folder)
+    with failing(f"rank {rank} cannot write its part of the checkpoint to {where.url}"):
+        where.delete(part_name(rank))
+        out = where.open(data_name(rank))
+        try:
+            file = _write(out, data_name(rank), items, None if rate is None else Pace(rate))
+            out.finish(sync=fsync)
+        except BaseException:
+            out.drop()
+            raise
+        part = Part(rank, file)
+        where.write(part_name(rank), part_to_bytes(part))
+    return part
+
+
+def laid_out(sizes: Iterable[tuple[str, bytes | None, int]]) -> list[Item]:
+    """Where items will lie, known before a byte of them is: name, record of a tensor, bytes."""
+    spots = []
+    end = 0
+    for name, record, size in sizes:
+        item, _ = _laid(name, record, size, end)
+        spots.append(item)
+        end = item.offset + item.length
+    return spots
+
+
+def _laid(name: str, record: bytes | None, size: int, end: int) -> tuple[Item, Frame | None]:
+    if record is None:
+        return Item(name, end, size, end, size, 0), None
+    around = frame(record, size)
+    offset = end + -end % ALIGNMENT
+    return Item(name, offset, around.length, offset + len(around.head), size, 0), around
+
+
+def _write(
+    out: Output, name: str, items: Iterable[TensorItem | BytesItem], pace: Pace | None
+) -> File:
+    written: list[Item] = []
+    stream = _Stream(out, pace)
+    try:
+        for item in items:
+            # Views are given back also when the disk fails: the memory may have to be closed then.
+            with memoryview(item.data) as given, _flat(given, item.name) as data:
+                record = item.record if isinstance(item, TensorItem) else None
+                spot, around = _laid(item.name, record, len(data), stream.at)
+                stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
+                crc32 = stream.put_data(data)
+            if around is not None:
+                stream.put(around.tail(crc32))
+            written.append(replace(spot, crc32=crc32))
+        stream.flush()
+    finally:
+        stream.close()
+    return File(name=name, size=stream.at, crc32=stream.crc32, items=tuple(written))
+
+
+def _flat(data: memoryview, name: str) -> memoryview:
+    if not data.c_contiguous:
+        raise ValueError(f"the bytes of {name} are not in one piece")
+    return data.cast("B") if data.nbytes else memoryview(b"")
+
+
+class _Stream:
+    """What was written so far, and its checksum."""
+
+    def __init__(self, out: Output, pace: Pace | None) -> None:
+        self.at = 0
+        self.crc32 = 0
+        self._out = out
+        self._pace = pace
+        self._small = bytearray()
+        self._beside: Beside | None = None
+
+    def put(self, data: bytes | memoryview) -> None:
+        """A small piece."""
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.at += len(data)
+        self._small += data
+        if len(self._small) >= BUFFER:
+            self.flush()
+
+    def put_data(self, data: memoryview) -> int:
+        """The bytes of an item, and their own checksum."""
+        if len(data) <= SMALL:
+            self.put(data)
+            return zlib.crc32(data)
+        self.flush()
+        if self._beside is None:
+            self._beside = Beside()
+        self._beside.start(data)
+        try:
+            for piece in self._paced(data):
+                with piece:
+                    self._out.write(piece)
+        finally:
+            crc32 = self._beside.result()
+        self.crc32 = combine(self.crc32, crc32, len(data))
+        self.at += len(data)
+        return crc32
+
+    def flush(self) -> None:
+        """Hand on what was gathered."""
+        for piece in self._paced(memoryview(bytes(self._small))):
+            self._out.write(piece)
+        self._small.clear()
+
+    def _paced(self, data: memoryview) -> Iterator[memoryview]:
+        if self._pace is None:
+            yield data[:]
+            return
+        for start in range(0, len(data), PACED):
+            yield data[start : start + PACED]
+            self._pace.wait(min(PACED, len(data) - start))
+
+    def close(self) -> None:
+        """End the thread, if there is one."""
+        if self._beside is not None:
+            self._beside.close()
+
+
+class Pace:
+    """No more bytes in a second than allowed, counted from the first one."""
+
+    def __init__(
+        self,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if rate <= 0:
+            raise ValueError(f"a rate is above 0, not {rate}")
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._begun = clock()
+        self._bytes = 0
+
+    def wait(self, size: int) -> None:
+        """After so many more bytes."""
+        self._bytes += size
+        early = self._begun + self._bytes / self._rate - self._clock()
+        if early > 0:
+            self._sleep(early)

@@ -1,0 +1,317 @@
+"""Where checkpoints lie: a folder of a disk, or a URL through fsspec. Names have slashes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Protocol
+
+from headway.checkpoint.store import disk
+from headway.errors import SaveFailed, UsageError
+from headway.journal import remote
+
+WRITEBACK = 64 << 20  # bytes after which the disk is told to begin
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def failing(what: str) -> Iterator[None]:
+    """What the disk says, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveFailed(f"{what}: {error.strerror or error}") from error
+
+
+class Output(Protocol):
+    """A file that is being written, from front to back."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Put it at the end."""
+
+    def finish(self, *, sync: bool) -> None:
+        """It is whole."""
+
+    def drop(self) -> None:
+        """It will not be."""
+
+
+class Place(Protocol):
+    """Folders with files. What is written is there once the call returns, also after a crash."""
+
+    url: str
+    renames: bool  # a folder can be given another name at once
+
+    def path(self, name: str) -> str:
+        """The name for others: a path, or a URL."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder; nothing if there is none."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; FileNotFoundError if there is none."""
+
+    def changed(self, name: str) -> float:
+        """When something in it was last changed."""
+
+    def read(self, name: str) -> bytes:
+        """All of a file."""
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """A file piece by piece; each is overwritten by the next."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file, at once."""
+
+    def open(self, name: str) -> Output:
+        """Begin a file."""
+
+    def make(self, folder: str = "") -> None:
+        """Make a folder, and those above it."""
+
+    def sync(self, folder: str = "") -> None:
+        """What was put into the folder stays there."""
+
+    def delete(self, name: str) -> None:
+        """Take a file away; nothing happens if it is gone."""
+
+    def delete_folder(self, folder: str) -> None:
+        """Take all of it away; a checkpoint loses its manifest first."""
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
+
+
+def place(url: str | os.PathLike[str]) -> Place:
+    """The place that a path or URL names."""
+    named = os.fspath(url)
+    if "://" in named and not named.startswith("file://"):
+        return Remote(named)
+    return Folder(named.removeprefix("file://"))
+
+
+class _File:
+    def __init__(self, path: str) -> None:
+        self._fd = disk.create(path)
+        self._at = 0
+        self._begun = 0  # bytes that the disk was told of
+
+    def write(self, data: bytes | memoryview) -> None:
+        for start in range(0, len(data), WRITEBACK):
+            with memoryview(data)[start : start + WRITEBACK] as piece:
+                disk.write_at(self._fd, piece, self._at)
+                self._at += len(piece)
+            if self._at - self._begun >= WRITEBACK:
+                disk.start_writeback(self._fd, self._begun, self._at - self._begun)
+                self._begun = self._at
+
+    def finish(self, *, sync: bool) -> None:
+        try:
+            if sync:
+                disk.sync(self._fd)
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            disk.close(fd)
+
+
+class Folder:
+    """A folder of this machine, or one that is mounted."""
+
+    renames = True
+
+    def __init__(self, root: str) -> None:
+        self.url = self.root = os.path.abspath(os.path.expanduser(root))
+        if os.path.isfile(self.root):
+            raise UsageError(f"{root} is a file; checkpoints need a folder or a URL")
+
+    def path(self, name: str) -> str:
+        """Its path."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder; nothing if there is none."""
+        try:
+            return disk.names(self.path(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; FileNotFoundError if there is none."""
+        return disk.size(self.path(name))
+
+    def changed(self, name: str) -> float:
+        """When something in it was last changed."""
+        path = self.path(name)
+        found = [path, *(f"{path}/{one}" for one in self.names(name))]
+        return max(disk.changed(one) for one in found)
+
+    def read(self, name: str) -> bytes:
+        """All of a file."""
+        return disk.read(self.path(name))
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """A file piece by piece; each is overwritten by the next."""
+        return disk.pieces(self.path(name))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file, at once."""
+        folder, _, last = self.path(name).rpartition("/")
+        disk.replace_file(f"{folder}/{last}", content, f"{folder}/.new-{last}-{os.getpid()}")
+
+    def open(self, name: str) -> Output:
+        """Begin a file."""
+        return _File(self.path(name))
+
+    def make(self, folder: str = "") -> None:
+        """Make a folder, and those above it."""
+        disk.make_folders(self.path(folder))
+
+    def sync(self, folder: str = "") -> None:
+        """What was put into the folder stays there."""
+        disk.sync_folder(self.path(folder))
+
+    def delete(self, name: str) -> None:
+        """Take a file away; nothing happens if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(self.path(name))
+
+    def delete_folder(self, folder: str) -> None:
+        """Take all of it away."""
+        disk.remove_tree(self.path(folder))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a folder another name, for good."""
+        disk.rename(self.path(old), self.path(new))
+        self.sync()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
+        try:
+            fd = disk.lock(self.path(LOCK))
+        except disk.NoLocks:
+            yield
+            return
+        try:
+            yield
+        finally:
+            disk.close(fd)
+
+
+class _Object:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> None:
+        for start in range(0, len(data), disk.PIECE):
+            with memoryview(data)[start : start + disk.PIECE] as piece:
+                self._file.write(piece)
+
+    def finish(self, *, sync: bool) -> None:
+        self._file.close()
+
+    def drop(self) -> None:
+        discard = getattr(self._file, "discard", None)
+        with contextlib.suppress(Exception):  # what is left of it has no manifest
+            if discard is not None:
+                discard()
+
+
+class Remote:
+    """Anything that fsspec knows; files are there whole or not at all."""
+
+    renames = False
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._fs, root = remote.filesystem(url)
+        self._root = root.rstrip("/")
+
+    def path(self, name: str) -> str:
+        """Its URL."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder; nothing if there is none."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(self._at(folder), detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [path.rstrip("/").rpartition("/")[2] for path in found]
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; FileNotFoundError if there is none."""
+        return int(self._fs.size(self._at(name)))
+
+    def changed(self, name: str) -> float:
+        """When something in it was last changed."""
+        self._fs.invalidate_cache()
+        found = self._fs.find(self._at(name), detail=True).values()
+        return max(map(_changed, found), default=0.0)
+
+    def read(self, name: str) -> bytes:
+        """All of a file."""
+        content: bytes = self._fs.cat_file(self._at(name))
+        return content
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """A file piece by piece."""
+        with self._fs.open(self._at(name), "rb") as file:
+            while got := file.read(disk.PIECE):
+                yield memoryview(got)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file; object stores do that at once."""
+        self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(self._at(name), content)
+
+    def open(self, name: str) -> Output:
+        """Begin a file."""
+        self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+        return _Object(self._fs.open(self._at(name), "wb"))
+
+    def make(self, folder: str = "") -> None:
+        """Make a folder, where there are such things."""
+        self._fs.makedirs(self._at(folder), exist_ok=True)
+
+    def sync(self, folder: str = "") -> None:
+        """Nothing to do: what was put there stays there."""
+
+    def delete(self, name: str) -> None:
+        """Take a file away; nothing happens if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._at(name))
+
+    def delete_folder(self, folder: str) -> None:
+        """Take all of it away; a checkpoint loses its manifest first."""
+        for name in sorted(self.names(folder), key=lambda name: name != "manifest.json"):
+            self.delete(f"{folder}/{name}")
+        with contextlib.suppress(FileNotFoundError, NotImplementedError, OSError):
+            self._fs.rmdir(self._at(folder))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """There is no lock: saves have names of their own, and none is ever replaced."""
+        yield
+
+
+def _changed(info: dict[str, Any]) -> float:
+    """fsspec's file systems do not agree on how this is called; what is not told is new."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+    return time.time()

@@ -1,0 +1,190 @@
+"""The checkpoints of a store: which there are, whether they are whole, which to go on from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store import names
+from headway.checkpoint.store.manifest import METADATA, File, Manifest, Unreadable
+from headway.checkpoint.store.place import Place, place
+
+LOOKS = 5  # at a list from which something went away meanwhile
+
+Depth = Literal["quick", "full"]  # sizes and checksums of what is small, or of every byte
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was committed."""
+
+    name: str
+    path: str  # of its folder, or its URL
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """Where training stood."""
+        return self.manifest.step
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A folder that has the name of a checkpoint and cannot be read as one."""
+
+    name: str
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The checkpoint to go on from, and a sentence for each newer one that is not good."""
+
+    checkpoint: Checkpoint | None
+    notes: tuple[str, ...] = ()
+
+
+class Store:
+    """Checkpoints in one place."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.place: Place = place(url)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that are committed, the newest first; only the last save of a step."""
+        return _current(self.listed()[0])
+
+    def listed(self) -> tuple[list[Checkpoint], list[Unusable]]:
+        """All that are committed, also those that were replaced, and what cannot be read."""
+        for _ in range(LOOKS):
+            good: list[Checkpoint] = []
+            bad: list[Unusable] = []
+            before = self.place.names()
+            for name in before:
+                match = self._matched(name)
+                if match is None:
+                    continue
+                found = self._look(name, int(match))
+                if isinstance(found, Checkpoint):
+                    good.append(found)
+                elif found is not None:
+                    bad.append(found)
+            if not bad or {one.name for one in bad} <= set(self.place.names()):
+                break
+        return sorted(good, key=_age, reverse=True), bad
+
+    def _matched(self, name: str) -> str | None:
+        """The step in the name of a checkpoint."""
+        forms = (names.STEP, names.ASIDE) if self.place.renames else (names.REMOTE_STEP,)
+        for form in forms:
+            if match := form.fullmatch(name):
+                return match[1]
+        return None
+
+    def _look(self, name: str, step: int) -> Checkpoint | Unusable | None:
+        try:
+            content = self.place.read(f"{name}/{manifests.NAME}")
+        except (FileNotFoundError, NotADirectoryError):
+            if not self.place.renames:  # still being written
+                return None
+            return Unusable(name, step, f"it has no {manifests.NAME}")
+        except OSError as error:
+            return Unusable(name, step, f"its manifest cannot be read: {error.strerror or error}")
+        try:
+            one = manifests.from_bytes(content)
+        except Unreadable as error:
+            return Unusable(name, step, f"its manifest cannot be used: {error}")
+        if one.step != step or (not self.place.renames and not name.endswith(f"-{one.save_id}")):
+            return Unusable(name, step, f"its manifest is that of step {one.step}")
+        return Checkpoint(name, self.place.path(name), one)
+
+    def newest_good(self, verify: Depth = "quick") -> Found:
+        """The newest that is whole, with all it builds on; why newer ones are passed over."""
+        good, bad = self.listed()
+        current = _current(good)
+        reached = current[0].step if current else -1
+        notes = [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
+        for one in current:
+            why = self.verify(one, verify, good)
+            if not why:
+                return Found(one, tuple(notes))
+            notes.append(f"{one.name} is passed over: {why}")
+        return Found(None, tuple(notes))
+
+    def verify(
+        self, one: Checkpoint, depth: Depth = "quick", known: Iterable[Checkpoint] | None = None
+    ) -> str:
+        """Why it cannot be used, with all it builds on; empty if it can."""
+        chain = self.chain(one, known)
+        missing = chain[0].manifest.parent
+        if missing is not None:
+            return f"it builds on a save {missing}, which is not there"
+        for at in reversed(chain):
+            why = self._verify_alone(at, depth)
+            if why:
+                return why if at is one else f"it builds on {at.name}, and {why}"
+        return ""
+
+    def chain(self, one: Checkpoint, known: Iterable[Checkpoint] | None = None) -> list[Checkpoint]:
+        """A checkpoint and before it all that it builds on, the full one first."""
+        everything = self.listed()[0] if known is None else known
+        by_id = {other.manifest.save_id: other for other in everything}
+        found = [one]
+        while found[-1].manifest.parent in by_id:
+            parent = by_id.pop(found[-1].manifest.parent)
+            found.append(parent)
+        return found[::-1]
+
+    def _verify_alone(self, one: Checkpoint, depth: Depth) -> str:
+        try:
+            if self.place.read(f"{one.name}/{manifests.NAME}") != manifests.to_bytes(one.manifest):
+                return "its manifest is another one by now"
+            for file in one.manifest.files:
+                why = self._verify_file(f"{one.name}/{file.name}", file, depth)
+                if why:
+                    return why
+        except FileNotFoundError as error:
+            return f"{os.path.basename(str(error.filename or error))} is missing"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror or error}"
+        if METADATA not in {file.name for file in one.manifest.files}:
+            return f"its manifest names no {METADATA}"
+        return ""
+
+    def _verify_file(self, name: str, file: File, depth: Depth) -> str:
+        size = self.place.size(name)
+        if size != file.size:
+            return f"{file.name} has {size} bytes instead of {file.size}"
+        if file.sha256 is not None:
+            content = self.place.read(name)
+            changed = hashlib.sha256(content).hexdigest() != file.sha256
+        elif depth == "full":
+            crc32 = 0
+            for piece in self.place.pieces(name):
+                crc32 = zlib.crc32(piece, crc32)
+            changed = crc32 != file.crc32
+        else:
+            changed = False
+        return f"{file.name} was changed: its checksum is another one" if changed else ""
+
+
+def _current(good: list[Checkpoint]) -> list[Checkpoint]:
+    """Without those that were replaced: the last save of each step, in order."""
+    steps: set[int] = set()
+    found = []
+    for one in sorted(good, key=lambda one: names.ASIDE.fullmatch(one.name) is not None):
+        if one.step not in steps:
+            steps.add(one.step)
+            found.append(one)
+    return sorted(found, key=_age, reverse=True)
+
+
+def _age(one: Checkpoint) -> tuple[int, float, int]:
+    """By the count of commits; the rest decides where two jobs counted the same."""
+    return one.manifest.sequence, one.manifest.made, one.step

@@ -1,0 +1,75 @@
+"""CRC32: of parts that are put together, and beside the writing of the bytes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import zlib
+
+POLYNOMIAL = 0xEDB88320
+SMALL = 1 << 16  # bytes for which waking a thread costs more than it saves
+
+
+def combine(first: int, second: int, size: int) -> int:
+    """The checksum of two stretches of bytes, from that of each; `size`: bytes of the second."""
+    power = 0
+    while size:
+        if size & 1:
+            first = _apply(_zeros(power), first)
+        size >>= 1
+        power += 1
+    return first ^ second
+
+
+_ZEROS: list[tuple[int, ...]] = []  # what 2**n bytes of zeros do to a checksum
+
+
+def _zeros(power: int) -> tuple[int, ...]:
+    while len(_ZEROS) <= power:
+        if _ZEROS:
+            _ZEROS.append(_squared(_ZEROS[-1]))
+        else:
+            bit = (POLYNOMIAL, *(1 << at for at in range(31)))
+            _ZEROS.append(_squared(_squared(_squared(bit))))
+    return _ZEROS[power]
+
+
+def _apply(matrix: tuple[int, ...], vector: int) -> int:
+    total, at = 0, 0
+    while vector:
+        if vector & 1:
+            total ^= matrix[at]
+        vector >>= 1
+        at += 1
+    return total
+
+
+def _squared(matrix: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(_apply(matrix, row) for row in matrix)
+
+
+class Beside:
+    """Sums in a thread of its own, while others write the same bytes."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="headway-sums", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (view := self._todo.get()) is not None:
+            self._done.put(zlib.crc32(view))
+
+    def start(self, data: memoryview) -> None:
+        """Begin with these bytes; they must stay as they are until the sum is asked for."""
+        self._todo.put(data)
+
+    def result(self) -> int:
+        """The sum of the bytes that were started with first."""
+        return self._done.get()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._todo.put(None)
+        self._thread.join()

@@ -1,0 +1,1 @@
+"""A process beside each rank that holds the images and writes them; it outlives the rank."""

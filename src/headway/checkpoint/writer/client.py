@@ -1,0 +1,132 @@
+"""A rank's end of its writer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from headway.checkpoint.writer import wire
+from headway.errors import HeadwayError
+
+START_S = 30.0  # for Python to come up on a machine that is busy
+ANSWER_S = 60.0
+LOOK_S = 0.005
+DYING_S = 3.0  # a process that was killed may still be there
+_started: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+
+
+class WriterFailed(HeadwayError):
+    """The process that writes checkpoints is not there, or could not do what it was asked."""
+
+
+class WriterTaken(WriterFailed):
+    """Another process uses the writer of this name."""
+
+
+class Client:
+    """Connected to the writer of this name; it is started if it is not there."""
+
+    def __init__(self, name: str, linger_s: float) -> None:
+        self.name = name
+        self._end, self.found, self._handles = _connected(name, linger_s)
+
+    def images(self) -> list[int]:
+        """Descriptors of the images that it holds; they are the caller's from now on."""
+        given, self._handles = self._handles, []
+        return given
+
+    def reserve(self, count: int, size: int) -> dict[str, Any]:
+        """Room for images; `images()` gives them."""
+        wire.close(self._handles)
+        answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
+        return answer
+
+    def tell(self, op: str, **message: Any) -> None:
+        """Something that needs no answer."""
+        try:
+            wire.send(self._end, {"op": op, **message})
+        except wire.Gone as error:
+            raise WriterFailed(f"the checkpoint writer is gone: {error}") from None
+
+    def status(self) -> dict[str, Any]:
+        """Which images are in work, and what became of those that were."""
+        return self._ask({"op": "status"})[0]
+
+    def end(self) -> dict[str, Any]:
+        """Once everything is written, it ends."""
+        self._end.settimeout(None)
+        return self._ask({"op": "end"})[0]
+
+    def close(self) -> None:
+        """Leave it alone."""
+        wire.close(self._handles)
+        self._handles = []
+        self._end.close()
+
+    def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        try:
+            wire.send(self._end, message)
+            answer, handles = wire.receive(self._end)
+        except (wire.Gone, TimeoutError) as error:
+            raise WriterFailed(f"the checkpoint writer does not answer: {error}") from None
+        if "error" in answer:
+            raise WriterFailed(answer["error"])
+        return answer, handles
+
+
+def look(name: str) -> tuple[dict[str, Any], list[int]] | None:
+    """What the writer of another rank holds, and its descriptors; None where there is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.settimeout(ANSWER_S)
+        try:
+            end.connect(f"\0{name}")
+            wire.send(end, {"op": "look"})
+            return wire.receive(end)
+        except (OSError, wire.Gone):
+            return None
+
+
+def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
+    until = time.monotonic() + START_S
+    patience = time.monotonic() + DYING_S
+    started = False
+    while time.monotonic() < until:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            end.connect(f"\0{name}")
+            end.settimeout(ANSWER_S)
+            wire.send(end, {"op": "hello"})
+            hello, handles = wire.receive(end)
+            if "taken" not in hello:
+                return end, hello, handles
+            end.close()
+            if time.monotonic() > patience:
+                raise WriterTaken(f"another process uses the checkpoint writer {name}")
+        except (OSError, wire.Gone):
+            end.close()
+            if not started:
+                _start(name, linger_s)
+                started = True
+        time.sleep(LOOK_S)
+    raise WriterFailed(f"no checkpoint writer came up within {START_S:g} s")
+
+
+def _start(name: str, linger_s: float) -> None:
+    """In a session of its own, so that whoever ends the job's group does not end it."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(linger_s)]
+    with contextlib.suppress(OSError):
+        child = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _started.append(child)

@@ -1,0 +1,128 @@
+"""Trainings that are killed and go on, in real processes: bit-equal to those that were not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(150)
+JOB = Path(__file__).parent / "checkpointed" / "train.py"
+
+
+def writers() -> set[int]:
+    """Checkpoint writers on this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"headway.checkpoint.writer" in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Whatever was killed: in the end no writer of this test is there any more."""
+    before = writers()
+    yield
+    until = time.monotonic() + 15
+    while writers() - before and time.monotonic() < until:
+        time.sleep(0.1)
+    for pid in writers() - before:
+        os.kill(pid, 15)
+    assert not writers() - before
+
+
+def run(
+    folder: Path,
+    *words: str,
+    ranks: int = 1,
+    job: str = "",
+    code: int | None = 0,
+    out: str = "out",
+    headway: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    """One training; what each rank has told."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCHELASTIC"))}
+    env |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if job:
+        env["SLURM_JOB_ID"] = job
+    launcher = [sys.executable]
+    if ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    if headway:
+        launcher = [sys.executable, "-m", "headway", *headway, "--", *launcher]
+    command = [*launcher, str(JOB), str(folder / "store"), str(folder / out), *words]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    if code is not None:
+        assert done.returncode == code, done.stderr[-3000:]
+    told = [folder / f"{out}.{rank}" for rank in range(ranks)]
+    return [json.loads(path.read_text()) for path in told if path.exists()]
+
+
+def whole(folder: Path, *words: str, ranks: int = 1) -> list[dict[str, Any]]:
+    """The same training without an interruption."""
+    (folder / "whole").mkdir()
+    return run(folder / "whole", *words, ranks=ranks)
+
+
+def test_a_killed_training_goes_on_from_memory(tmp_path: Path) -> None:
+    job = uuid.uuid4().hex
+    run(tmp_path, "--kill-after", "8", job=job, code=-9)
+    (again,) = run(tmp_path, job=job)
+    assert (again["from"], again["source"]) == (6, "memory")
+    (right,) = whole(tmp_path)
+    assert (again["state"], again["position"]) == (right["state"], right["position"])
+
+
+def test_another_start_goes_on_from_disk(tmp_path: Path) -> None:
+    run(tmp_path, "--kill-after", "8", "--wait", code=-9)
+    (again,) = run(tmp_path)
+    assert (again["from"], again["source"]) == (6, "step-0000000006")
+    assert again["state"] == whole(tmp_path)[0]["state"]
+
+
+def test_the_writer_finishes_what_the_dead_has_begun(tmp_path: Path) -> None:
+    run(tmp_path, "--kill-after", "8", code=-9)
+    until = time.monotonic() + 30
+    latest = tmp_path / "store" / "latest"
+    while time.monotonic() < until:
+        if latest.exists() and latest.read_text() == "step-0000000006\n":
+            break
+        time.sleep(0.05)
+    assert latest.read_text() == "step-0000000006\n"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_go_on_from_disk(kind: str, tmp_path: Path) -> None:
+    run(tmp_path, "--kind", kind, "--steps", "6", "--wait", ranks=2)
+    again = run(tmp_path, "--kind", kind, "--steps", "8", ranks=2)
+    assert [one["from"] for one in again] == [6, 6]
+    right = whole(tmp_path, "--kind", kind, "--steps", "8", ranks=2)
+    assert [one["state"] for one in again] == [one["state"] for one in right]
+
+
+def test_a_restart_below_headway_run_finds_the_memory(tmp_path: Path) -> None:
+    words = ("--kind", "ddp", "--steps", "9", "--kill-after", "7")
+    restarts = ("run", "-o", "run", "--no-report", "--restarts", "1")
+    again = run(tmp_path, *words, ranks=2, headway=restarts)
+    assert [(one["from"], one["source"]) for one in again] == [(6, "memory")] * 2
+    right = whole(tmp_path, "--kind", "ddp", "--steps", "9", ranks=2)
+    assert [one["state"] for one in again] == [one["state"] for one in right]
+
+
+def test_one_rank_goes_on_where_two_were(tmp_path: Path) -> None:
+    run(tmp_path, "--kind", "fsdp", "--steps", "6", "--wait", ranks=2)
+    (one,) = run(tmp_path, "--kind", "plain", "--steps", "6")
+    two = run(tmp_path, "--kind", "fsdp", "--steps", "6", ranks=2, out="two")
+    assert one["from"] == 6 and {told["state"] for told in two} == {one["state"]}

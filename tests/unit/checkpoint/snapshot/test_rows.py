@@ -1,0 +1,233 @@
+"""Images of tables that are trained while they are made."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from headway.checkpoint.snapshot import rows as rows_module
+from headway.checkpoint.snapshot.rows import Rows
+from headway.checkpoint.snapshot.tracking import Tracker
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
+]
+
+
+def image_of(tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.full_like(tensor, -1) for tensor in tensors]
+
+
+def equal(image: list[Tensor], tensors: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(image, tensors, strict=True))
+
+
+@st.composite
+def histories(draw: Any) -> list[tuple[str, Any]]:
+    """What may happen to a table of 12 rows: changes, saves into either image, some copying."""
+    ids = st.lists(st.integers(0, 11), min_size=1, max_size=6)
+    act = st.one_of(
+        st.tuples(st.just("change"), ids),
+        st.tuples(st.just("save"), st.integers(0, 1)),
+        st.tuples(st.just("copy"), st.integers(1, 3)),
+        st.tuples(st.just("elsewhere"), st.just(0)),
+    )
+    return draw(st.lists(act, max_size=40))
+
+
+@settings(max_examples=200, deadline=None)
+@given(history=histories(), block=st.sampled_from([1, 3, 100]))
+def test_an_image_is_the_table_at_the_moment_of_its_save(
+    history: list[tuple[str, Any]], block: int
+) -> None:
+    table, kept = torch.randn(12, 3), torch.zeros(12)
+    rows = Rows([table, kept], images=2)
+    rows.block = block
+    images = [image_of([table, kept]) for _ in range(2)]
+    going: tuple[int, list[Tensor]] | None = None
+
+    def finish() -> None:
+        if going is not None:
+            rows.finish()
+            assert equal(images[going[0]], going[1])
+
+    for act, value in history:
+        if act == "change":
+            ids = torch.tensor(value)
+            rows.before(ids)
+            rows.changed(ids)
+            table[ids] += 1
+            kept[ids] += 0.5
+        elif act == "save":
+            finish()
+            going = value, [table.clone(), kept.clone()]
+            rows.begin(value, images[value])
+        elif act == "copy":
+            for _ in range(value):
+                rows.advance()
+        else:
+            finish()
+            going = None
+            table += 10
+            rows.all_changed()
+    finish()
+
+
+def test_only_rows_that_have_changed_are_copied_again() -> None:
+    table = torch.randn(1000, 4)
+    rows = Rows([table], images=1)
+    image = image_of([table])
+    rows.begin(0, image)
+    assert rows.advance() == table.nbytes and rows.advance() == 0
+    ids = torch.tensor([3, 500, 3])
+    rows.before(ids)
+    rows.changed(ids)
+    table[ids] = 7.0
+    rows.begin(0, image)
+    assert rows.advance() == 2 * 16 and rows.advance() == 0
+    assert equal(image, [table])
+
+
+def test_a_long_list_is_shortened_or_everything() -> None:
+    table = torch.zeros(8, 1)
+    rows = Rows([table], images=1)
+    image = image_of([table])
+    rows.begin(0, image)
+    rows.finish()
+    for _ in range(20):
+        rows.changed(torch.tensor([5, 6]))
+    assert sum(ids.numel() for ids in rows._lacking[0] or ()) <= 8
+    rows.changed(torch.arange(8))
+    rows.changed(torch.arange(8))
+    assert rows._lacking[0] is None
+
+
+def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
+    """A real training with a thread that copies; each image is compared with a clone."""
+    torch.manual_seed(0)
+    bags = nn.ModuleList(nn.EmbeddingBag(500, 8, sparse=True) for _ in range(3))
+    kinds: dict[str, Any] = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+        "sparse adam": lambda p: torch.optim.SparseAdam(list(p), lr=0.1),
+    }
+    opt = kinds[optimizer](bags.parameters())
+    tracker = Tracker([opt], images=2)
+    held: list[tuple[list[Tensor], list[Tensor]]] = []
+    images: list[dict[int, Tensor]] = [{}, {}]
+    threads: list[threading.Thread] = []
+    for step in range(steps):
+        loss = sum((bag(torch.randint(0, 500, (16, 4))) ** 2).sum() for bag in bags)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if step not in save_at:
+            continue
+        for thread in threads:
+            thread.join()
+        live = dict(enumerate(tensors(bags, opt)))
+        found = tracker.find(live)
+        assert len(found) == len(live)
+        image = images[len(held) % 2]
+        image.update({n: image.get(n, torch.empty_like(t)) for n, t in live.items()})
+        held.append(([t.detach().clone() for t in live.values()], list(image.values())))
+        tables = dict.fromkeys(found.values())
+        for rows in tables:
+            rows.block = block
+            numbers = [n for n, owner in found.items() if owner is rows]
+            places = {t.data_ptr(): n for n, t in live.items() if n in numbers}
+            parts = [image[places[part.data_ptr()]] for part in rows.tensors]
+            rows.begin((len(held) - 1) % 2, parts)
+        threads = [threading.Thread(target=rows.finish) for rows in tables]
+        for thread in threads:
+            thread.start()
+        if len(held) >= 2:
+            assert equal(held[-2][1], held[-2][0])
+    for thread in threads:
+        thread.join()
+    assert len(held) == len(save_at)
+    assert equal(held[-1][1], held[-1][0]) and not tracker.torn
+
+
+def tensors(bags: nn.Module, opt: torch.optim.Optimizer) -> list[Tensor]:
+    found = [p.detach() for p in bags.parameters()]
+    for state in opt.state.values():
+        found += [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sparse adam"])
+def test_real_training_while_images_are_made(optimizer: str) -> None:
+    trained(30, optimizer, [2, 3, 9, 10, 11, 20, 29], block=7)
+
+
+def test_a_change_past_the_optimizer_is_noticed() -> None:
+    bag = nn.Embedding(50, 4, sparse=True)
+    opt = torch.optim.Adagrad(bag.parameters())
+    tracker = Tracker([opt], images=1)
+
+    def step() -> None:
+        bag(torch.tensor([1, 2])).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    step()
+    live = dict(enumerate(tensors(bag, opt)))
+    image = [torch.empty_like(t) for t in live.values()]
+    (rows,) = set(tracker.find(live).values())
+    rows.begin(0, image)
+    rows.finish()
+    with torch.no_grad():
+        bag.weight[40] = 3.0
+    tracker.find(live)
+    rows.begin(0, image)
+    rows.finish()
+    assert equal(image, list(live.values())) and not tracker.torn
+    step()
+    rows.begin(0, image)
+    rows.block = 1
+    rows.advance()
+    with torch.no_grad():
+        bag.weight.mul_(2)
+    step()
+    assert tracker.torn
+
+
+def test_what_may_change_as_a_whole_is_not_tracked() -> None:
+    dense, momentum = nn.Embedding(9, 2), nn.Embedding(9, 2, sparse=True)
+    plain = torch.optim.Adagrad(dense.parameters())
+    heavy = torch.optim.SGD(momentum.parameters(), lr=0.1, momentum=0.9)
+    tracker = Tracker([plain, heavy], images=2)
+    for module, opt in ((dense, plain), (momentum, heavy)):
+        module(torch.tensor([1])).sum().backward()
+        opt.step()
+    live = {0: dense.weight.detach(), 1: momentum.weight.detach()}
+    assert tracker.find(live) == {}
+
+
+def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
+    bag = nn.Embedding(9, 2, sparse=True)
+    opt = torch.optim.SGD(bag.parameters(), lr=0.1)
+    tracker = Tracker([opt], images=1)
+    bag(torch.tensor([1])).sum().backward()
+    opt.step()
+    live = {0: bag.weight.detach()}
+    (rows,) = tracker.find(live).values()
+    image = image_of([live[0]])
+    rows.begin(0, image)
+    before = live[0].clone()
+    bag.weight.grad = torch.ones(9, 2)
+    opt.step()
+    assert equal(image, [before])
+    assert tracker.find(live) == {}
+
+
+def test_blocks_are_small() -> None:
+    assert Rows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK

@@ -1,0 +1,176 @@
+"""A draft becomes a checkpoint at one instant, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.checkpoint.store import commit as commits
+from headway.checkpoint.store import place as places
+from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.part import write_part
+from headway.checkpoint.store.place import Remote, place
+from headway.checkpoint.store.read import Store
+from headway.errors import SaveFailed, UsageError
+from tests.unit.checkpoint.store.made import items, metadata, save
+
+
+@pytest.fixture(params=["folder", "memory", "fsspec"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "store")
+    if request.param == "memory":
+        return f"memory://{secrets.token_hex(8)}/store"
+    for module in (commits, places):  # a disk, but through fsspec and without a rename
+        monkeypatch.setattr(module, "place", lambda url: Remote(str(url)))
+    for name in ("read", "sweep", "part"):
+        monkeypatch.setattr(f"headway.checkpoint.store.{name}.place", lambda url: Remote(str(url)))
+    return f"file://{tmp_path}/store"
+
+
+def test_saved_listed_and_good(store: str) -> None:
+    assert Store(store).checkpoints() == []
+    assert Store(store).newest_good().checkpoint is None
+    saved = [save(store, step, f"id{step}", world=2, extra={"at": step}) for step in (5, 10, 7)]
+    found = Store(store).checkpoints()
+    assert found == saved[::-1], "the newest is the last one, not the furthest"
+    assert found[0].manifest.extra == {"at": 7}
+    assert [file.name for file in found[0].manifest.files] == [
+        ".metadata",
+        "__0_0.distcp",
+        "__1_0.distcp",
+    ]
+    there = place(store) if "memory" in store or "://" not in store else Remote(store)
+    names = {*there.names(found[0].name)}
+    assert names == {".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json"}
+    assert there.read("latest") == f"{found[0].name}\n".encode()
+    assert Store(store).newest_good("full").checkpoint == found[0]
+
+
+def test_a_step_that_is_saved_again(store: str) -> None:
+    save(store, 5, "first")
+    again = save(store, 5, "second")
+    assert Store(store).checkpoints() == [again]
+    assert Store(store).newest_good("full").checkpoint == again
+
+
+def test_it_is_not_there_before_all_parts_are(store: str) -> None:
+    with Draft(store, 5, "id", 3) as draft:
+        write_part(draft.folder, 1, items("id", 1))
+        with pytest.raises(SaveFailed, match=r"step 5 .*: no part is there of rank 0, 2$"):
+            commit(draft, metadata)
+        assert Store(store).checkpoints() == []
+        assert Store(store).newest_good().notes == ()
+        write_part(draft.folder, 0, items("id", 0))
+        write_part(draft.folder, 2, items("id", 2))
+        commit(draft, metadata)
+    assert [one.step for one in Store(store).checkpoints()] == [5]
+
+
+def test_a_part_whose_file_is_not_whole_is_refused(tmp_path: Path) -> None:
+    with Draft(tmp_path, 5, "id", 1) as draft:
+        write_part(draft.folder, 0, items("id", 0))
+        os.truncate(f"{draft.folder}/__0_0.distcp", 10)
+        with pytest.raises(SaveFailed, match="the file of rank 0 has 10 bytes instead of"):
+            commit(draft, metadata)
+        os.unlink(f"{draft.folder}/__0_0.distcp")
+        with pytest.raises(SaveFailed, match="the file of rank 0 has 0 bytes instead of"):
+            commit(draft, metadata)
+
+
+def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "step-0000000005").mkdir()
+    (tmp_path / "step-0000000005" / "precious").touch()
+    with pytest.raises(SaveFailed, match="is in the way and is no checkpoint of Headway"):
+        save(tmp_path, 5, "id")
+    assert (tmp_path / "step-0000000005" / "precious").exists()
+
+
+def test_a_damaged_one_is_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 5, "id1")
+    (tmp_path / "step-0000000005" / "manifest.json").write_bytes(b"{}")
+    again = save(tmp_path, 5, "id2")
+    assert Store(tmp_path).checkpoints() == [again]
+
+
+def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with (
+        pytest.raises(SaveFailed, match=r"step 5 cannot be saved to .*: Read-only file system$"),
+        Draft(tmp_path, 5, "id", 1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_failing_disk_is_told_of(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = save(tmp_path, 5, "old")
+    with Draft(tmp_path, 5, "new", 1) as draft:
+        write_part(draft.folder, 0, items("new", 0))
+
+        def fail(*args: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, fail)
+            with pytest.raises(SaveFailed, match=r"step 5 cannot be saved .*: Input/output error"):
+                commit(draft, metadata)
+        assert Store(tmp_path).newest_good("full").checkpoint == old
+        commit(draft, metadata)
+    assert Store(tmp_path).newest_good().checkpoint != old
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda url: Draft(url, -1, "id", 1), "a step is between 0 and 9999999999, not -1"),
+        (lambda url: Draft(url, 1, "../x", 1), "a save id is 1 to 64 letters"),
+        (lambda url: Draft(url, 1, "id", 0), "at least one rank, not 0"),
+        (lambda url: save(url, 1, "id", extra={"a": object()}), "that JSON can hold"),
+        (lambda url: Draft(f"{url}/file", 1, "id", 1), "is a file; checkpoints need a folder"),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(call: object, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=why):
+        call(tmp_path)  # type: ignore[operator]
+
+
+JOB = """
+import sys
+from headway.checkpoint.store.retain import Policy, retain
+from headway.checkpoint.store.sweep import sweep
+from tests.unit.checkpoint.store.made import save
+
+store, name = sys.argv[1:]
+for step in range(20):
+    save(store, step // 2, f"{name}{step}")
+    sweep(store)
+    retain(store, Policy(last=3))
+"""
+
+
+@pytest.mark.timeout(90)
+def test_two_jobs_on_one_store(tmp_path: Path) -> None:
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path), name], stderr=subprocess.PIPE)
+        for name in ("a", "b")
+    ]
+    assert [job.communicate(timeout=80)[1] for job in jobs] == [b"", b""]
+    assert [job.returncode for job in jobs] == [0, 0]
+    found = Store(tmp_path).newest_good("full")
+    assert found.notes == () and found.checkpoint is not None
+    assert found.checkpoint.manifest.save_id in ("a19", "b19")
+    assert found.checkpoint.manifest.sequence == 40
+    assert len(Store(tmp_path).checkpoints()) <= 3
