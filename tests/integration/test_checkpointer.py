@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from headway.checkpoint.store.read import Store
+
 pytestmark = pytest.mark.timeout(150)
 JOB = Path(__file__).parent / "checkpointed" / "train.py"
 
@@ -103,6 +105,7 @@ def test_the_writer_finishes_what_the_dead_has_begun(tmp_path: Path) -> None:
     assert latest.read_text() == "step-0000000006\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_go_on_from_disk(kind: str, tmp_path: Path) -> None:
     run(tmp_path, "--kind", kind, "--steps", "6", "--wait", ranks=2)
@@ -121,8 +124,18 @@ def test_a_restart_below_headway_run_finds_the_memory(tmp_path: Path) -> None:
     assert [one["state"] for one in again] == [one["state"] for one in right]
 
 
+@pytest.mark.slow
 def test_one_rank_goes_on_where_two_were(tmp_path: Path) -> None:
     run(tmp_path, "--kind", "fsdp", "--steps", "6", "--wait", ranks=2)
     (one,) = run(tmp_path, "--kind", "plain", "--steps", "6")
     two = run(tmp_path, "--kind", "fsdp", "--steps", "6", ranks=2, out="two")
     assert one["from"] == 6 and {told["state"] for told in two} == {one["state"]}
+
+
+def test_deltas_are_composed(tmp_path: Path) -> None:
+    run(tmp_path, "--every", "1", "--kill-after", "6", "--wait", "--steps", "8", code=-9)
+    kinds = [one.manifest.kind for one in Store(tmp_path / "store").checkpoints()]
+    assert kinds == ["delta"] * 5 + ["full"]
+    (again,) = run(tmp_path, "--steps", "8")
+    assert again["from"] == 6
+    assert again["state"] == whole(tmp_path, "--steps", "8")[0]["state"]

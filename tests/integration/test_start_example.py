@@ -25,7 +25,7 @@ SMALL = ("--batch", "32", "--rows", "200", "--dim", "4", "--no-export", "--log-e
 # Runs a trainer of the example, deterministic and quick to compile; KILL names the function in
 # which rank 1 is killed, if that has not happened yet.
 DRIVER = r"""
-import functools, os, pathlib, runpy, signal, sys
+import functools, os, pathlib, runpy, signal, sys, time
 from datetime import timedelta
 
 example, trainer = os.environ["EXAMPLE"], sys.argv.pop(1)
@@ -47,6 +47,8 @@ if "KILL" in os.environ:
     def deadly(*args):
         result = real(*args)
         if os.environ["RANK"] == "1" and not killed.exists():
+            while not dist.is_initialized():  # who dies before is waited for as long as torch says
+                time.sleep(0.01)
             killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return result
@@ -170,6 +172,7 @@ def test_a_rank_that_is_killed_in_its_start_ends_the_others(tmp_path: Path, wher
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_whose_rank_is_killed_in_its_start_recovers(tmp_path: Path) -> None:
     headway = [sys.executable, "-m", "headway", "run", "-o", "run", "--restarts", "1", "--"]
     words = ("--steps", "2", "--save-every", "2", "--eval-every", "2", "--eval-batches", "2")

@@ -22,25 +22,27 @@ import uuid
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from headway import sdk
 from headway.checkpoint import plan as plans
+from headway.checkpoint.pacing import TOTALS, Pacing, restarted
 from headway.checkpoint.restore import Restored, from_memory, from_store, held
-from headway.checkpoint.snapshot.take import Taker
+from headway.checkpoint.snapshot.take import Changed, Taker
 from headway.checkpoint.staging import IMAGES, LOOK_S, Staging, text
 from headway.checkpoint.state import Parts
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Policy
+from headway.checkpoint.tuner import Tuner
 from headway.checkpoint.writer.client import WriterFailed, look
-from headway.errors import SaveFailed
+from headway.errors import SaveFailed, UsageError
 from headway.probe import ENV_FOLDER
 
 LINGER_S = 600.0  # how long the writer waits for a rank that was killed to come back
 ALONE_S = 10.0  # the same where nothing says that one may
+FULL_EVERY = 8  # saves; between them tables are saved by the rows that have changed
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,14 @@ class Checkpointer:
         own: Mapping[str, Any] | None = None,
         keep: Policy | None = None,
         group: Any = None,
+        interval: float | Tuner | None = None,
+        full_every: int = FULL_EVERY,
         rate: float | None = None,
         linger_s: float | None = None,
     ) -> None:
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
+        self.full_every = full_every
         self.rank, self.world = 0, 1
         if dist.is_initialized():
             self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
@@ -80,7 +85,14 @@ class Checkpointer:
         self._staging = Staging(_name(self.store, self.rank), linger_s)
         self._taker = Taker(self.parts.optimizers, IMAGES)
         self._plan: plans.Plan | None = None
+        self._pacing = Pacing(interval, self._gathered) if interval is not None else None
         self._saves = 0
+
+    def due(self, step: int) -> bool:
+        """Whether to save now, by `interval`: asked once a step, on every rank, after the step."""
+        if self._pacing is None:
+            raise UsageError("a Checkpointer without an interval does not know when to save")
+        return self._pacing.due(step)
 
     def save(
         self,
@@ -102,6 +114,7 @@ class Checkpointer:
             saved = plan.share(state)
             self._saves += 1
             told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
+            told |= {TOTALS: self._pacing.told()} if self._pacing else {}
             job = {
                 "store": self.store,
                 "save_id": f"{self._attempt}-{self._saves}",
@@ -111,6 +124,7 @@ class Checkpointer:
                 "keep": asdict(self.keep),
                 "anchor": anchor,
                 "rate": self.rate,
+                "parent": f"{self._attempt}-{self._saves - 1}",
             }
             try:
                 waited = self._take(step, plan, saved, job)
@@ -119,7 +133,10 @@ class Checkpointer:
                 self._taker.forget_images()
                 self._staging.revive(saved.tensors)
                 waited = self._take(step, plan, saved, job)
-        return Saving(step, time.monotonic() - begun, waited)
+        blocked = time.monotonic() - begun
+        if self._pacing is not None:
+            self._pacing.saved(step, blocked)
+        return Saving(step, blocked, waited)
 
     def _take(self, step: int, plan: plans.Plan, saved: plans.Saved, job: dict[str, Any]) -> float:
         """Fill an image; the seconds that it was waited for."""
@@ -131,9 +148,14 @@ class Checkpointer:
         self._staging.tell("filling", image=image, step=step)
         values = [text(value) for value in saved.values]
         about = {"layout": plan.id, "values": values, "save": job["save_id"], "job": job}
-        whole = partial(self._staging.tell, "whole", image=image, **about)
+        about["extra"] = job["extra"]
         views = self._staging.views[image]
-        self._taker.take(image, saved.tensors, views, lambda good: whole(good=good))
+        full = self.full_every <= 1 or self._saves % self.full_every == 1 or job["anchor"]
+
+        def whole(good: bool, changed: list[Changed]) -> None:
+            self._staging.whole(good, [] if full else changed, image=image, **about)
+
+        self._taker.take(image, saved.tensors, views, whole)
         return waited
 
     def replan(self, state: Mapping[str, Any] | None = None) -> plans.Plan:
@@ -151,6 +173,8 @@ class Checkpointer:
             restored = self._from_memory() or from_store(self.store, self.parts, self.group)
         if restored is not None:
             sdk.progress(step=restored.step)
+        if restored is not None and self._pacing is not None:
+            self._pacing.resumed(restored.extra, failed=restarted())
         return restored
 
     def anchor(self, step: int, **told: Any) -> Saving:
@@ -197,7 +221,8 @@ class Checkpointer:
             images += [image for image in (held(*seen) if seen else []) if image.save == newest]
         if not all(self._gathered(len(images) == self.world)):  # some are on other machines
             return None
-        return Restored(saves[newest], "memory", from_memory(self.parts, images, self.group))
+        values = from_memory(self.parts, images, self.group)
+        return Restored(saves[newest], "memory", values, images[0].extra)
 
     def _gathered(self, mine: Any) -> list[Any]:
         found = [mine] * self.world
@@ -206,7 +231,10 @@ class Checkpointer:
         return found
 
     def _warn(self) -> None:
-        for outcome in self._staging.new_outcomes(self._staging.status()):
+        fresh = self._staging.new_outcomes(self._staging.status())
+        if self._pacing is not None:
+            self._pacing.ended(fresh)
+        for outcome in fresh:
             if "error" in outcome:
                 warnings.warn(outcome["error"], stacklevel=3)
 

@@ -51,6 +51,7 @@ class Held:
     number: int
     layout: dict[str, Any]
     values: list[str]
+    extra: dict[str, Any]
     memory: Memory
 
 
@@ -61,7 +62,7 @@ def held(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[Held]:
         layout = status["layouts"].get(image.get("layout", ""))
         if image["state"] == WHOLE and layout is not None:
             memory = Memory(descriptor, os.fstat(descriptor).st_size)
-            told = image["save"], image["step"], number, layout, image["values"]
+            told = image["save"], image["step"], number, layout, image["values"], image["extra"]
             found.append(Held(*told, memory))
         os.close(descriptor)
     return found
@@ -77,19 +78,37 @@ def from_store(store: str, parts: Parts, group: Any, *, verify: Depth = "quick")
     found = _agreed(lambda: Store(store).newest_good(verify), group)
     if found.checkpoint is None:
         return None
-    values = _load(parts, dcp.Reader(found.checkpoint.path, check=verify == "full"), group)
     one = found.checkpoint
+    first, *deltas = Store(store).chain(one)
+    full, newest = (dcp.Reader(each.path, check=verify == "full") for each in (first, one))
+    metadata = full.read_metadata()
+    targets = parts.targets(metadata)
+    _read(targets.flat, full, group)
+    if deltas:
+        whole = newest.read_metadata().state_dict_metadata
+        _read({name: targets.flat[name] for name in whole}, newest, group, targets.flat)
+        for delta in deltas:
+            dcp.apply_rows(delta.path, delta.manifest, targets.flat)
+    values = parts.give_back(targets, metadata)
     return Restored(one.step, one.name, values, one.manifest.extra, found.notes)
 
 
 def _load(parts: Parts, reader: StorageReader, group: Any) -> dict[str, Any]:
     metadata = reader.read_metadata()
     targets = parts.targets(metadata)
+    _read(targets.flat, reader, group)
+    return parts.give_back(targets, metadata)
+
+
+def _read(
+    flat: dict[str, Any], reader: StorageReader, group: Any, into: dict[str, Any] | None = None
+) -> None:
     alone = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(targets.flat, storage_reader=reader, process_group=group, no_dist=alone)
-    return parts.give_back(targets, metadata)
+        load(flat, storage_reader=reader, process_group=group, no_dist=alone)
+    if into is not None:
+        into.update(flat)
 
 
 def _agreed(ask: Any, group: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headway.checkpoint.plan import Plan
 from headway.checkpoint.snapshot.device import register
 from headway.checkpoint.snapshot.memory import Memory, place
+from headway.checkpoint.snapshot.take import Changed
 from headway.checkpoint.store import dcp
 from headway.checkpoint.writer.client import Client, WriterTaken
 
@@ -82,10 +83,26 @@ class Staging:
                 return self._last
             time.sleep(LOOK_S)
 
-    def tell(self, op: str, **message: Any) -> None:
+    def tell(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
         with self._lock:
-            self._client.tell(op, **message)
+            self._client.tell(op, *descriptors, **message)
+
+    def whole(self, good: bool, changed: Sequence[Changed], **about: Any) -> None:
+        """An image is there; of some tables it is told which rows differ from the last one."""
+        told, at = [], 8  # memory of no bytes cannot be mapped
+        for one in changed:
+            count = len(self.views[0][one.tensors[0]])
+            number = one.ids.numel()
+            told.append({"tensors": one.tensors, "count": count, "ids": number, "at": at})
+            at += 8 * number
+        ids = os.memfd_create("headway-rows", os.MFD_CLOEXEC)
+        with open(ids, "wb") as file:
+            file.write(bytes(8))
+            for one in changed:
+                file.write(dcp.raw(one.ids))
+            file.flush()
+            self.tell("whole", ids, good=good, changed=told, **about)
 
     def status(self) -> dict[str, Any]:
         """What the writer is at."""

@@ -25,8 +25,9 @@ class Rows:
         self.count = len(tensors[0])
         self.row_bytes = sum(tensor[:1].nbytes for tensor in tensors)
         self.block = max(1, BLOCK // max(1, self.row_bytes))
-        self._lacking: list[list[Tensor] | None] = [None] * images  # None: everything
-        self._noted = [0] * images  # ids in each list; some are there twice
+        # None: everything. The last list is of no image: what has changed since the last save.
+        self._lacking: list[list[Tensor] | None] = [None] * (images + 1)
+        self._noted = [0] * (images + 1)  # ids in each list; some are there twice
         self._lock = threading.Lock()
         self._image: Sequence[Tensor] = ()  # the one that is brought up to date at the moment
         self._which = 0
@@ -50,6 +51,12 @@ class Rows:
     def holds(self, image: int) -> None:
         """That image is the table as it is now."""
         self._lacking[image], self._noted[image] = [], 0
+
+    def changes(self) -> list[Tensor] | None:
+        """Ids of the rows that have changed since this was last asked; None: all may have."""
+        found = self._lacking[-1]
+        self.holds(-1)
+        return found
 
     def begin(self, image: int, tensors: Sequence[Tensor]) -> None:
         """From now on that image becomes the table as it is at this moment."""
@@ -97,7 +104,7 @@ class Rows:
             return given_up
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
-        ids = _marked(lacking, self.count).nonzero().squeeze(1)
+        ids = marked(lacking, self.count).nonzero().squeeze(1)
         self._lacking[image] = None if ids.numel() > self.count // 2 else [ids]
         self._noted[image] = ids.numel()
 
@@ -105,7 +112,7 @@ class Rows:
         if self._pending is None:
             lacked, self._lacked = self._lacked, []
             everything = torch.ones(self.count, dtype=torch.bool)
-            self._pending = everything if lacked is None else _marked(lacked, self.count)
+            self._pending = everything if lacked is None else marked(lacked, self.count)
         return self._pending
 
     def _copy_block(self, first: int, last: int, wanted: Tensor) -> int:
@@ -123,8 +130,9 @@ class Rows:
             image.index_copy_(0, ids, tensor.index_select(0, ids))
 
 
-def _marked(lists: Sequence[Tensor], count: int) -> Tensor:
-    marked = torch.zeros(count, dtype=torch.bool)
+def marked(lists: Sequence[Tensor], count: int) -> Tensor:
+    """Of so many rows, whether each is in one of the lists."""
+    found = torch.zeros(count, dtype=torch.bool)
     for ids in lists:
-        marked[ids] = True
-    return marked
+        found[ids] = True
+    return found

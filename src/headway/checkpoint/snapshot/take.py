@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +13,22 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headway.checkpoint.snapshot.device import DeviceImages
-from headway.checkpoint.snapshot.rows import Rows
+from headway.checkpoint.snapshot.rows import Rows, marked
 from headway.checkpoint.snapshot.tracking import Tracker
 
-Whole = Callable[[bool], None]  # is told when the image is there, and whether it is good
+FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Rows of a table that have changed since the save before."""
+
+    tensors: list[int]  # the table and what is kept of its rows, by their numbers
+    ids: Tensor
+
+
+# Is told when the image is there, whether it is good, and in what it differs from the last one.
+Whole = Callable[[bool, list[Changed]], None]
 
 
 class Taker:
@@ -38,10 +51,12 @@ class Taker:
         self.wait()
         tracked = self.tracker.find(dict(enumerate(tensors)))
         places: dict[Rows, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
+        numbers: dict[Rows, list[int]] = {rows: [] for rows in tracked.values()}
         on_devices: dict[torch.device, dict[int, Tensor]] = {}
         for number, (tensor, view) in enumerate(zip(tensors, views, strict=True)):
             if number in tracked:
                 places[tracked[number]][tensor.data_ptr()] = view
+                numbers[tracked[number]].append(number)
             elif tensor.is_cuda:
                 on_devices.setdefault(tensor.device, {})[number] = tensor
             else:
@@ -49,8 +64,9 @@ class Taker:
         for rows, found in places.items():
             rows.begin(image, [found[part.data_ptr()] for part in rows.tensors])
         devices = [self._begin(device, found, views) for device, found in on_devices.items()]
+        changes = [(rows, numbers[rows], rows.changes()) for rows in places]
         self._idle.clear()
-        self._asked.put(lambda: self._bring(list(places), devices, whole))
+        self._asked.put(lambda: self._bring(changes, devices, whole))
 
     def forget_images(self) -> None:
         """There is other memory from now on: every image lacks everything."""
@@ -91,19 +107,24 @@ class Taker:
                 found += [value for value in state.values() if isinstance(value, Tensor)]
         return [getattr(tensor, "_local_tensor", tensor) for tensor in found]
 
-    def _bring(self, tables: list[Rows], devices: list[DeviceImages], whole: Whole) -> None:
-        good = True
+    def _bring(
+        self,
+        tables: list[tuple[Rows, list[int], list[Tensor] | None]],
+        devices: list[DeviceImages],
+        whole: Whole,
+    ) -> None:
+        good, changed = False, []
         try:
-            for rows in tables:
+            for rows, numbers, ids in tables:
                 rows.finish()
+                found = None if ids is None else marked(ids, rows.count).nonzero().squeeze(1)
+                if found is not None and found.numel() <= FEW * rows.count:
+                    changed.append(Changed(numbers, found))
             for device in devices:
                 device.drain()
             good, self.tracker.torn = not self.tracker.torn, False
-        except Exception:
-            good = False
-            raise
         finally:
-            whole(good)
+            whole(good, changed)
 
     def _work(self) -> None:
         while True:

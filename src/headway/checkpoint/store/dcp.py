@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.futures import Future
 
 from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.manifest import Item, Part, Unreadable
+from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem
 from headway.errors import CheckpointDamaged, SaveFailed, UsageError
 
@@ -132,13 +132,18 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
     """The content of `.metadata`: what the global plan says, and where each item of it lies.
 
     Items are known by their `item_name`. It is all there once they are laid out: the parts need
-    not be written yet.
+    not be written yet. Of a delta it is the tensors that are in it as a whole.
     """
     whole = pickle.loads(planned) if isinstance(planned, bytes) else planned
+    by_rows = {name for part in parts for name in changed(part.file)}
+    kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
+    whole = replace(whole, state_dict_metadata=kept)
     named = {item_name(index): index for index in _indices(whole)}
     storage = {}
     for part in parts:
         for item in part.file.items:
+            if item.name.endswith((IDS, ROWS)):
+                continue
             if item.name not in named:
                 raise SaveFailed(f"rank {part.rank} has saved {item.name}, which is not planned")
             index = named.pop(item.name)
@@ -283,6 +288,31 @@ class Reader(FileSystemReader):
 
     def _damaged(self, why: str) -> CheckpointDamaged:
         return CheckpointDamaged(f"the checkpoint {self.path} cannot be loaded: {why}")
+
+
+def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) -> None:
+    """Put the rows that a delta holds into the tensors of a state, by their names."""
+    for file in manifest.files:
+        names = changed(file)
+        if not names:
+            continue
+        items = {item.name: item for item in file.items}
+        source = _Source(os.path.join(path, file.name), mapped=True)
+        for name in names:
+            target = flat[name]
+            if not items[name + IDS].size:
+                continue
+            content = []
+            for item in (items[name + IDS], items[name + ROWS]):
+                data = source.bytes(item.data, item.size)
+                if zlib.crc32(data) != item.crc32:
+                    raise CheckpointDamaged(
+                        f"the checkpoint {path} cannot be loaded: {item.name} was changed"
+                    )
+                content.append(torch.frombuffer(data, dtype=torch.uint8))
+            ids = content[0].view(torch.int64).to(target.device)
+            rows = content[1].view(target.dtype).view(-1, *target.shape[1:]).to(target.device)
+            target.detach().index_copy_(0, ids, rows)
 
 
 class _Source:

@@ -14,6 +14,7 @@ NAME = "manifest.json"
 METADATA = ".metadata"
 ID = r"[0-9A-Za-z][\w-]{0,63}"
 KINDS = ("full", "delta")
+IDS, ROWS = "#ids", "#rows"  # of a table in a delta: which rows have changed, and their bytes
 
 
 class Unreadable(Exception):
@@ -69,6 +70,11 @@ class Manifest:
     def size(self) -> int:
         """Bytes of its files."""
         return sum(file.size for file in self.files)
+
+
+def changed(file: File) -> list[str]:
+    """The tensors of which a file has only the rows that have changed."""
+    return [item.name.removesuffix(IDS) for item in file.items if item.name.endswith(IDS)]
 
 
 def part_name(rank: int) -> str:

@@ -35,10 +35,10 @@ class TensorItem:
 
 @dataclass(frozen=True)
 class BytesItem:
-    """An object that was pickled by the planner."""
+    """An object that was pickled by the planner, or bytes that are told of elsewhere."""
 
     name: str
-    data: bytes
+    data: bytes | memoryview
 
 
 def write_part(

@@ -46,10 +46,10 @@ class Client:
         answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
         return answer
 
-    def tell(self, op: str, **message: Any) -> None:
+    def tell(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
         try:
-            wire.send(self._end, {"op": op, **message})
+            wire.send(self._end, {"op": op, **message}, descriptors)
         except wire.Gone as error:
             raise WriterFailed(f"the checkpoint writer is gone: {error}") from None
 

@@ -38,7 +38,7 @@ class Writer:
         self.linger_s = linger_s
         self.images = Images()
         self.layouts: dict[str, dict[str, Any]] = {}
-        self.jobs: queue.Queue[tuple[int, int, Job]] = queue.Queue()
+        self.jobs: queue.Queue[tuple[int, int, int | None, Job]] = queue.Queue()
         self.busy: list[int] = []  # images that are written, or wait for it
         self.waiting: list[Waiting] = []  # for the parts of other ranks, in order
         self.outcomes: list[dict[str, Any]] = []
@@ -98,7 +98,8 @@ class Writer:
         end.settimeout(None)
         wire.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
         while not self.ending:
-            message, _ = wire.receive(end)
+            message, handles = wire.receive(end)
+            message["handles"] = handles
             answer = self._answers[message["op"]](message)
             if answer is not None:
                 given = self._descriptors() if message["op"] == "reserve" else ()
@@ -125,13 +126,15 @@ class Writer:
         number = message["image"]
         image = self.images.all[number]
         image.state = WHOLE if message["good"] else EMPTY
-        image.told = {name: message[name] for name in ("layout", "values", "save")}
+        image.told = {name: message[name] for name in ("layout", "values", "save", "extra")}
         if message["good"] and message["job"] is not None:
             told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
+            told["changed"] = message["changed"]
             job = Job(step=image.step, **told, **message["job"])
+            ids = message["handles"][0] if message["handles"] else None
             with self.lock:
                 self.busy.append(number)
-            self.jobs.put((number, os.dup(image.descriptor), job))
+            self.jobs.put((number, os.dup(image.descriptor), ids, job))
 
     def _all(self) -> dict[str, Any]:
         images = [image.public() for image in self.images.all]
@@ -153,13 +156,13 @@ class Writer:
 
     def _write_all(self) -> None:
         while True:
-            number, descriptor, job = self.jobs.get()
+            number, descriptor, ids, job = self.jobs.get()
             begun = time.monotonic()
             draft = job.draft()
             try:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(draft)
-                    size = write(job, draft, descriptor)
+                    size = write(job, draft, descriptor, ids)
                     took = {"bytes": size, "written_s": time.monotonic() - begun}
                     with self.lock:
                         self.waiting.append(Waiting(job, draft, begun, took, stack.pop_all()))

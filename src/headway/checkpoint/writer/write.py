@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.manifest import IDS, ROWS, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.retain import Policy, pin, retain
 from headway.checkpoint.store.sweep import sweep
@@ -21,6 +22,8 @@ class Job:
     step: int
     layout: dict[str, Any]
     values: list[str]  # in base64
+    changed: list[dict[str, Any]]  # tables of which only these rows are written: see `_rows`
+    parent: str  # the save that they build on
     store: str
     save_id: str
     rank: int
@@ -35,16 +38,20 @@ class Job:
         return Draft(self.store, self.step, self.save_id, self.world)
 
 
-def write(job: Job, draft: Draft, descriptor: int) -> int:
-    """This rank's part, from the image behind the descriptor, which is closed; its bytes."""
+def write(job: Job, draft: Draft, descriptor: int, ids: int | None) -> int:
+    """This rank's part, from the image behind the descriptor; its bytes. Both are closed.
+
+    `ids`: of the rows that have changed, one table after the other.
+    """
+    views = [_mapped(one) for one in (descriptor, ids) if one is not None]
+    items = list(_items(job, views[0], views[1] if len(views) > 1 else None))
+    return write_part(draft.folder, job.rank, items, rate=job.rate).file.size
+
+
+def _mapped(descriptor: int) -> memoryview:
+    """Gone when nothing refers to it any more."""
     with open(descriptor, "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    items = list(_items(job, memoryview(memory)))
-    try:
-        return write_part(draft.folder, job.rank, items, rate=job.rate).file.size
-    finally:
-        del items
-        memory.close()
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def all_there(job: Job, draft: Draft) -> bool:
@@ -54,7 +61,9 @@ def all_there(job: Job, draft: Draft) -> bool:
 
 def finish(job: Job, draft: Draft) -> dict[str, Any]:
     """Make a checkpoint of all parts; older ones go where the rules say so."""
-    made = commit(draft, _described(job), extra=job.extra)
+    delta = any(changed(part.file) for part in draft.parts())
+    kind, parent = ("delta", job.parent) if delta else ("full", None)
+    made = commit(draft, _described(job), kind=kind, parent=parent, extra=job.extra)
     if job.anchor:
         pin(job.store, made)
     return {"name": made.name}
@@ -67,11 +76,33 @@ def clear_up(job: Job) -> None:
         retain(job.store, Policy(**job.keep))
 
 
-def _items(job: Job, view: memoryview) -> Iterator[TensorItem | BytesItem]:
-    for name, record, at, nbytes in job.layout["tensors"]:
-        yield TensorItem(name, base64.b64decode(record), view[at : at + nbytes])
+def _items(job: Job, view: memoryview, ids: memoryview | None) -> Iterator[TensorItem | BytesItem]:
+    by_rows = _rows(job, view, ids) if ids is not None else {}
+    for number, (name, record, at, nbytes) in enumerate(job.layout["tensors"]):
+        if number in by_rows:
+            yield from by_rows[number]
+        else:
+            yield TensorItem(name, base64.b64decode(record), view[at : at + nbytes])
     for name, value in zip(job.layout["values"], job.values, strict=True):
         yield BytesItem(name, base64.b64decode(value))
+
+
+def _rows(job: Job, view: memoryview, ids: memoryview) -> dict[int, list[BytesItem]]:
+    """Of each tensor of a changed table: which rows, and what is in them."""
+    try:
+        import numpy as np
+    except ImportError:  # then the whole tables are written
+        return {}
+    found = {}
+    for one in job.changed:
+        which = np.frombuffer(ids, np.int64, one["ids"], one["at"])
+        for number in one["tensors"]:
+            name, _, at, nbytes = job.layout["tensors"][number]
+            whole = np.frombuffer(view, np.uint8, nbytes, at).reshape(one["count"], -1)
+            picked = np.ascontiguousarray(whole[which]).data.cast("B") if one["ids"] else b""
+            here = ids[one["at"] : one["at"] + 8 * one["ids"]]
+            found[number] = [BytesItem(name + IDS, here), BytesItem(name + ROWS, picked)]
+    return found
 
 
 def _described(job: Job) -> Callable[[Any], bytes]:
