@@ -204,6 +204,7 @@ def test_every_way_to_write_meets_the_disk(tmp_path: Path, mode: str, words: str
     assert all(words in text for text in hit.values()), hit
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 def test_a_cut_network_between_two_nodes(tmp_path: Path) -> None:
     env = {**os.environ, **quiet_env(tmp_path), "HEADWAY_RUN": "both", "GROUP_TIMEOUT": "5"}

@@ -102,6 +102,7 @@ def test_hang_until_killed(run_job: Runner) -> None:
     assert failure.category == "hang"
 
 
+@pytest.mark.slow
 def test_lightning(run_job: Runner) -> None:
     pytest.importorskip("lightning")
     done = run_job(*python(job("lightning_job")))
@@ -121,6 +122,7 @@ def _before_last(truth: dict[str, Any]) -> list[float]:
     return [evaluation * 2 / 3, truth["seconds"]["waste.checkpoint_block"]]
 
 
+@pytest.mark.slow
 def test_transformers_killed_and_resumed(run_job: Runner) -> None:
     pytest.importorskip("transformers")
     done = run_job(

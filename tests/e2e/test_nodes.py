@@ -96,6 +96,7 @@ class Job:
         return [found[host] for host in sorted(found)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_on_one_node_restarts_both(
     tmp_path: Path, nodes: tuple[Node, Node]
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_bug_on_one_node_stops_both(tmp_path: Path, nodes: tuple[Node, Node]) 
     assert [action for action, _ in first] == ["stop"]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_gone_is_asked_to_be_replaced(
     tmp_path: Path, nodes: tuple[Node, Node]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_killed_rank_comes_back(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_comes_back(job: Job) -> None:
     assert job.run(*TORCHRUN, "killagent", "1", "25", "once") == 0, job.output
     assert job.outcomes == [("failed", None), ("completed", 20)]
@@ -151,6 +152,7 @@ def test_a_plain_python_comes_back(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 def test_a_shell_script_comes_back(job: Job) -> None:
     script = f"{BIN / 'python'} job.py kill 0 25 once; exit $?"
     assert job.run("sh", "-c", script) == 0, job.output
@@ -165,6 +167,7 @@ def test_a_bug_is_not_retried(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 def test_the_same_step_again_is_data_or_code(job: Job) -> None:
     assert job.run(*TORCHRUN, "kill", "1", "25", "always") != 0
     assert [outcome for outcome, _ in job.outcomes] == ["failed", "failed"]
@@ -172,6 +175,7 @@ def test_the_same_step_again_is_data_or_code(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 def test_a_crash_loop_stops(job: Job) -> None:
     assert job.run(*PYTHON, "loop", "0", "25", "always", restarts=20) == 137
     assert "3 attempts in a row added no durable step" in job.output
@@ -179,6 +183,7 @@ def test_a_crash_loop_stops(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 def test_restarts_are_used_up(job: Job) -> None:
     assert job.run(*PYTHON, "reset", "0", "25", "always", restarts=1) == 1
     assert "all 1 restarts are used" in job.output
@@ -203,6 +208,7 @@ def test_nothing_of_a_dead_attempt_lives_on(job: Job) -> None:
     assert not list(Path("/dev/shm").glob("torch_*_1_0"))
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_hangs_and_comes_back(job: Job) -> None:
     assert job.run(*TORCHRUN, "stop", "1", "25", "once") == 0, job.output
     assert job.outcomes == [("failed", None), ("completed", 20)]
@@ -226,6 +232,7 @@ def test_told_to_stop_it_is_not_restarted(job: Job, number: signal.Signals) -> N
     balanced(job)
 
 
+@pytest.mark.slow
 def test_a_rank_may_save_as_long_as_the_scheduler_lets_it(job: Job) -> None:
     """The other one dies of the signal at once; that is no reason to end the attempt."""
     job.start(*TORCHRUN, "grace", "0", "0", "once")
@@ -239,6 +246,7 @@ def test_a_rank_may_save_as_long_as_the_scheduler_lets_it(job: Job) -> None:
     assert job.outcomes == [("preempted", None)], job.output
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_early_is_no_death(job: Job) -> None:
     assert job.run(*TORCHRUN, "early", "1", "0", "once") == 0, job.output
     assert job.outcomes == [("completed", None)]
@@ -271,6 +279,7 @@ def test_a_run_folder_that_vanishes_costs_neither_exit_code_nor_restart(job: Job
     assert "internal fault" not in job.output
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     """Started again at once, it ends what was left, joins the run and asks for no other node."""
     env = {**os.environ, **quiet_env(job.folder), "HEADWAY_RUN": "night"}

@@ -95,7 +95,7 @@ def test_another_start_goes_on_from_disk(tmp_path: Path) -> None:
 
 
 def test_the_writer_finishes_what_the_dead_has_begun(tmp_path: Path) -> None:
-    run(tmp_path, "--kill-after", "8", code=-9)
+    run(tmp_path, "--kill-after", "8", "--linger", "1", code=-9)
     until = time.monotonic() + 30
     latest = tmp_path / "store" / "latest"
     while time.monotonic() < until:

@@ -55,6 +55,7 @@ parser.add_argument("--kind", default="plain")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--every", type=int, default=3)
 parser.add_argument("--kill-after", type=int, default=-1)
+parser.add_argument("--linger", type=float)
 parser.add_argument("--wait", action="store_true", help="for each save, so that it is on disk")
 args = parser.parse_args()
 
@@ -76,7 +77,7 @@ adam = torch.optim.Adam(dense.parameters(), lr=0.01)
 position = 0
 
 state = {"model": model, "sparse": sparse, "adam": adam, "position": lambda: position}
-checkpointer = Checkpointer(args.store, state)
+checkpointer = Checkpointer(args.store, state, linger_s=args.linger)
 restored = checkpointer.restore()
 first = 0
 if restored is not None:
