@@ -21,7 +21,16 @@ from typing import Any
 from headway.checkpoint.store.commit import Draft
 from headway.checkpoint.writer import wire
 from headway.checkpoint.writer.images import EMPTY, FILLING, WHOLE, Images
-from headway.checkpoint.writer.write import Job, all_there, clear_up, finish, write
+from headway.checkpoint.writer.write import (
+    Job,
+    all_there,
+    check,
+    clear_up,
+    finish,
+    give_up,
+    settled,
+    write,
+)
 
 LOOK_S = 0.5  # how often it asks itself whether it is still wanted
 FIRST_S = 10.0  # for the first word of whoever comes
@@ -38,7 +47,7 @@ class Writer:
         self.linger_s = linger_s
         self.images = Images()
         self.layouts: dict[str, dict[str, Any]] = {}
-        self.jobs: queue.Queue[tuple[int, int, int | None, Job]] = queue.Queue()
+        self.jobs: queue.Queue[tuple[int, int, int, Job]] = queue.Queue()
         self.busy: list[int] = []  # images that are written, or wait for it
         self.waiting: list[Waiting] = []  # for the parts of other ranks, in order
         self.outcomes: list[dict[str, Any]] = []
@@ -66,11 +75,12 @@ class Writer:
             with contextlib.suppress(TimeoutError):
                 end, _ = self.listening.accept()
                 threading.Thread(target=self._meet, args=(end,), daemon=True).start()
-            if (self._forgotten() or self.dismissed) and not self._at_work():
+            if self._forgotten() and not self._at_work():
                 return
 
     def _forgotten(self) -> bool:
-        return not self.served.locked() and time.monotonic() - self.seen > self.linger_s
+        waited = time.monotonic() - self.seen
+        return not self.served.locked() and (self.dismissed or waited > self.linger_s)
 
     def _at_work(self) -> bool:
         with self.lock:
@@ -104,6 +114,7 @@ class Writer:
             if answer is not None:
                 given = self._descriptors() if message["op"] == "reserve" else ()
                 wire.send(end, answer, given)
+            self.ending = message["op"] == "end"  # the loop sees it when the next look is due
 
     def _descriptors(self) -> list[int]:
         return [image.descriptor for image in self.images.all]
@@ -127,14 +138,15 @@ class Writer:
         image = self.images.all[number]
         image.state = WHOLE if message["good"] else EMPTY
         image.told = {name: message[name] for name in ("layout", "values", "save", "extra")}
-        if message["good"] and message["job"] is not None:
-            told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
-            told["changed"] = message["changed"]
-            job = Job(step=image.step, **told, **message["job"])
-            ids = message["handles"][0] if message["handles"] else None
-            with self.lock:
-                self.busy.append(number)
-            self.jobs.put((number, os.dup(image.descriptor), ids, job))
+        if not message["good"]:
+            wire.close(message["handles"])
+            return
+        told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
+        told["changed"] = message["changed"]
+        job = Job(step=image.step, **told, **message["job"])
+        with self.lock:
+            self.busy.append(number)
+        self.jobs.put((number, os.dup(image.descriptor), message["handles"][0], job))
 
     def _all(self) -> dict[str, Any]:
         images = [image.public() for image in self.images.all]
@@ -151,7 +163,6 @@ class Writer:
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
         while self._at_work():
             time.sleep(PARTS_S)
-        self.ending = True  # the loop sees it when the next look is due
         return self._status()
 
     def _write_all(self) -> None:
@@ -168,6 +179,8 @@ class Writer:
                         self.waiting.append(Waiting(job, draft, begun, took, stack.pop_all()))
             except Exception as error:  # whatever it is, the next one may be written
                 self._over(job, begun, {"error": str(error) or type(error).__name__})
+                if job.rank == 0:
+                    give_up(draft)
             with self.lock:
                 self.busy.remove(number)
 
@@ -178,7 +191,7 @@ class Writer:
             with self.lock:
                 waiting = list(self.waiting)
             for number, one in reversed(list(enumerate(waiting))):
-                if one.job.rank or _whole(one):
+                if _ready(one):
                     self._commit(one, waiting[:number])
                     break
             for one in waiting:
@@ -187,7 +200,7 @@ class Writer:
 
     def _commit(self, one: Waiting, older: list[Waiting]) -> None:
         for other in older:
-            if other.job.rank or _whole(other):
+            if _ready(other):
                 self._commit(other, [])
             else:
                 self._drop(other, f"step {one.job.step} is there already")
@@ -196,14 +209,20 @@ class Writer:
             with one.held:
                 if one.job.rank == 0:
                     told |= finish(one.job, one.draft)
+                else:
+                    check(one.job)
             if one.job.rank == 0:
                 clear_up(one.job)
         except Exception as error:
             told["error"] = str(error) or type(error).__name__
+            if one.job.rank == 0 and "name" not in told:
+                give_up(one.draft)
         self._over(one.job, one.begun, told, one)
 
     def _drop(self, one: Waiting, why: str) -> None:
         one.held.close()
+        if one.job.rank == 0:
+            give_up(one.draft)
         text = f"the checkpoint of step {one.job.step} was given up: {why}"
         self._over(one.job, one.begun, {**one.took, "error": text}, one)
 
@@ -230,8 +249,14 @@ class Waiting:
     held: contextlib.ExitStack
 
 
-def _whole(one: Waiting) -> bool:
+def _ready(one: Waiting) -> bool:
+    """For rank 0, that all parts are there; for the others, that it has done with them.
+
+    Until then each holds the draft, so that nobody takes it for one that was left behind.
+    """
     try:
+        if one.job.rank:
+            return settled(one.draft)
         return all_there(one.job, one.draft)
     except OSError:  # looked for again
         return False

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import IDS, ROWS, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Policy, pin, retain
 from headway.checkpoint.store.sweep import sweep
+from headway.errors import SaveFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +42,12 @@ class Job:
         return Draft(self.store, self.step, self.save_id, self.world)
 
 
-def write(job: Job, draft: Draft, descriptor: int, ids: int | None) -> int:
+def write(job: Job, draft: Draft, descriptor: int, ids: int) -> int:
     """This rank's part, from the image behind the descriptor; its bytes. Both are closed.
 
     `ids`: of the rows that have changed, one table after the other.
     """
-    views = [_mapped(one) for one in (descriptor, ids) if one is not None]
-    items = list(_items(job, views[0], views[1] if len(views) > 1 else None))
+    items = list(_items(job, _mapped(descriptor), _mapped(ids)))
     return write_part(draft.folder, job.rank, items, rate=job.rate).file.size
 
 
@@ -57,6 +60,24 @@ def _mapped(descriptor: int) -> memoryview:
 def all_there(job: Job, draft: Draft) -> bool:
     """Whether every rank has written its part."""
     return len(draft.parts()) == job.world
+
+
+def settled(draft: Draft) -> bool:
+    """Whether rank 0 has made a checkpoint of it, or has given it up."""
+    left = draft.place.names(draft.name)
+    return not left or (not draft.place.renames and manifests.NAME in left)
+
+
+def check(job: Job) -> None:
+    """By the other ranks: the checkpoint is there."""
+    if not any(one.manifest.save_id == job.save_id for one in Store(job.store).listed()[0]):
+        raise SaveFailed(f"the checkpoint of step {job.step} was given up by rank 0")
+
+
+def give_up(draft: Draft) -> None:
+    """By rank 0: the others need not wait for it."""
+    with contextlib.suppress(OSError):
+        draft.place.delete_folder(draft.name)
 
 
 def finish(job: Job, draft: Draft) -> dict[str, Any]:
@@ -76,8 +97,8 @@ def clear_up(job: Job) -> None:
         retain(job.store, Policy(**job.keep))
 
 
-def _items(job: Job, view: memoryview, ids: memoryview | None) -> Iterator[TensorItem | BytesItem]:
-    by_rows = _rows(job, view, ids) if ids is not None else {}
+def _items(job: Job, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
+    by_rows = _rows(job, view, ids)
     for number, (name, record, at, nbytes) in enumerate(job.layout["tensors"]):
         if number in by_rows:
             yield from by_rows[number]
