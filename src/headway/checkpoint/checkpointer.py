@@ -142,13 +142,12 @@ class Checkpointer:
         """Fill an image; the seconds that it was waited for."""
         begun = time.monotonic()
         self._taker.wait()
-        image = self._staging.free_image()
+        image, status = self._staging.free_image()
         waited = time.monotonic() - begun
-        self._warn()
+        self._warn(status)
         self._staging.tell("filling", image=image, step=step)
         values = [text(value) for value in saved.values]
-        about = {"layout": plan.id, "values": values, "save": job["save_id"], "job": job}
-        about["extra"] = job["extra"]
+        about = {"layout": plan.id, "values": values, "job": job}
         views = self._staging.views[image]
         full = self.full_every <= 1 or self._saves % self.full_every == 1 or job["anchor"]
 
@@ -230,8 +229,8 @@ class Checkpointer:
             dist.all_gather_object(found, mine, group=self.group)
         return found
 
-    def _warn(self) -> None:
-        fresh = self._staging.new_outcomes(self._staging.status())
+    def _warn(self, status: dict[str, Any]) -> None:
+        fresh = self._staging.new_outcomes(status)
         if self._pacing is not None:
             self._pacing.ended(fresh)
         for outcome in fresh:

@@ -31,10 +31,10 @@ class Staging:
         self._plan: Plan | None = None
         self._lock = threading.Lock()  # two threads talk
         self._last = -1  # the image that was filled last
-        self._heard = -1  # the number of the last outcome
         self._client = self._connect()
         self.found = self._client.found
-        self._heard = self.found["outcomes"][-1]["number"] if self.found["outcomes"] else -1
+        numbers = [outcome["number"] for outcome in self.found["outcomes"]]
+        self._heard = max(numbers, default=-1)  # the last outcome that is no news
 
     def _connect(self) -> Client:
         try:
@@ -73,14 +73,14 @@ class Staging:
         if self._plan is not None:
             self.reserve(self._plan, tensors)
 
-    def free_image(self) -> int:
-        """One that is not being written, the older one first; waits for it."""
+    def free_image(self) -> tuple[int, dict[str, Any]]:
+        """One that is not being written, the older one first; waits for it. And the status."""
         while True:
-            busy = set(self.status()["busy"])
-            free = [image for image in range(IMAGES) if image not in busy]
+            status = self.status()
+            free = [image for image in range(IMAGES) if image not in status["busy"]]
             if free:
                 self._last = next((image for image in free if image != self._last), free[0])
-                return self._last
+                return self._last, status
             time.sleep(LOOK_S)
 
     def tell(self, op: str, *descriptors: int, **message: Any) -> None:

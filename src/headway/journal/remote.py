@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,17 @@ def filesystem(url: str) -> tuple[Any, str]:
         return found
     except (ImportError, ValueError) as error:
         raise UsageError(f"cannot use {url}: {error}") from None
+
+
+def changed(info: dict[str, Any]) -> float:
+    """When a file was: fsspec's file systems do not agree on the word; what is not told is new."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+    return time.time()
 
 
 def fetch(url: str, folder: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Protocol
 
 from headway.checkpoint.store import disk
@@ -258,7 +256,7 @@ class Remote:
         """When something in it was last changed."""
         self._fs.invalidate_cache()
         found = self._fs.find(self._at(name), detail=True).values()
-        return max(map(_changed, found), default=0.0)
+        return max(map(remote.changed, found), default=0.0)
 
     def read(self, name: str) -> bytes:
         """All of a file."""
@@ -304,14 +302,3 @@ class Remote:
     def locked(self) -> Iterator[None]:
         """There is no lock: saves have names of their own, and none is ever replaced."""
         yield
-
-
-def _changed(info: dict[str, Any]) -> float:
-    """fsspec's file systems do not agree on how this is called; what is not told is new."""
-    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
-        value = info.get(key)
-        if isinstance(value, (int, float)):
-            return float(value)
-        if isinstance(value, datetime):
-            return value.timestamp()
-    return time.time()

@@ -137,13 +137,15 @@ class Writer:
         number = message["image"]
         image = self.images.all[number]
         image.state = WHOLE if message["good"] else EMPTY
-        image.told = {name: message[name] for name in ("layout", "values", "save", "extra")}
+        asked = message["job"]
+        image.told = {"layout": message["layout"], "values": message["values"]}
+        image.told |= {"save": asked["save_id"], "extra": asked["extra"]}
         if not message["good"]:
             wire.close(message["handles"])
             return
         told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
         told["changed"] = message["changed"]
-        job = Job(step=image.step, **told, **message["job"])
+        job = Job(step=image.step, **told, **asked)
         with self.lock:
             self.busy.append(number)
         self.jobs.put((number, os.dup(image.descriptor), message["handles"][0], job))

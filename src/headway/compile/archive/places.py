@@ -6,11 +6,9 @@ import contextlib
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from headway.compile.archive.chunks import Corrupt
 from headway.compile.archive.signing import Untrusted, own_and_safe, unsafe
@@ -174,22 +172,11 @@ class Remote:
             return
         for path, info in found.items():
             relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
-            yield relative, int(info.get("size") or 0), _changed(info)
+            yield relative, int(info.get("size") or 0), remote.changed(info)
 
     def distrust(self) -> str:
         """Why something unsigned from here is not to be used; empty if it may be."""
         return f"{self.url} is not a folder of your own, and there is no key"
-
-
-def _changed(info: dict[str, Any]) -> float:
-    """fsspec's file systems do not agree on how this is called."""
-    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
-        value = info.get(key)
-        if isinstance(value, (int, float)):
-            return float(value)
-        if isinstance(value, datetime):
-            return value.timestamp()
-    return time.time()
 
 
 def _whole(content: bytes, most: int) -> bytes:
