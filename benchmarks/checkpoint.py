@@ -30,6 +30,10 @@ JOB = Path(__file__).parent / "jobs" / "checkpointing.py"
 SOURCE = Path(__file__).parents[1] / "src"
 
 
+class Failed(Exception):
+    """That way does not work here."""
+
+
 def run(way: str, megabytes: int, *options: str) -> dict[str, Any]:
     """One way, in a process."""
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as folder:
@@ -37,7 +41,7 @@ def run(way: str, megabytes: int, *options: str) -> dict[str, Any]:
         env = {**os.environ, "PYTHONPATH": str(SOURCE)}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        raise Failed(done.stderr.strip().splitlines()[-1])
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
@@ -80,7 +84,12 @@ def main() -> None:
             f"{limits['bytes'] / 1e6:.0f} MB: copy {copy * 1e3:.0f} ms, write {write * 1e3:.0f} ms"
         )
         for way in (way.replace(";", ",") for way in args.ways.split(",")):
-            row = summed_up(run(way, megabytes, *options), limits)
+            try:
+                row = summed_up(run(way, megabytes, *options), limits)
+            except Failed as failed:
+                rows.append({"megabytes": megabytes, "way": way, "failed": str(failed)})
+                print(f"  {way:<30} fails: {failed}", flush=True)
+                continue
             rows.append({"megabytes": megabytes, "way": way, "limits": limits, **row})
             print(
                 f"  {way:<30} call {row['call_s'] * 1e3:7.1f} ms"

@@ -7,7 +7,7 @@ file: if it is not there it is made, and the process kills itself after its step
 """
 
 import argparse
-import builtins
+import importlib
 import json
 import os
 import signal
@@ -32,20 +32,21 @@ STEPS = 5
 
 def time_imports() -> None:
     """Those within a compile: modules that the compiler loads when it first needs them."""
-    original, within = builtins.__import__, [False]
+    loader = importlib._bootstrap
+    original, within = loader._find_and_load, [False]
 
-    def timed(*args, **kwargs):
+    def timed(*args):
         if within[0] or len(compiling) % 2 == 0:
-            return original(*args, **kwargs)
+            return original(*args)
         within[0] = True
         begun = time.monotonic()
         try:
-            return original(*args, **kwargs)
+            return original(*args)
         finally:
             within[0] = False
             late.append(time.monotonic() - begun)
 
-    builtins.__import__ = timed
+    loader._find_and_load = timed
 
 
 def mlp(*sizes: int) -> nn.Sequential:

@@ -54,6 +54,7 @@ CACHED = {
     "torch": "cached:torch_loaded",
     "torch._dynamo.callback": "cached:install_callback",
     "torch._dynamo.pgo": "cached:install_profile",
+    "torch._inductor.async_compile": "cached:install_pool",
     "torch._inductor.codecache": "cached:install_codecache",
     "torch._inductor.cpu_vec_isa": "cached:install_isa",
     "torch._inductor.runtime.triton_heuristics": "cached:install_heuristics",

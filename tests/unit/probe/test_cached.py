@@ -253,6 +253,29 @@ def test_the_hash_of_a_package_is_kept(
     assert asked() == value and len(worked_out) == 3
 
 
+@pytest.mark.parametrize(("level", "woken"), [("exact", 0), ("near", 1), ("miss", 1), (None, 1)])
+def test_compile_processes_are_woken_only_for_something_to_compile(
+    level: str | None, woken: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    class AsyncCompile:
+        @classmethod
+        def wakeup(cls) -> None:
+            calls.append(1)
+
+    module: Any = ModuleType("async_compile")
+    module.AsyncCompile = AsyncCompile
+    cached.install_pool(module)
+    monkeypatch.setattr(cached.talk, "folder", str(folder))
+    monkeypatch.setattr(cached.talk, "key", "k")
+    (folder / "talk").mkdir(exist_ok=True)
+    if level is not None:
+        (folder / "talk" / "ready-k.json").write_text(json.dumps({"level": level}))
+    AsyncCompile.wakeup()
+    assert len(calls) == woken
+
+
 def test_what_a_kernels_tuning_found_is_looked_for_here(folder: Path) -> None:
     seen = []
 

@@ -52,7 +52,7 @@ class Writer:
         self.waiting: list[Waiting] = []  # for the parts of other ranks, in order
         self.outcomes: list[dict[str, Any]] = []
         self.count = 0  # of all outcomes
-        self.ending = False
+        self.ended = threading.Event()  # and the rank knows it
         self.dismissed = False  # nobody will come back
         self.lock = threading.Lock()
         self.served = threading.Lock()  # held while a rank is there
@@ -71,12 +71,15 @@ class Writer:
         threading.Thread(target=self._write_all, daemon=True).start()
         threading.Thread(target=self._commit_all, daemon=True).start()
         self.listening.settimeout(LOOK_S)
-        while not self.ending:
-            with contextlib.suppress(TimeoutError):
+        while not (self._forgotten() and not self._at_work()):
+            try:
                 end, _ = self.listening.accept()
-                threading.Thread(target=self._meet, args=(end,), daemon=True).start()
-            if self._forgotten() and not self._at_work():
+            except TimeoutError:
+                continue
+            except OSError:  # closed: the rank has said that it ends
+                self.ended.wait(FIRST_S)
                 return
+            threading.Thread(target=self._meet, args=(end,), daemon=True).start()
 
     def _forgotten(self) -> bool:
         waited = time.monotonic() - self.seen
@@ -107,14 +110,15 @@ class Writer:
     def _serve(self, end: socket.socket) -> None:
         end.settimeout(None)
         wire.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
-        while not self.ending:
+        while not self.ended.is_set():
             message, handles = wire.receive(end)
             message["handles"] = handles
             answer = self._answers[message["op"]](message)
             if answer is not None:
                 given = self._descriptors() if message["op"] == "reserve" else ()
                 wire.send(end, answer, given)
-            self.ending = message["op"] == "end"  # the loop sees it when the next look is due
+            if message["op"] == "end":
+                self.ended.set()
 
     def _descriptors(self) -> list[int]:
         return [image.descriptor for image in self.images.all]
@@ -163,8 +167,11 @@ class Writer:
             }
 
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The name is free before the rank hears of it: the next of that name may be started."""
         while self._at_work():
             time.sleep(PARTS_S)
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
         return self._status()
 
     def _write_all(self) -> None:

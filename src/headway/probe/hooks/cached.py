@@ -7,14 +7,17 @@ torch says what its machine is (`want-KEY`); the launcher fills the cache folder
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,6 +71,14 @@ class Talk:
             finally:
                 recorder.end(opened)
         self._share_profile()
+
+    def complete(self) -> bool:
+        """Whether the archive is of this very job: there should be nothing left to compile."""
+        try:
+            with open(self._path("ready", self.key), "rb") as file:
+                return bool(json.load(file)["level"] == "exact")
+        except (OSError, ValueError):
+            return False
 
     def _wait_for(self, path: str) -> None:
         until = time.monotonic() + PATIENCE_S
@@ -231,6 +242,19 @@ def _move_here(tuner: Any) -> None:
         tuner.filename = os.path.join(folder, *tuner.filename.split(os.sep)[-2:])
 
 
+def install_pool(async_compile: ModuleType) -> None:
+    """torch._inductor.async_compile: processes that compile are woken as soon as it has loaded.
+
+    With nothing to compile they only take time from the start; the first kernel still wakes them.
+    """
+
+    def wakeup(original: Callable[..., Any]) -> Any:
+        return None if guard("cached", talk.complete) else original()
+
+    if hasattr(async_compile.AsyncCompile, "wakeup"):
+        wrap(async_compile.AsyncCompile, "wakeup", wakeup)
+
+
 def install_key(cache: ModuleType) -> None:
     """triton.runtime.cache"""
     _keep_key(cache, "triton_key")
@@ -241,10 +265,12 @@ def _keep_key(module: ModuleType, name: str) -> None:
     if not hasattr(module, name):
         return
     known: dict[str, Any] = {}
+    package = sys.modules[module.__name__.partition(".")[0]]
+    signed = Beside(partial(fingerprint.files, os.path.dirname(str(package.__file__))))
 
     def key(original: Callable[..., Any]) -> Any:
         if name not in known:
-            path = guard("cached", _known_key, module, name)
+            path = guard("cached", _known_key, name, signed)
             found = guard("cached", _read_key, path) if path else None
             known[name] = original() if found is None else found
             if path and found is None:
@@ -254,7 +280,25 @@ def _keep_key(module: ModuleType, name: str) -> None:
     wrap(module, name, key)
 
 
-def _known_key(module: ModuleType, name: str) -> str:
+class Beside:
+    """What a call gives, worked out beside the rest of the start."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self._found = call, None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            self._found = self._call()
+
+    def result(self) -> Any:
+        """Waits for it; a fork may have lost the thread."""
+        self._thread.join()
+        return self._call() if self._found is None else self._found
+
+
+def _known_key(name: str, signed: Beside) -> str:
     """The file that has the key, as long as the package's files are as old and as long as now.
 
     That is what Python itself goes by when it takes bytecode for that of a source.
@@ -262,9 +306,7 @@ def _known_key(module: ModuleType, name: str) -> str:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if not folder or not talk.answered:
         return ""
-    package = sys.modules[module.__name__.partition(".")[0]]
-    signed = fingerprint.files(os.path.dirname(str(package.__file__)))
-    return os.path.join(folder, "keys", f"{name}-{signed}")
+    return os.path.join(folder, "keys", f"{name}-{signed.result()}")
 
 
 def _read_key(path: str) -> str | bytes | None:
