@@ -1,0 +1,156 @@
+"""Where a publish starts from: a checkpoint of a store, a DCP folder, or a file of `torch.save`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store import names
+from headway.checkpoint.store.place import Folder, place
+from headway.checkpoint.store.read import Checkpoint, Store
+from headway.errors import CheckpointDamaged, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """One checkpoint to publish. It is told from others by its content, not by its path."""
+
+    id: str
+    kind: str
+    path: str
+    order: tuple[str, int] = ("", 0)  # the store that it is of, and its place among the others
+    step: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    chain: tuple[Checkpoint, ...] = ()  # of a store: what it builds on, and itself last
+    damage: str = ""  # why it cannot be used
+
+    def key(self, recipe: str) -> str:
+        """What is published once: this anchor under this recipe."""
+        return hashlib.sha256(f"{self.id} {recipe}".encode()).hexdigest()[:32]
+
+    def told(self) -> dict[str, Any]:
+        """For the manifest of a snapshot."""
+        return {
+            "id": self.id,
+            "path": self.path,
+            "order": list(self.order),
+            "step": self.step,
+            "run": self.extra.get("run"),
+            "metrics": self.extra.get("metrics") or {},
+        }
+
+
+def find(url: str) -> Anchor:
+    """The anchor that a path or URL names; of a store, the newest anchor, or else checkpoint."""
+    if "://" not in url or url.startswith("file://"):
+        path = Path(url.removeprefix("file://")).expanduser().absolute()
+        if path.is_file():
+            return _file(path)
+        if not path.is_dir():
+            raise UsageError(f"there is no anchor at {url}")
+        if (path / manifests.NAME).is_file():
+            return _of_store(Store(path.parent), path.name)
+        if (path / manifests.METADATA).is_file():
+            return _dcp(path)
+    store = Store(url)
+    good, _ = store.listed()
+    if not good:
+        above, _, name = url.rstrip("/").rpartition("/")
+        if names.REMOTE_STEP.fullmatch(name):
+            return _of_store(Store(above), name)
+        raise UsageError(f"{url} is no checkpoint, and there is none in it")
+    pinned = [one for one in store.checkpoints() if _pinned(store, one)]
+    newest = pinned[0] if pinned else store.newest_good().checkpoint
+    if newest is None:
+        raise CheckpointDamaged(f"none of the checkpoints in {url} is whole")
+    return _committed(store, newest)
+
+
+def waiting(url: str) -> Iterator[Anchor]:
+    """The anchors in a place, the oldest first: those pinned in a store, or folders of DCP."""
+    store = Store(url)
+    for one in reversed(store.checkpoints()):
+        if _pinned(store, one):
+            yield _committed(store, one)
+    if isinstance(store.place, Folder):
+        found = [Path(store.place.path(name)) for name in store.place.names()]
+        plain = [one for one in found if _is_plain(one)]
+        yield from map(_dcp, sorted(plain, key=lambda one: one.stat().st_mtime))
+
+
+def _is_plain(path: Path) -> bool:
+    hidden = path.name.startswith(".")
+    return not hidden and _has(path, manifests.METADATA) and not _has(path, manifests.NAME)
+
+
+def _has(path: Path, name: str) -> bool:
+    return (path / name).is_file()
+
+
+def _pinned(store: Store, one: Checkpoint) -> bool:
+    return names.ANCHOR in store.place.names(one.name)
+
+
+def _of_store(store: Store, name: str) -> Anchor:
+    good, bad = store.listed()
+    for one in good:
+        if one.name == name:
+            return _committed(store, one)
+    why = next((one.why for one in bad if one.name == name), "it is not committed")
+    raise CheckpointDamaged(f"the checkpoint {name} cannot be published: {why}")
+
+
+def _committed(store: Store, one: Checkpoint) -> Anchor:
+    return Anchor(
+        id=hashlib.sha256(manifests.to_bytes(one.manifest)).hexdigest(),
+        kind="store",
+        path=one.path,
+        order=(store.place.url, one.manifest.sequence),
+        step=one.step,
+        extra=one.manifest.extra,
+        chain=tuple(store.chain(one)),
+        damage=store.verify(one),
+    )
+
+
+def _dcp(path: Path) -> Anchor:
+    """DCP writes `.metadata` last; what it says, and how large the files are, is the content."""
+    digest = hashlib.sha256((path / manifests.METADATA).read_bytes())
+    for file in sorted(path.glob("*.distcp")):
+        told = file.stat()
+        digest.update(f"{file.name} {told.st_size} {told.st_mtime_ns}".encode())
+    changed = int((path / manifests.METADATA).stat().st_mtime_ns)
+    return Anchor(
+        id=digest.hexdigest(), kind="dcp", path=str(path), order=(str(path.parent), changed)
+    )
+
+
+def _file(path: Path) -> Anchor:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while got := file.read(1 << 20):
+            digest.update(got)
+    return Anchor(id=digest.hexdigest(), kind="file", path=str(path))
+
+
+def brought(one: Anchor, folder: Path) -> Anchor:
+    """The anchor on this machine: behind a URL, its files are fetched into a folder."""
+    if one.kind != "store" or "://" not in one.path:
+        return one
+    local = []
+    for at in one.chain:
+        where = place(at.path)
+        target = folder / at.name
+        target.mkdir(parents=True)
+        (target / manifests.NAME).write_bytes(where.read(manifests.NAME))
+        for file in at.manifest.files:
+            with (target / os.path.basename(file.name)).open("wb") as out:
+                for piece in where.pieces(file.name):
+                    out.write(piece)
+        local.append(Checkpoint(at.name, str(target), at.manifest))
+    return Anchor(**{**vars(one), "chain": tuple(local)})

@@ -1,0 +1,129 @@
+"""Whether a target serves: opened in a fresh process, asked the golden inputs, and timed.
+
+What is opened may be compiled code that kills its process: so it is never opened in ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.errors import HeadwayError
+
+TIMED_S, TIMED = 1.0, 50  # calls are timed for so long, and so many at most
+LIMIT_S = 1800.0  # for all of it
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is opened, and how."""
+
+    target: str
+    options: Mapping[str, Any]
+    files: Mapping[str, str]  # by name; weights, config and golden tensors among them
+    factory: str
+    folder: str  # where the user's modules are
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What it said; `error` is one clause, and then the rest says nothing."""
+
+    difference: float = 0.0
+    finite: bool = True
+    latency_ms: float = 0.0
+    load_s: float = 0.0
+    peak_mb: float = 0.0  # of memory, with torch's own and the mapped weights
+    error: str = ""
+
+
+Examine = Callable[[Asked], Answer]
+
+
+def fresh(asked: Asked) -> Answer:
+    """In a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="headway-publish-") as folder:
+        result = Path(folder, "answer.json")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "headway.publish.examine", str(result)],
+                input=json.dumps(asdict(asked)),
+                text=True,
+                capture_output=True,
+                timeout=LIMIT_S,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except subprocess.TimeoutExpired:
+            return Answer(error=f"it did not answer within {LIMIT_S:.0f} s")
+        with contextlib.suppress(OSError, ValueError):
+            return Answer(**json.loads(result.read_text()))
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        return Answer(error=f"it was ended by {name} in a fresh process")
+    last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+    return Answer(error=f"it failed in a fresh process: {last[0]}")
+
+
+def here(asked: Asked) -> Answer:
+    """In this process."""
+    from headway.publish import golden, tensors
+    from headway.publish.model import named
+    from headway.publish.targets import CONFIG, WEIGHTS, Opened, target
+
+    files = {name: Path(path) for name, path in asked.files.items()}
+    config = json.loads(files[CONFIG].read_text())
+    inputs, wanted = golden.read(tensors.read(files[golden.FILE]), config["inputs"])
+    folder = Path(asked.folder)
+    begun = time.perf_counter()
+    given = Opened(files, config, tensors.read(files[WEIGHTS]), named(asked.factory, folder))
+    model = target(asked.target, asked.options).open(given)
+    said = inputs.call(model)
+    loaded = time.perf_counter() - begun
+    taken: list[float] = []
+    while len(taken) < 3 or (sum(taken) < TIMED_S and len(taken) < TIMED):
+        begun = time.perf_counter()
+        inputs.call(model)
+        taken.append(time.perf_counter() - begun)
+    return Answer(
+        difference=golden.difference(said, wanted),
+        finite=golden.finite(said),
+        latency_ms=1000 * statistics.median(taken),
+        load_s=loaded,
+        peak_mb=_peak() / 1e6,
+    )
+
+
+def _peak() -> int:
+    """The most bytes that this process had; getrusage would count what its parent had."""
+    with open("/proc/self/status") as file:
+        found = (line.split()[1] for line in file if line.startswith("VmHWM:"))
+        return int(next(found, "0")) * 1024
+
+
+def _main(result: str) -> None:
+    asked = Asked(**json.loads(sys.stdin.read()))
+    try:
+        answer = here(asked)
+    except HeadwayError as error:
+        answer = Answer(error=str(error))
+    except Exception as error:
+        from headway.publish.model import told
+
+        answer = Answer(error=told(error))
+    Path(result).write_text(json.dumps(asdict(answer)))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
+    os._exit(0)  # what a target leaves running is no part of the answer

@@ -1,0 +1,46 @@
+"""The loading side: a snapshot as something to call, every byte of it checked first."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.errors import UsageError
+from headway.publish import tensors
+from headway.publish.store import LATEST, Store
+from headway.publish.targets import CONFIG, WEIGHTS, Opened
+from headway.publish.targets import target as known
+
+
+def load(
+    store: str | os.PathLike[str],
+    snapshot: str = LATEST,
+    *,
+    target: str | None = None,
+    factory: Callable[..., Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What serves: the first target of the recipe, or the one that is named.
+
+    Nothing in a store is unpickled, and no name in it is imported: weights alone need the
+    `factory` of the model. Compiled code is run as it is: load it from stores that you trust.
+    """
+    shelf = Store(store)
+    one = shelf.snapshot(snapshot)
+    made = one.manifest.targets
+    name = next(iter(made)) if target is None else target
+    if name not in made:
+        raise UsageError(f"the snapshot {one.name} has no {name}; it has {', '.join(made)}")
+    folder = Path(tempfile.mkdtemp(prefix="headway-snapshot-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    wanted = made[name].files
+    files = {file: shelf.checked(one.manifest.files[file], file, folder) for file in wanted}
+    config = json.loads(files[CONFIG].read_text())
+    given = Opened(files, config, tensors.read(files[WEIGHTS]), factory)
+    return known(name, options or {}).open(given)

@@ -1,0 +1,128 @@
+"""The files of a snapshot, made from an anchor: in memory there is one model, and then none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from headway.checkpoint.store import disk
+from headway.errors import HeadwayError, PublishFailed
+from headway.publish import golden, model, tables, tensors
+from headway.publish.anchor import Anchor, brought
+from headway.publish.recipe import Recipe
+from headway.publish.snapshot import File
+from headway.publish.source import Source, source
+from headway.publish.store import Store
+from headway.publish.targets import CONFIG, WEIGHTS, Packages, Target, Work
+
+SHARED = (WEIGHTS, CONFIG, golden.FILE)  # what every target is served with
+
+
+@dataclass(frozen=True)
+class Product:
+    """The files by name, those of each target, and the seconds that it took."""
+
+    files: dict[str, File]
+    of: dict[str, tuple[str, ...]]
+    seconds: dict[str, float]
+
+
+def make(
+    anchor: Anchor,
+    recipe: Recipe,
+    store: Store,
+    targets: Mapping[str, Target],
+    folder: Path,
+    packages: Packages,
+) -> Product:
+    """Everything is in the store once this returns, and is part of no snapshot yet."""
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "load"):
+        given = source(brought(anchor, folder))
+        built = model.build(recipe.model.factory, recipe.model.arguments, recipe.folder)
+        inputs, recorded = golden.inputs(recipe.golden, given, recipe.folder)
+        model.fill(built, given, recipe.model)
+    with _timed(seconds, "process"):
+        outputs, told = _processed(anchor, recipe, built, given, inputs, recorded)
+    files: dict[str, File] = {}
+    of: dict[str, tuple[str, ...]] = {}
+    for name, one in targets.items():
+        with _timed(seconds, name):
+            own = folder / "made" / name
+            own.mkdir(parents=True)
+            work = Work(built, inputs, recipe.golden.batch, own, packages)
+            try:
+                made = one.make(work)
+            except HeadwayError:
+                raise
+            except Exception as error:  # it may be the user's own
+                raise PublishFailed(f"{name} cannot be made: {model.told(error)}") from error
+            for file in made:
+                files[file] = store.add(_of_file(own / file), Path(file).suffix)
+            of[name] = (*SHARED, *made)
+    with _timed(seconds, "write"):
+        config = {
+            "factory": recipe.model.factory,
+            "arguments": dict(recipe.model.arguments),
+            "tables": told,
+            "inputs": inputs.spec,
+        }
+        files[WEIGHTS] = store.add(_of_tensors(built.state_dict()), tensors.SUFFIX)
+        files[golden.FILE] = store.add(_of_tensors(golden.kept(inputs, outputs)), tensors.SUFFIX)
+        files[CONFIG] = store.add(lambda: [json.dumps(config, indent=1).encode()], ".json")
+    return Product(files, of, seconds)
+
+
+def _processed(
+    anchor: Anchor,
+    recipe: Recipe,
+    built: nn.Module,
+    given: Source,
+    inputs: golden.Inputs,
+    recorded: list[Tensor],
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """What the model says once its tables are as they serve, and what is told of them."""
+    refused = f"{anchor.path} is not published"
+    outputs = inputs.call(built)
+    if not golden.finite(outputs):
+        raise PublishFailed(f"{refused}: the model gives numbers that are not finite")
+    if recorded:
+        gap = golden.difference(outputs, recorded)
+        if gap > recipe.golden.tolerance:
+            raise PublishFailed(
+                f"{refused}: the model differs by {gap:.3g} from the outputs recorded with it, "
+                f"and {recipe.golden.tolerance:g} is allowed"
+            )
+    told = tables.process(built, recipe.tables, given)
+    if not told:
+        return outputs, told
+    smaller = inputs.call(built)
+    gap = golden.difference(smaller, outputs)
+    if gap > recipe.tables.tolerance:
+        raise PublishFailed(
+            f"{refused}: with smaller tables the model differs by {gap:.3g}, "
+            f"and {recipe.tables.tolerance:g} is allowed"
+        )
+    return smaller, told
+
+
+def _of_tensors(held: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
+    return lambda: tensors.pieces(held)
+
+
+def _of_file(path: Path) -> Callable[[], Iterable[memoryview]]:
+    return lambda: disk.pieces(str(path))
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    seconds[name] = round(time.monotonic() - begun, 3)

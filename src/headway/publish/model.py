@@ -1,0 +1,159 @@
+"""The user's model, built by their factory and filled with the weights of an anchor."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headway.errors import PublishFailed, UsageError
+from headway.publish.recipe import Model
+from headway.publish.source import Source
+
+USUAL = ("model", "state_dict", "")  # where weights lie if nobody says
+WRAPPERS = ("module.", "_orig_mod.")  # of DDP, AveragedModel and torch.compile
+
+
+def named(name: str, folder: Path) -> Callable[..., Any]:
+    """A function of the user's, by `module:function`; modules beside the recipe come first."""
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise UsageError(f"{name!r} is not like module:function")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except Exception as error:  # of the user's code
+        raise UsageError(f"{name} cannot be imported: {told(error)}") from error
+    if not callable(found):
+        raise UsageError(f"there is no function {function!r} in {module}")
+    return found  # type: ignore[no-any-return]
+
+
+def build(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module:
+    """The model as it serves: on the CPU, and nothing in it is trained."""
+    make = named(factory, folder)
+    try:
+        made = unfilled(make, arguments)
+    except Exception as error:  # of the user's code
+        raise UsageError(f"{factory} cannot build the model: {told(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise UsageError(f"{factory} gives a {type(made).__name__}, but it must be a module")
+    for tensor in (*made.parameters(), *made.buffers()):
+        tensor.data = tensor.data.contiguous()  # as it will lie in the file
+    return made.eval().requires_grad_(False)
+
+
+def told(error: Exception) -> str:
+    """What went wrong in code of the user's, in one line."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def unfilled(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What the factory makes, without numbers in its parameters: all of them come from elsewhere.
+
+    Memory that nobody has written to takes none. If it cannot be made so, it is made as usual.
+    """
+    try:
+        with _no_init():
+            return make(**arguments)
+    except Exception:
+        return make(**arguments)
+
+
+@contextlib.contextmanager
+def _no_init() -> Iterator[None]:
+    kept = {
+        name: known
+        for name, known in vars(nn.init).items()
+        if name.endswith("_") and not name.startswith("_") and callable(known)
+    }
+
+    def skipping(known: Callable[..., Any]) -> Callable[..., Any]:
+        def init(tensor: Any, *args: Any, **more: Any) -> Any:
+            whole = isinstance(tensor, nn.Parameter)
+            return tensor if whole else known(tensor, *args, **more)
+
+        return init
+
+    try:
+        for name, known in kept.items():
+            setattr(nn.init, name, skipping(known))
+        yield
+    finally:
+        for name, known in kept.items():
+            setattr(nn.init, name, known)
+
+
+def fill(model: nn.Module, given: Source, recipe: Model) -> None:
+    """Every tensor of the model gets what the anchor has of it; nothing is left over."""
+    tensors = model.state_dict()
+    parts = recipe.weights or (_usual(given, tensors),)
+    known = {part: _below(given, part) for part in parts}
+    for part, names in known.items():
+        if not names:
+            raise PublishFailed(f"the anchor has no part {part!r}; it has {_parts(given)}")
+    extra = known[parts[0]].keys() - tensors.keys()
+    extra = {one for one in extra if not _matches(one, recipe.ignore)}
+    if extra:
+        raise _another(recipe, f"the anchor has {_some(extra)}, which the model has not")
+    chosen = {name: _first(name, known.values()) for name in tensors}
+    missing = {name for name, where in chosen.items() if where is None}
+    if missing:
+        raise _another(recipe, f"the model has {_some(missing)}, which the anchor has not")
+    for name, tensor in tensors.items():
+        where = chosen[name]
+        assert where is not None
+        shape = given.shapes[where][0]
+        if shape != tuple(tensor.shape):
+            sizes = f"{name} is {list(shape)} in the anchor and {list(tensor.shape)} in the model"
+            raise _another(recipe, sizes)
+    for name, tensor in tensors.items():
+        given.read(str(chosen[name]), tensor)
+
+
+def _usual(given: Source, tensors: Mapping[str, Any]) -> str:
+    fitting = (part for part in USUAL if _below(given, part).keys() >= tensors.keys())
+    found = (part for part in USUAL if _below(given, part))
+    return next(fitting, next(found, ""))
+
+
+def _below(given: Source, part: str) -> dict[str, str]:
+    """What the model calls the tensors of a part, and what the anchor does."""
+    prefix = f"{part}." if part else ""
+    found = {}
+    for name in given.shapes:
+        if name.startswith(prefix):
+            bare = name.removeprefix(prefix)
+            while bare.startswith(WRAPPERS):
+                bare = bare.partition(".")[2]
+            found[bare] = name
+    return found
+
+
+def _first(name: str, parts: Iterable[Mapping[str, str]]) -> str | None:
+    return next((part[name] for part in parts if name in part), None)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _another(recipe: Model, why: str) -> PublishFailed:
+    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {why}")
+
+
+def _some(names: set[str]) -> str:
+    first = min(names)
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
+
+
+def _parts(given: Source) -> str:
+    return ", ".join(sorted({name.partition(".")[0] for name in given.shapes})) or "no tensors"

@@ -1,0 +1,169 @@
+"""What a publish makes of an anchor: a TOML file, read once, every typo told in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headway.errors import UsageError
+from headway.settings import read_toml
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """How the model is built, and which of the anchor's parts are its weights."""
+
+    factory: str  # module:function
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weights: tuple[str, ...] = ()  # parts of the anchor: a tensor is of the first that has it
+    ignore: tuple[str, ...] = ("n_averaged",)  # tensors of the anchor that the model may lack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """Inputs on which everything that is made has to agree."""
+
+    inputs: str | None = None  # module:function
+    anchor: str | None = None  # or a part of the anchor, with `inputs` and perhaps `outputs`
+    tolerance: float = 1e-3  # for `outputs`, which another device may have made
+    batch: bool = True  # the first dimension of every input may be another one when it serves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune:
+    """Rows of tables that have not been used for long are left out."""
+
+    last_use: str  # a part of the anchor: for each table, when each row was last used
+    within: float  # rows are kept whose last use is so near to the newest one
+    tables: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What becomes of embedding tables, by patterns of their names."""
+
+    int8: tuple[str, ...] = ()
+    fp16: tuple[str, ...] = ()
+    prune: Prune | None = None
+    tolerance: float = 0.05  # between the model before and after
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a snapshot may not exceed; growth is against the snapshot that serves now."""
+
+    size_mb: float | None = None
+    size_growth: float | None = None
+    latency_ms: float | None = None
+    latency_growth: float | None = None
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """One thing to make: its name, and what its section says."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All of it; `folder` is where the user's modules are looked for first."""
+
+    model: Model
+    golden: Golden
+    tables: Tables
+    limits: Limits
+    targets: tuple[TargetOptions, ...]
+    keep: int  # snapshots; that which serves is kept besides
+    folder: Path
+    digest: str
+
+
+def read(path: Path) -> Recipe:
+    """Read a recipe; UsageError says what is wrong in it."""
+    if not path.is_file():
+        raise UsageError(f"there is no recipe {path}; `headway publish --help` shows one")
+    found = read_toml(path)
+    sections = ("model", "golden", "tables", "limits", "targets", "keep")
+    _known(found, sections, f"{path.name} has no section")
+    for name in ("model", "golden", "targets"):
+        if not found.get(name):
+            raise UsageError(f"{path.name} needs a section [{name}]")
+    keep = found.get("keep", 5)
+    if type(keep) is not int or keep < 1:
+        raise UsageError(f"{path.name} sets keep to {keep!r}, but it must be 1 or more")
+    golden = _section(Golden, found["golden"], f"{path.name} [golden]")
+    if (golden.inputs is None) == (golden.anchor is None):
+        raise UsageError(f"{path.name} [golden] needs either inputs or anchor")
+    digest = hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode())
+    return Recipe(
+        model=_section(Model, found["model"], f"{path.name} [model]"),
+        golden=golden,
+        tables=_section(Tables, found.get("tables", {}), f"{path.name} [tables]"),
+        limits=_section(Limits, found.get("limits", {}), f"{path.name} [limits]"),
+        targets=_targets(found["targets"], f"{path.name} [targets]"),
+        keep=keep,
+        folder=path.resolve().parent,
+        digest=digest.hexdigest(),
+    )
+
+
+def _targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
+    made = []
+    for name, options in _table(found, where).items():
+        made.append(TargetOptions(name, _table(options, f"{where[:-1]}.{name}]")))
+    return tuple(made)
+
+
+def _table(found: Any, where: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise UsageError(f"{where} is {found!r}, but it must be a table")
+    return found
+
+
+def _section(kind: type[T], found: Any, where: str) -> T:
+    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
+    given = _table(found, where)
+    _known(given, known, f"{where} has no")
+    for name, one in known.items():
+        needed = one.default is MISSING and one.default_factory is MISSING
+        if needed and name not in given:
+            raise UsageError(f"{where} needs {name!r}")
+    values = {name: _value(str(known[name].type), given[name], where, name) for name in given}
+    return kind(**values)
+
+
+def _value(kind: str, value: Any, where: str, name: str) -> Any:
+    if kind.startswith("Prune"):
+        return _section(Prune, value, f"{where[:-1]}.{name}]")
+    if kind.startswith("tuple"):
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise UsageError(f"{where} sets {name} to {value!r}, but it must be a list of names")
+        return tuple(listed)
+    if kind.startswith("Mapping"):
+        return _table(value, f"{where[:-1]}.{name}]")
+    forms = {"str": (str, "text"), "float": ((int, float), "a number"), "bool": (bool, "a switch")}
+    wanted, called = forms[kind.removesuffix(" | None")]
+    if not isinstance(value, wanted) or (called == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
+        raise UsageError(f"{where} sets {name} to {value!r}, but it must be {called}")
+    if called == "a number" and not value >= 0:
+        raise UsageError(f"{where} sets {name} to {value}, but it must be 0 or more")
+    return value
+
+
+def _known(given: Mapping[str, Any], known: Any, sentence: str) -> None:
+    for name in given:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise UsageError(f"{sentence} {name!r}; {meant}")

@@ -1,0 +1,187 @@
+"""Embedding tables as they serve: with fewer rows, and in smaller numbers.
+
+A table of int8 has torch's own form, `quantized.embedding_bag_byte_prepack`: a row is its bytes, a
+scale and an offset. Rows are widened to float where they are looked up, and pooled as such.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import PublishFailed, UsageError
+from headway.publish.recipe import Tables
+from headway.publish.source import Source, whole
+
+AnyTable = nn.Embedding | nn.EmbeddingBag
+
+
+class Table(nn.Module):
+    """In the place of an Embedding or EmbeddingBag; called in the same way."""
+
+    rows: Tensor
+    places: Tensor  # of a row that was left out: that of a row of zeros at the end
+
+    def __init__(
+        self,
+        rows: Tensor,
+        form: str,
+        *,
+        places: Tensor | None = None,
+        mode: str | None = None,  # of a bag
+        padding: int | None = None,
+        last_offset: bool = False,
+    ) -> None:
+        super().__init__()
+        self.form, self.mode, self.padding, self.last_offset = form, mode, padding, last_offset
+        self.pruned = places is not None
+        self.register_buffer("rows", rows)
+        if places is not None:
+            self.register_buffer("places", places)
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """The rows that are asked for, pooled if this is a bag."""
+        found = self._looked_up(input)
+        if self.mode is None:
+            return found
+        used = torch.ones_like(found[..., 0])
+        if self.padding is not None:
+            used = (input != self.padding).to(found.dtype)
+        weighted = (
+            found * (used if per_sample_weights is None else used * per_sample_weights)[..., None]
+        )
+        if input.dim() == 2:
+            total, count = weighted.sum(1), used.sum(1)
+        else:
+            assert offsets is not None
+            bags = offsets[:-1] if self.last_offset else offsets
+            at = torch.arange(input.shape[0], device=input.device, dtype=offsets.dtype)
+            bag = torch.bucketize(at, bags, right=True) - 1
+            total = weighted.new_zeros(bags.shape[0], found.shape[-1]).index_add(0, bag, weighted)
+            count = used.new_zeros(bags.shape[0]).index_add(0, bag, used)
+        return total / count.clamp(min=1)[:, None] if self.mode == "mean" else total
+
+    def _looked_up(self, input: Tensor) -> Tensor:
+        at = self.places[input] if self.pruned else input
+        found = self.rows[at]
+        if self.form != "int8":
+            return found.float()
+        flat = found.reshape(-1, found.shape[-1])
+        wide: Tensor = torch.ops.quantized.embedding_bag_byte_unpack(flat)
+        return wide.reshape(*input.shape, wide.shape[-1])
+
+
+def process(model: nn.Module, tables: Tables, given: Source) -> dict[str, dict[str, Any]]:
+    """Change the tables in place, one at a time; what is told of each for the config."""
+    found = {
+        n: m for n, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))
+    }
+    pruned = _chosen(found, tables.prune.tables, "prune") if tables.prune else []
+    int8, fp16 = _chosen(found, tables.int8, "int8"), _chosen(found, tables.fp16, "fp16")
+    both = set(int8) & set(fp16)
+    if both:
+        raise UsageError(f"the table {min(both)} cannot be both int8 and fp16")
+    newest = _newest(given, tables, pruned)
+    told = {}
+    for name in dict.fromkeys([*pruned, *int8, *fp16]):
+        form = "int8" if name in int8 else "fp16" if name in fp16 else "float"
+        _check(name, found[name])
+        kept = None
+        if tables.prune and name in pruned:
+            used = whole(given, _use(tables.prune.last_use, name))
+            kept = used >= newest - tables.prune.within
+        made = _made(found.pop(name), form, kept)
+        told[name] = about(made)
+        _put(model, name, made)
+    return told
+
+
+def _chosen(found: Iterable[str], patterns: Iterable[str], what: str) -> list[str]:
+    names: list[str] = []
+    for pattern in patterns:
+        matching = fnmatch.filter(found, pattern)
+        if not matching:
+            raise UsageError(f"[tables] {what} names {pattern!r}, but no table is called so")
+        names += matching
+    return names
+
+
+def _check(name: str, table: AnyTable) -> None:
+    """What the form of a table here cannot do is refused."""
+    if table.max_norm is not None:
+        raise UsageError(f"the table {name} has max_norm, and cannot be made smaller")
+    if getattr(table, "mode", "sum") == "max":
+        raise UsageError(f"the table {name} pools by max, and cannot be made smaller")
+    if table.weight.dtype != torch.float32:
+        raise UsageError(f"the table {name} is of {table.weight.dtype}, not of torch.float32")
+
+
+def _use(part: str, table: str) -> str:
+    return f"{part}.{table}"
+
+
+def _newest(given: Source, tables: Tables, pruned: list[str]) -> float:
+    """The newest use of any row of any table."""
+    newest = 0.0
+    for name in pruned:
+        assert tables.prune is not None
+        key = _use(tables.prune.last_use, name)
+        if key not in given.shapes:
+            raise PublishFailed(f"the anchor has no {key}, which says when rows were last used")
+        newest = max(newest, float(whole(given, key).max()))
+    return newest
+
+
+def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
+    weight, places = table.weight.detach(), None
+    if kept is not None:
+        if kept.shape != weight.shape[:1]:
+            told = f"{kept.shape[0]} last uses are there for {weight.shape[0]} rows"
+            raise PublishFailed(f"a table cannot be pruned: {told}")
+        count = int(kept.sum())
+        places = torch.where(kept, kept.cumsum(0) - 1, count).to(torch.int32)
+        weight = torch.cat([weight[kept], weight.new_zeros(1, weight.shape[1])])
+    rows = weight
+    if form == "int8":
+        rows = torch.ops.quantized.embedding_bag_byte_prepack(weight)
+    elif form == "fp16":
+        rows = weight.half()
+        if not bool(rows.isfinite().all()):
+            raise PublishFailed("a table has weights that fp16 cannot hold")
+    if isinstance(table, nn.Embedding):
+        return Table(rows, form, places=places)
+    return Table(
+        rows,
+        form,
+        places=places,
+        mode=table.mode,
+        padding=table.padding_idx,
+        last_offset=bool(table.include_last_offset),
+    )
+
+
+def about(table: Table) -> dict[str, Any]:
+    """What has to be known to make its like."""
+    names = ("form", "mode", "padding", "last_offset", "pruned")
+    return {name: getattr(table, name) for name in names}
+
+
+def rebuild(
+    model: nn.Module, told: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put the same tables into a model that was built anew."""
+    for name, one in told.items():
+        kept = dict(one)
+        places = tensors[f"{name}.places"] if kept.pop("pruned") else None
+        _put(model, name, Table(tensors[f"{name}.rows"], kept.pop("form"), places=places, **kept))
+
+
+def _put(model: nn.Module, name: str, table: nn.Module) -> None:
+    above, _, last = name.rpartition(".")
+    setattr(model.get_submodule(above), last, table)

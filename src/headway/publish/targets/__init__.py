@@ -1,0 +1,89 @@
+"""What can be made of a model: each target in a file of its own, or in a package of the user's.
+
+A package offers one by an entry point of the group `headway.targets`: a class that is called with
+what the recipe's section says, and gives a `Target`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from headway.errors import UsageError
+from headway.publish.golden import Inputs
+
+GROUP = "headway.targets"
+OWN = {
+    "safetensors": "headway.publish.targets.weights:Weights",
+    "aoti": "headway.publish.targets.aoti:Aoti",
+    "onnx": "headway.publish.targets.onnx:Onnx",
+}
+WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
+
+
+class Packages(Protocol):
+    """Code that was compiled once, by what it was compiled from."""
+
+    def get(self, signature: str, path: Path) -> bool:
+        """Put it there, if it is known."""
+
+    def put(self, signature: str, path: Path) -> None:
+        """Remember it once it has proven itself."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a target is made of."""
+
+    model: nn.Module
+    inputs: Inputs
+    batch: bool  # the first dimension of every input may change
+    folder: Path  # its files go there
+    packages: Packages
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a target is opened from."""
+
+    files: Mapping[str, Path]
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    factory: Callable[..., nn.Module] | None
+
+
+class Target(Protocol):
+    """One form in which a model is served."""
+
+    tolerance: float  # how far its outputs may be from those of the model
+
+    def make(self, work: Work) -> list[str]:
+        """Write its files, other than weights and config, into a folder; their names."""
+
+    def open(self, given: Opened) -> Callable[..., Any]:
+        """What is called to serve."""
+
+
+def target(name: str, options: Mapping[str, Any]) -> Target:
+    """The target of that name; UsageError if there is none, or it knows no such option."""
+    offered = {one.name: one.value for one in entry_points(group=GROUP)} | OWN
+    if name not in offered:
+        raise UsageError(f"there is no target {name!r}; there are {', '.join(sorted(offered))}")
+    module, _, kind = offered[name].partition(":")
+    try:
+        make = getattr(importlib.import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the target {name} cannot be imported: {error}") from None
+    try:
+        made: Target = make(**options)
+    except TypeError as error:
+        raise UsageError(f"[targets.{name}] says something it does not know: {error}") from None
+    if not isinstance(made.tolerance, (int, float)) or made.tolerance < 0:
+        raise UsageError(f"[targets.{name}] tolerance is {made.tolerance!r}, not a number")
+    return made

@@ -1,0 +1,139 @@
+"""torch.export and AOTInductor: code in a .pt2, and the weights beside it.
+
+Code is compiled once for a graph and takes any weights of it: a snapshot of an unchanged model
+costs its bytes. Served without Headway:
+
+    model = torch._inductor.aoti_load_package("model.pt2")
+    model.load_constants(safetensors.torch.load_file("weights.safetensors"), ...)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from headway.errors import PublishFailed, UsageError
+from headway.publish import tensors
+from headway.publish.model import told
+from headway.publish.targets import Opened, Work
+
+PACKAGE, CONSTANTS = "model.pt2", "constants.safetensors"
+# Small constants would be written into the code, and be wrong for other weights.
+SETTINGS = {"aot_inductor.package_constants_in_so": False, "always_keep_tensor_constants": True}
+
+
+@dataclass(frozen=True)
+class Aoti:
+    """Served by torch alone, without the model's code."""
+
+    tolerance: float = 1e-4
+
+    def make(self, work: Work) -> list[str]:
+        """Compile the graph, unless that was done before."""
+        program = exported(work)
+        _check_names(program)
+        path = work.folder / PACKAGE
+        signature = graph_signature(program)
+        if not work.packages.get(signature, path):
+            _compile(program, str(path))
+            work.packages.put(signature, path)
+        beside = {n: t for n, t in program.constants.items() if isinstance(t, Tensor)}
+        if not beside:
+            return [PACKAGE]
+        with (work.folder / CONSTANTS).open("wb") as file:
+            for piece in tensors.pieces(beside):
+                file.write(piece)
+        return [PACKAGE, CONSTANTS]
+
+    def open(self, given: Opened) -> Callable[..., Any]:
+        """The code with the weights as they lie in the file."""
+        beside = tensors.read(given.files[CONSTANTS]) if CONSTANTS in given.files else {}
+        known = {**given.weights, **beside}
+        package = torch._inductor.aoti_load_package(str(given.files[PACKAGE]))
+        wanted = package.get_constant_fqns()
+        missing = set(wanted) - known.keys()
+        if missing:
+            raise PublishFailed(f"the code asks for {min(missing)}, and there is no such weight")
+        return _Served(package, {name: known[name] for name in wanted})
+
+
+class _Served:
+    """Compiled code, and the weights that it points to."""
+
+    def __init__(self, package: Any, weights: Mapping[str, Tensor]) -> None:
+        self._package, self._weights = package, weights
+        package.load_constants(dict(weights), check_full_update=True, user_managed=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model says."""
+        return self._package(*args, **kwargs)
+
+
+def exported(work: Work) -> ExportedProgram:
+    """The graph of the model; UsageError if torch.export cannot make it."""
+    given = work.inputs
+    shapes: Any = None
+    if work.batch:
+        free = lambda one: {0: Dim.AUTO} if one.dim() else None  # noqa: E731
+        shapes = pytree.tree_map_only(Tensor, free, given.kwargs or given.args)
+    kwargs = dict(given.kwargs or {})
+    try:
+        program = torch.export.export(
+            work.model, given.args, kwargs, dynamic_shapes=shapes, strict=False
+        )
+    except Exception as error:  # of the user's code, and of many kinds
+        raise UsageError(f"torch.export cannot export the model: {told(error)}") from error
+    if work.batch and not _free(program):
+        raise UsageError(
+            "the model works for one batch size only; set batch = false in [golden], or change it"
+        )
+    return program
+
+
+def _free(program: ExportedProgram) -> bool:
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    return any(
+        isinstance(s, torch.SymInt) for v in values if isinstance(v, Tensor) for s in v.shape
+    )
+
+
+def _check_names(program: ExportedProgram) -> None:
+    odd = [name for name, one in program.constants.items() if not isinstance(one, Tensor)]
+    if odd:
+        raise UsageError(f"the model uses the object {odd[0]}, which a .pt2 cannot take")
+
+
+def graph_signature(program: ExportedProgram) -> str:
+    """What compiled code depends on: all of the graph, but no weights; torch, and the machine."""
+    parts = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    parts += [repr(sorted(SETTINGS.items())), str(program.graph_signature)]
+    parts.append(repr(sorted((str(k), str(v)) for k, v in program.range_constraints.items())))
+    parts.append(str(program.call_spec))
+    for _, module in program.graph_module.named_modules():
+        if isinstance(module, torch.fx.GraphModule):
+            parts.append(module.code)
+            parts += [f"{node.name} {node.meta.get('val')}" for node in module.graph.nodes]
+    state = {**program.state_dict, **program.constants}
+    parts += [f"{n} {t.dtype} {list(t.shape)} {t.stride()}" for n, t in sorted(state.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _compile(program: ExportedProgram, path: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, for torch
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=path, inductor_configs=dict(SETTINGS)
+            )
+    except Exception as error:
+        raise PublishFailed(f"AOTInductor cannot compile the model: {told(error)}") from error

@@ -1,0 +1,56 @@
+"""ONNX, where the packages for it are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from headway.errors import MissingExtra, PublishFailed
+from headway.publish.targets import Opened, Work
+from headway.publish.targets.aoti import exported
+
+FILE = "model.onnx"
+LARGEST = (1 << 31) - 1  # bytes of an ONNX model with its weights inside
+NEEDS = "the target onnx needs onnxscript and onnxruntime; type: pip install 'headway[onnx]'"
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """Served by ONNX Runtime, without torch."""
+
+    tolerance: float = 1e-3
+
+    def make(self, work: Work) -> list[str]:
+        """Write the model with its weights inside."""
+        try:
+            import onnxscript  # noqa: F401
+        except ImportError:
+            raise MissingExtra(NEEDS) from None
+        size = sum(one.nbytes for one in work.model.state_dict().values())
+        if size > LARGEST:
+            raise PublishFailed(f"a model of {size} bytes does not fit into one file of ONNX")
+        made = torch.onnx.export(exported(work), dynamo=True, verbose=False)
+        assert made is not None
+        made.save(str(work.folder / FILE), external_data=False)
+        return [FILE]
+
+    def open(self, given: Opened) -> Callable[..., Any]:
+        """A session that is called with tensors."""
+        try:
+            import onnxruntime
+        except ImportError:
+            raise MissingExtra(NEEDS) from None
+        session = onnxruntime.InferenceSession(str(given.files[FILE]))
+        names = [one.name for one in session.get_inputs()]
+
+        def served(*args: Any, **kwargs: Any) -> list[Tensor]:
+            leaves = pytree.tree_leaves((args, kwargs))
+            fed = {name: one.numpy() for name, one in zip(names, leaves, strict=True)}
+            return [torch.from_numpy(one) for one in session.run(None, fed)]
+
+        return served

@@ -1,0 +1,38 @@
+"""The weights as safetensors, and a config that says what they are of: the snapshot's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headway.errors import SnapshotDamaged, UsageError
+from headway.publish import tables
+from headway.publish.model import unfilled
+from headway.publish.targets import Opened, Work
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Served by the model's own code, which has to be where it is served."""
+
+    tolerance: float = 1e-5
+
+    def make(self, work: Work) -> list[str]:
+        """Nothing besides."""
+        return []
+
+    def open(self, given: Opened) -> Callable[..., Any]:
+        """The model built by the factory, with the weights as they lie in the file."""
+        if given.factory is None:
+            raise UsageError("weights need the model they are of: load(..., factory=build)")
+        model: nn.Module = unfilled(given.factory, given.config["arguments"])
+        tables.rebuild(model, given.config["tables"], given.weights)
+        try:
+            model.load_state_dict(dict(given.weights), assign=True)
+        except RuntimeError as error:
+            why = str(error).strip().splitlines()[-1].strip()
+            raise SnapshotDamaged(f"the weights are not of the model: {why}") from None
+        return model.eval().requires_grad_(False)

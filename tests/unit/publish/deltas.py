@@ -1,0 +1,62 @@
+"""Saves of which the later ones hold only the rows of tables that have changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner
+
+from headway.checkpoint.store import dcp
+from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.manifest import IDS, ROWS
+from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.retain import pin
+from tests.unit.publish.made import state
+from tests.unit.publish.served import trained
+
+TABLE = "tables.0.weight"
+
+
+def three_saves(store: Path) -> dict[str, torch.Tensor]:
+    """A full save and two deltas; the weights as they are in the end."""
+    model = trained()
+    parent = None
+    for number in range(3):
+        ids = torch.tensor([number, 10 + number])
+        if number:
+            model.tables[0].weight.data[ids] += 1
+            model.top[2].bias.data += 1
+        parent = _save(store, state(model), number, ids, parent)
+    return model.state_dict()
+
+
+def _save(
+    store: Path, given: dict[str, object], number: int, ids: torch.Tensor, parent: str | None
+) -> str:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(given, is_coordinator=True)
+    (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
+    items: list[TensorItem | BytesItem] = []
+    for item in dcp.items(planner.finish_plan(plan), planner):
+        if parent is None or TABLE not in item.name:
+            items.append(item)
+            continue
+        part, _, name = item.name.partition(".")
+        rows = given[part][name][ids].contiguous()  # type: ignore[index]
+        items += (
+            [
+                BytesItem(item.name + IDS, dcp.raw(ids)),
+                BytesItem(item.name + ROWS, dcp.raw(rows)),
+            ]
+            if name == TABLE
+            else [item]
+        )
+    save_id = f"save{number}"
+    with Draft(store, number, save_id, 1) as draft:
+        write_part(draft.folder, 0, items)
+        kind = "full" if parent is None else "delta"
+        one = commit(draft, lambda parts: dcp.metadata(metadata, parts), kind=kind, parent=parent)
+    if number == 2:
+        pin(store, one)
+    return save_id

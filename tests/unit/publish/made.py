@@ -1,0 +1,64 @@
+"""Anchors of every kind, and recipes for them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
+
+from headway.checkpoint.store import dcp
+from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.part import write_part
+from headway.checkpoint.store.read import Checkpoint
+from headway.checkpoint.store.retain import pin
+from headway.publish import recipe as recipes
+
+SERVED = "tests.unit.publish.served"
+
+
+def state(model: torch.nn.Module, **parts: Any) -> dict[str, Any]:
+    """What a training saves: the model, and an optimizer that nobody wants to load."""
+    optimizer = {f"{n}.sum": torch.ones_like(p) for n, p in model.named_parameters()}
+    return {"model": model.state_dict(), "optimizer": optimizer, **parts}
+
+
+def checkpoint(
+    store: str | Path,
+    given: Mapping[str, Any],
+    step: int = 7,
+    *,
+    anchor: bool = True,
+    extra: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """One of a store."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(dict(given), is_coordinator=True)
+    (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
+    with Draft(store, step, uuid.uuid4().hex[:12], 1) as draft:
+        write_part(draft.folder, 0, dcp.items(planner.finish_plan(plan), planner))
+        one = commit(draft, lambda parts: dcp.metadata(metadata, parts), extra=extra)
+    if anchor:
+        pin(store, one)
+    return one
+
+
+def plain(folder: Path, given: Mapping[str, Any]) -> Path:
+    """One that torch has written."""
+    save(dict(given), storage_writer=FileSystemWriter(folder))
+    return folder
+
+
+def recipe(folder: Path, **sections: str) -> recipes.Recipe:
+    """One for the small model; a section given replaces that of the same name."""
+    told = {
+        "model": f'factory = "{SERVED}:build"',
+        "golden": f'inputs = "{SERVED}:golden"',
+        "targets.safetensors": "",
+    } | {name.replace("__", "."): text for name, text in sections.items()}
+    path = folder / "recipe.toml"
+    path.write_text("\n".join(f"[{name}]\n{text}" for name, text in told.items()))
+    return recipes.read(path)

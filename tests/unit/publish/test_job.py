@@ -1,0 +1,294 @@
+"""From an anchor to a snapshot, in this process; tests/integration has the command."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from headway.errors import PublishFailed, SnapshotDamaged, UsageError
+from headway.publish import load
+from headway.publish.anchor import find
+from headway.publish.examine import Answer, Asked, here
+from headway.publish.job import Outcome, publish
+from headway.publish.lease import Taken, lease
+from headway.publish.store import Store
+from headway.publish.watch import watch
+from tests.unit.publish.made import SERVED, checkpoint, plain, recipe, state
+from tests.unit.publish.served import build, golden, trained
+
+
+@pytest.fixture(autouse=True)
+def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three calls are enough here."""
+    monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+
+
+def made(
+    folder: Path,
+    *,
+    anchor: str | None = None,
+    to: str | None = None,
+    examine: Any = here,
+    again: bool = False,
+    **sections: str,
+) -> Outcome:
+    """Publish what lies in the folder."""
+    found = find(anchor or str(folder / "anchor"))
+    told = recipe(folder, **sections)
+    return publish(found, told, Store(to or folder / "store"), examine=examine, again=again)
+
+
+def says(model: Any) -> dict[str, torch.Tensor]:
+    dense, sparse = golden()
+    with torch.no_grad():
+        found: dict[str, torch.Tensor] = model(dense, sparse)
+    return found
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], near: float = 0) -> bool:
+    return all(torch.allclose(one[name], other[name], atol=near, rtol=near) for name in other)
+
+
+@pytest.mark.parametrize("kind", ["store", "dcp", "file", "url"])
+def test_weights_are_published_and_loaded(kind: str, tmp_path: Path) -> None:
+    given = state(trained())
+    anchor = to = str(tmp_path / "anchor")
+    if kind == "store":
+        checkpoint(anchor, given, 5, extra={"run": "r1", "metrics": {"loss": 0.5}})
+    elif kind == "dcp":
+        plain(Path(anchor), given)
+    elif kind == "file":
+        torch.save(given, anchor)
+    else:
+        anchor, to = (f"memory://{secrets.token_hex(8)}/{name}" for name in ("anchor", "store"))
+        checkpoint(anchor, given)
+    to = to if kind == "url" else str(tmp_path / "store")
+    one = made(tmp_path, anchor=anchor, to=to)
+    assert one.fresh and one.snapshot == Store(to).latest()
+    assert same(says(load(to, factory=build)), says(trained().eval()))
+    again = made(tmp_path, anchor=anchor, to=to)
+    assert not again.fresh and again.snapshot == one.snapshot
+    told = one.snapshot.manifest
+    assert set(told.files) == {"weights.safetensors", "golden.safetensors", "config.json"}
+    assert told.targets["safetensors"].metrics["difference"] == 0
+    assert told.versions["torch"] == torch.__version__
+    if kind == "store":
+        expected = {"step": 5, "run": "r1", "metrics": {"loss": 0.5}}
+        assert {name: told.anchor[name] for name in expected} == expected
+
+
+def test_averaged_weights(tmp_path: Path) -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(trained(2))
+    checkpoint(tmp_path / "anchor", state(trained(1), ema=averaged.state_dict()))
+    model = f'factory = "{SERVED}:build"\nweights = ["ema", "model"]'
+    made(tmp_path, model=model)
+    assert same(says(load(tmp_path / "store", factory=build)), says(trained(2).eval()))
+    with pytest.raises(PublishFailed, match="has no part 'best'; it has ema, model, optimizer"):
+        made(tmp_path, model=model.replace('"ema"', '"best"'))
+
+
+def test_smaller_tables(tmp_path: Path) -> None:
+    last = {name: torch.arange(50) for name in ("tables.0", "tables.1", "names")}
+    checkpoint(tmp_path / "anchor", state(trained(), used=last))
+    tables = 'int8 = ["tables.*"]\nfp16 = ["names"]\ntolerance = 0.5\n[tables.prune]\n'
+    one = made(tmp_path, tables=tables + 'last_use = "used"\nwithin = 100')
+    small = load(tmp_path / "store", factory=build)
+    assert small.tables[0].form == "int8" and small.names.form == "fp16"  # type: ignore[attr-defined]
+    assert not same(says(small), says(trained().eval()))
+    assert same(says(small), says(trained().eval()), near=0.5)
+    assert one.snapshot.manifest.targets["safetensors"].metrics["difference"] == 0
+    with pytest.raises(
+        PublishFailed, match=r"with smaller tables the model differs by .*, and 0.5"
+    ):
+        made(tmp_path, tables=tables + 'last_use = "used"\nwithin = 1')
+
+
+def test_golden_inputs_and_outputs_of_the_anchor(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    inputs = torch.randn(5, 4)
+    part = {"inputs": [inputs], "outputs": [model(inputs).detach()]}
+    checkpoint(tmp_path / "anchor", {"model": model.state_dict(), "golden": part}, 1)
+    sections = {
+        "model": 'factory = "torch.nn:Linear"\narguments = { in_features = 4, out_features = 2 }',
+        "golden": 'anchor = "golden"',
+    }
+    assert made(tmp_path, **sections).fresh
+    part["outputs"][0] += 1
+    checkpoint(tmp_path / "anchor", {"model": model.state_dict(), "golden": part}, 2)
+    with pytest.raises(PublishFailed, match=r"from the outputs recorded with it, and 0\.001 is"):
+        made(tmp_path, **sections)
+    checkpoint(tmp_path / "anchor", {"model": model.state_dict()}, 3)
+    with pytest.raises(PublishFailed, match=r"no golden inputs golden\.inputs\.0"):
+        made(tmp_path, **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"model": 'factory = "nowhere:build"'}, "nowhere:build cannot be imported"),
+        ({"model": f'factory = "{SERVED}:built"'}, "there is no function 'built' in"),
+        ({"model": 'factory = "served"'}, "'served' is not like module:function"),
+        ({"model": f'factory = "{SERVED}:no_module"'}, "gives a int, but it must be a module"),
+        (
+            {"model": f'factory = "{SERVED}:build"\narguments = {{ row = 1 }}'},
+            "build cannot build the model: TypeError: ",
+        ),
+        (
+            {"model": f'factory = "{SERVED}:build"\narguments = {{ rows = 40 }}'},
+            "tables.0.weight is [50, 8] in the anchor and [40, 8] in the model",
+        ),
+        (
+            {"model": 'factory = "torch.nn:Linear"\narguments = {in_features=1, out_features=1}'},
+            "the anchor is not of the model of torch.nn:Linear: the anchor has bottom.0.bias and",
+        ),
+        ({"golden": f'inputs = "{SERVED}:build"'}, "must give tensors"),
+        ({"golden": f'inputs = "{SERVED}:Dlrm"'}, "Dlrm cannot give inputs: TypeError: "),
+        ({"golden": f'inputs = "{SERVED}:too_few"'}, "golden inputs cannot be asked: TypeError: "),
+        ({"targets.sefatensors": ""}, "there is no target 'sefatensors'; there are aoti, onnx,"),
+        ({"targets.safetensors": "tolerant = 1"}, "[targets.safetensors] says something it"),
+        ({"targets.safetensors": 'tolerance = "x"'}, "tolerance is 'x', not a number"),
+        ({"limits": "size_mb = 0.001"}, "and 0.001 are allowed"),
+        ({"limits": "latency_ms = 0"}, "ms, and 0 are allowed"),
+    ],
+)
+def test_what_is_not_published(sections: dict[str, str], said: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    with pytest.raises((UsageError, PublishFailed)) as error:
+        made(tmp_path, **sections)
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert Store(tmp_path / "store").latest() is None
+    assert Store(tmp_path / "store").snapshots() == []
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    model = trained()
+    model.top[2].bias.data.fill_(float("nan"))
+    checkpoint(tmp_path / "anchor", state(model))
+    with pytest.raises(PublishFailed, match="numbers that are not finite"):
+        made(tmp_path)
+
+
+def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained(1)), 1)
+    first = made(tmp_path).snapshot
+    checkpoint(tmp_path / "anchor", state(trained(2)), 2)
+
+    def wrong(asked: Asked) -> Answer:
+        return replace(here(asked), difference=0.1)
+
+    with pytest.raises(PublishFailed, match=r"safetensors differs from the model by 0\.1"):
+        made(tmp_path, examine=wrong)
+    store = Store(tmp_path / "store")
+    assert store.latest() == first
+    store.sweep()
+    assert {f"files/{n}" for n in store.place.names("files")} == {
+        file.stored for file in first.manifest.files.values()
+    }
+    second = made(tmp_path, limits="latency_growth = 1000\nsize_growth = 1.01").snapshot
+    assert store.latest() == second != first
+    with pytest.raises(PublishFailed, match="x the bytes of the snapshot that serves"):
+        made(tmp_path, limits="size_growth = 0.5", again=True)
+
+
+def test_a_snapshot_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    one = made(tmp_path).snapshot
+    with pytest.raises(UsageError, match="weights need the model they are of"):
+        load(tmp_path / "store")
+    with pytest.raises(UsageError, match="has no aoti; it has safetensors"):
+        load(tmp_path / "store", target="aoti")
+    path = tmp_path / "store" / one.manifest.files["weights.safetensors"].stored
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SnapshotDamaged, match=r"weights\.safetensors was changed"):
+        load(tmp_path / "store", factory=build)
+
+
+def test_one_worker_at_a_time(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    key = find(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
+    store = Store(tmp_path / "store")
+    with store.publishing(), lease(store.place, key), pytest.raises(Taken):
+        made(tmp_path)
+    assert made(tmp_path).fresh
+
+
+def test_watched(tmp_path: Path) -> None:
+    folder = str(tmp_path / "anchor")
+    for step in (1, 2):
+        checkpoint(folder, state(trained(step)), step)
+    checkpoint(folder, state(nn.Linear(2, 2)), 3)
+    checkpoint(folder, state(trained(4)), 4, anchor=False)
+    store, said = Store(tmp_path / "store"), list[str]()
+    for _ in range(2):
+        watch(folder, recipe(tmp_path), store, say=said.append, once=True, examine=here)
+    assert [line.split()[0] for line in said] == ["published", "published", "turned"]
+    assert [one.manifest.anchor["step"] for one in store.snapshots()] == [1, 2]
+    serving = store.latest()
+    assert serving is not None and serving.manifest.anchor["step"] == 2
+
+
+def test_an_older_anchor_does_not_serve_after_a_newer_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint(tmp_path / "anchor", state(trained(step)), step)
+    newer = made(tmp_path).snapshot
+    store = Store(tmp_path / "store")
+    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, once=True, examine=here)
+    assert len(store.snapshots()) == 2 and store.latest() == newer
+
+
+OWN = """
+import json
+class Names:
+    tolerance = 0.0
+    def __init__(self, upper=False):
+        self.upper = upper
+    def make(self, work):
+        (work.folder / "names.json").write_text(json.dumps(list(work.model.state_dict())))
+        return ["names.json"]
+    def open(self, given):
+        assert "scale" in json.loads(given.files["names.json"].read_text())
+        model = given.factory(**given.config["arguments"])
+        model.load_state_dict(given.weights)
+        return model.eval()
+"""
+
+
+def test_a_target_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "own-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headway.targets]\nnames = own_target:Names\n")
+    (tmp_path / "own_target.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    checkpoint(tmp_path / "anchor", state(trained()))
+    one = made(tmp_path, **{"targets.names": "upper = true"}).snapshot
+    assert list(one.manifest.targets) == ["safetensors", "names"]
+    assert "names.json" in one.manifest.targets["names"].files
+    served = load(tmp_path / "store", target="names", factory=build)
+    assert same(says(served), says(trained().eval()))
+
+
+PROBE = """
+import sys
+from headway.publish.store import Store
+from headway.cli import main
+assert Store(sys.argv[1]).latest() is not None
+assert main(["publish", "--list", "--to", sys.argv[1]]) == 0
+assert "torch" not in sys.modules
+"""
+
+
+def test_looking_needs_no_torch(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    made(tmp_path)
+    subprocess.run([sys.executable, "-c", PROBE, tmp_path / "store"], check=True, timeout=60)

@@ -1,0 +1,122 @@
+"""Anchors of every kind give the same tensors, and say so when they are damaged."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.errors import CheckpointDamaged, UsageError
+from headway.publish.anchor import Anchor, brought, find, waiting
+from headway.publish.source import source, whole
+from tests.unit.publish.made import checkpoint, plain, state
+from tests.unit.publish.served import trained
+
+
+def made(kind: str, folder: Path) -> Anchor:
+    given = state(trained())
+    if kind == "store":
+        checkpoint(folder, given)
+        return find(str(folder))
+    if kind == "dcp":
+        return find(str(plain(folder, given)))
+    if kind == "remote":
+        url = f"memory://{secrets.token_hex(8)}/store"
+        checkpoint(url, given)
+        found = find(url)
+        assert find(found.path) == found
+        return brought(found, folder)
+    folder.mkdir()
+    torch.save(given, folder / "a.pt")
+    return find(str(folder / "a.pt"))
+
+
+@pytest.mark.parametrize("kind", ["store", "remote", "dcp", "file"])
+def test_the_tensors_come(kind: str, tmp_path: Path) -> None:
+    given = source(made(kind, tmp_path / "anchor"))
+    for name, tensor in trained().state_dict().items():
+        assert torch.equal(whole(given, f"model.{name}"), tensor)
+        into = torch.zeros(tensor.shape, dtype=torch.float64)
+        given.read(f"model.{name}", into)
+        assert torch.equal(into, tensor.double())
+        given.read(f"model.{name}", into)
+        assert torch.equal(into, tensor.double()), "as often as one likes"
+
+
+def test_which_checkpoint_is_meant(tmp_path: Path) -> None:
+    given = state(trained())
+    first = checkpoint(tmp_path, given, 1)
+    assert find(str(tmp_path)).step == 1
+    checkpoint(tmp_path, given, 2, anchor=False)
+    assert find(str(tmp_path)).step == 1, "the newest anchor"
+    third = checkpoint(tmp_path, given, 3)
+    assert find(str(tmp_path)).step == 3 and find(first.path).step == 1
+    assert [one.step for one in waiting(str(tmp_path))] == [1, 3]
+    assert find(third.path).key("a") != find(third.path).key("b") != find(first.path).key("b")
+    for name in ("b", "a"):
+        plain(tmp_path / "others" / name, given)
+    found = [Path(one.path).name for one in waiting(str(tmp_path / "others"))]
+    assert found == ["b", "a"], "as they came"
+
+
+def test_the_rows_of_deltas(tmp_path: Path) -> None:
+    from tests.unit.publish.deltas import three_saves
+
+    wanted = three_saves(tmp_path)
+    anchor = find(str(tmp_path))
+    assert len(anchor.chain) > 1
+    given = source(anchor)
+    for name, tensor in wanted.items():
+        assert torch.equal(whole(given, f"model.{name}"), tensor)
+
+
+def test_no_anchor(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no anchor at"):
+        find(str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="is no checkpoint, and there is none in it"):
+        find(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["store", "dcp", "file"])
+def test_a_corrupt_shard(kind: str, tmp_path: Path) -> None:
+    anchor = made(kind, tmp_path / "anchor")
+    file = Path(anchor.path)
+    if file.is_dir():
+        (file,) = file.glob("*.distcp")
+    cut = file.stat().st_size // (2 if kind == "store" else 50)
+    with file.open("r+b") as out:
+        out.truncate(cut)
+    with pytest.raises(CheckpointDamaged):
+        given = source(anchor)
+        for name in given.shapes:
+            whole(given, name)
+
+
+def test_one_changed_bit_is_seen(tmp_path: Path) -> None:
+    anchor = made("store", tmp_path / "anchor")
+    (one,) = anchor.chain
+    (file,) = (file for file in one.manifest.files if file.items)
+    chance = random.Random(1)
+    path = Path(one.path, file.name)
+    bytes_ = bytearray(path.read_bytes())
+    for item in chance.sample([item for item in file.items if item.size], 5):
+        at = item.data + chance.randrange(item.size)
+        bytes_[at] ^= 1
+        path.write_bytes(bytes_)
+        with pytest.raises(CheckpointDamaged, match="was changed"):
+            whole(source(anchor), item.name)
+        bytes_[at] ^= 1
+    (Path(one.path) / ".metadata").write_bytes(b"changed")
+    assert ".metadata" in find(one.path).damage
+
+
+def test_nothing_but_tensors_is_unpickled(tmp_path: Path) -> None:
+    torch.save({"model": trained()}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointDamaged, match="cannot be loaded"):
+        source(find(str(tmp_path / "a.pt")))
+    (tmp_path / "b.pt").write_bytes(b"no file of torch")
+    with pytest.raises(CheckpointDamaged, match="cannot be loaded"):
+        source(find(str(tmp_path / "b.pt")))
