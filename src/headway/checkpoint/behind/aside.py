@@ -1,0 +1,134 @@
+"""A file is written in a folder of its own beside its place, and moved there when it is whole.
+
+The folder is locked as long as its process lives: one that can be locked is a dead process's, and
+is swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+
+PREFIX = ".headway-save-"
+LOCK = ".headway-lock"
+
+
+class Aside:
+    """Where the next content of a file is written; it has the file's own name there."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._mode = _mode(target)
+        self.parent, name = os.path.split(target)
+        while True:
+            self.folder, self._lock = _make(self.parent)
+            if self._lock is not None:
+                break
+        self.path = os.path.join(self.folder, name)
+
+    def commit(self) -> None:
+        """It is the file now, or the file is what it was; whatever happens to the machine."""
+        if self._mode is not None:
+            os.chmod(self.path, self._mode)
+        sync(self.path)
+        os.replace(self.path, self.target)
+        sync(self.parent)
+
+    def drop(self) -> None:
+        """Leave nothing."""
+        _clear(self.folder)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _make(parent: str) -> tuple[str, int | None]:
+    """A folder and its lock; no lock if a sweep was faster."""
+    folder = os.path.join(parent, f"{PREFIX}{os.getpid()}-{time.monotonic_ns():x}")
+    os.mkdir(folder)
+    try:
+        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return folder, None
+    except OSError:
+        os.rmdir(folder)
+        raise
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return folder, None
+    except OSError:
+        return folder, lock  # a file system without locks: nobody sweeps there
+    if os.fstat(lock).st_nlink == 0:
+        os.close(lock)
+        return folder, None
+    return folder, lock
+
+
+def sweep(parent: str) -> None:
+    """Remove what processes that were killed have left here."""
+    with contextlib.suppress(OSError):
+        found = [one.path for one in os.scandir(parent) if one.name.startswith(PREFIX)]
+        for folder in found:
+            _sweep(folder)
+
+
+def _sweep(folder: str) -> None:
+    try:
+        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # killed just there, or just being made: then it is made again
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+        return
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _clear(folder)
+    except OSError:
+        pass  # its process lives
+    finally:
+        os.close(lock)
+
+
+def _clear(folder: str) -> None:
+    """The lock goes last: a folder without one is empty."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder), key=LOCK.__eq__):
+            os.remove(os.path.join(folder, name))
+        os.rmdir(folder)
+
+
+def why_not(target: str) -> str:
+    """Why a rename would not do what writing into this file does; empty if it would."""
+    try:
+        found = os.stat(target)
+    except OSError:
+        return ""
+    if not stat.S_ISREG(found.st_mode):
+        return "the target is no ordinary file"
+    if found.st_nlink > 1:
+        return "the file has a second name"
+    if found.st_uid != os.geteuid() or not os.access(target, os.W_OK):
+        return "the file is another's, or may not be written"
+    return ""
+
+
+def _mode(target: str) -> int | None:
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode)
+    except OSError:
+        return None
+
+
+def sync(path: str) -> None:
+    """Until the disk has it."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

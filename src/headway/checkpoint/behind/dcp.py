@@ -1,0 +1,256 @@
+"""torch.distributed.checkpoint.save to a folder: a copy of the state now, the save behind the loop.
+
+The save itself is torch's own, in the writer's thread, with a process group of its own where there
+are several ranks. All ranks do the same: they tell each other first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from time import monotonic_ns
+from typing import Any
+
+from headway.checkpoint.behind import aside
+from headway.checkpoint.behind.image import DEVICES, Unsafe
+from headway.checkpoint.behind.memory import room
+from headway.checkpoint.behind.queue import Job, queued
+from headway.checkpoint.behind.save import plain
+from headway.probe import pace
+
+KNOWN = {
+    "checkpoint_id",
+    "storage_writer",
+    "planner",
+    "process_group",
+    "no_dist",
+    "use_collectives",
+}
+SCALARS = (bool, bytes, complex, float, int, str, type(None))
+STAGERS = 2  # one is written while the other is filled
+
+
+class Staging:
+    """Copies of a state, in memory that is used again."""
+
+    def __init__(self) -> None:
+        self._stagers: list[tuple[Any, Job | None]] = []
+
+    def stage(self, state: Any) -> tuple[Any, Any]:
+        """A copy on the CPU, and the memory it is in."""
+        import torch
+
+        stager = self._free(_size(state))
+        with torch.inference_mode(False):
+            return stager.stage(state), stager
+
+    def _free(self, size: int) -> Any:
+        from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+        free = [at for at, (_, job) in enumerate(self._stagers) if job not in queued.pending]
+        if not free and len(self._stagers) < STAGERS and room(size):
+            return StateDictStager()
+        if not self._stagers:
+            raise Unsafe(f"there is no memory for a copy of {size:,} bytes")
+        stager, job = self._stagers.pop(free[0] if free else 0)
+        if job is not None and not free:
+            queued.wait_for(job, "memory")
+        return stager
+
+    def keep(self, stager: Any, job: Job | None) -> None:
+        """It is free again after that job."""
+        self._stagers.append((stager, job))
+
+
+staging = Staging()
+_group: tuple[Any, Any] | None = None  # the job's group of all ranks, and ours
+
+
+def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of torch.distributed.checkpoint.save."""
+    if queued.writes():
+        return original(*args, **kwargs)
+    target = kwargs.get("checkpoint_id") or kwargs.get("storage_writer")
+    nested = queued.busy()
+    with queued.at_work():
+        start = monotonic_ns()
+        why = _unlike(args, kwargs)
+        several = not why and _several(kwargs)
+        copy = stager = None
+        if not why:
+            why, copy, stager = _copy(saver, args, kwargs, nested)
+        if several:
+            why = _agreed(why)
+        result = None
+        if not why:
+            result = _behind(saver, original, copy, stager, several, start, kwargs)
+        elif stager is not None:
+            staging.keep(stager, None)
+    if result is not None:
+        queued.raise_failed()  # of an earlier one; this one is on its way
+        return result
+    return plain(why, target, original, *args, **kwargs)
+
+
+def _unlike(args: Any, kwargs: Any) -> str:
+    """Why not, by what is the same on all ranks."""
+    named = len(args) + ("state_dict" in kwargs) == 1
+    if not named or kwargs.keys() - KNOWN:
+        return "old or unknown arguments"
+    if kwargs.get("planner") is not None:
+        return "it has a planner of its own"
+    if kwargs.get("process_group") is not None:
+        return "it has a process group of its own"
+    if kwargs.get("use_collectives") is False:
+        return "use_collectives is off"
+    return ""
+
+
+def _several(kwargs: Any) -> bool:
+    import torch.distributed as dist
+
+    alone = kwargs.get("no_dist") or not dist.is_available() or not dist.is_initialized()
+    return not alone
+
+
+def _agreed(why: str) -> str:
+    """What one rank cannot do, none does."""
+    import torch.distributed as dist
+
+    if not dist.is_gloo_available():
+        why = why or "there is no gloo"
+    answers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, why)
+    return next((f"rank {rank}: {one}" for rank, one in enumerate(answers) if one), "")
+
+
+def _copy(saver: Any, args: Any, kwargs: Any, nested: bool) -> tuple[str, Any, Any]:
+    """Why not, else a copy of the state and its memory."""
+    try:
+        path = _path(kwargs)
+        if nested:
+            raise Unsafe("a save within a save")
+        if queued.closed:
+            raise Unsafe("the process ends")
+        if os.path.exists(os.path.join(path, ".metadata")):
+            raise Unsafe("there is a checkpoint in that folder")
+        state = saver._stateful_to_state_dict(args[0] if args else kwargs["state_dict"])
+        _check(state)
+        return "", *staging.stage(state)
+    except Unsafe as error:
+        return str(error), None, None
+    except Exception as error:  # the plain call raises it too, if it is the job's own
+        return f"{type(error).__name__}: {error}", None, None
+
+
+def _path(kwargs: Any) -> str:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    target, writer = kwargs.get("checkpoint_id"), kwargs.get("storage_writer")
+    if writer is not None and type(writer) is not FileSystemWriter:
+        raise Unsafe(f"it is written by {type(writer).__name__}")
+    if target is None and writer is not None:
+        target = writer.path
+    text = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "://" in text:
+        raise Unsafe("the target is no folder of this machine")
+    return os.path.realpath(text)
+
+
+def _check(value: Any) -> None:
+    """Raise where something is in the state whose copy might not be the same."""
+    import torch
+
+    if isinstance(value, dict):
+        _check_all((*value.keys(), *value.values()))
+    elif type(value) in (list, tuple, set):
+        _check_all(value)
+    elif isinstance(value, torch.Tensor):
+        _check_tensor(value)
+    elif type(value) not in (*SCALARS, torch.dtype, torch.device, torch.Size):
+        raise Unsafe(f"{type(value).__module__}.{type(value).__qualname__} is in the state")
+
+
+def _check_all(values: Iterable[Any]) -> None:
+    for value in values:
+        _check(value)
+
+
+def _check_tensor(tensor: Any) -> None:
+    import torch
+
+    kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
+    if kind.startswith("torch.distributed.tensor.") and hasattr(tensor, "_local_tensor"):
+        tensor = tensor._local_tensor
+    elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsafe(f"{kind} is in the state")
+    if tensor.layout != torch.strided or tensor.device.type not in DEVICES:
+        raise Unsafe(f"a {tensor.layout} tensor on {tensor.device.type} is in the state")
+
+
+def _size(state: Any) -> int:
+    import torch
+
+    if isinstance(state, dict):
+        return sum(map(_size, state.values()))
+    if isinstance(state, (list, tuple, set)):
+        return sum(map(_size, state))
+    if isinstance(state, torch.Tensor):
+        return int(getattr(state, "_local_tensor", state).untyped_storage().nbytes())
+    return 0
+
+
+def _behind(
+    saver: Any, original: Any, copy: Any, stager: Any, several: bool, start: int, kwargs: Any
+) -> Any:
+    path = _path(kwargs)
+    told = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
+    if not os.path.isabs(kwargs.get("checkpoint_id") or kwargs["storage_writer"].path):
+        told["checkpoint_id"] = path  # wherever the job is by then
+    if several:
+        told["process_group"] = _own_group()
+
+    def write() -> Any:
+        result = original(copy, **told)
+        for folder in (path, os.path.dirname(path)):
+            aside.sync(folder)
+        return result
+
+    took = monotonic_ns() - start
+    job = Job(path, "dcp.save", _size(copy), write, pace.steps, took)
+    staging.keep(stager, job)
+    queued.submit(job)
+    return _later(saver.Metadata, job)
+
+
+def _own_group() -> Any:
+    """Of all ranks, on the CPU, used by the writers' threads alone."""
+    global _group
+    import torch.distributed as dist
+
+    whole = dist.distributed_c10d._get_default_group()
+    if _group is None or _group[0] is not whole:
+        _group = whole, dist.new_group(backend="gloo", group_desc="headway_async_save")
+    return _group[1]
+
+
+def forget_group() -> None:
+    """Process groups go; before that, all is written."""
+    global _group
+    queued.wait("destroy_process_group")
+    _group = None
+
+
+def _later(kind: type, job: Job) -> Any:
+    """The metadata that torch returns; whoever looks at it waits for the save."""
+
+    class Later(kind):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            own = object.__getattribute__(self, "__dict__")
+            if not name.startswith("__") and not own:
+                job.wait()
+                queued.raise_failed(job.path)
+                own.update(vars(job.result))
+            return object.__getattribute__(self, name)
+
+    return object.__new__(Later)

@@ -1,0 +1,176 @@
+"""The thread that writes, what it still has to write, and what went wrong with it.
+
+Locks are bare: a signal handler may come in anywhere, and save or list files itself.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import Any
+
+from headway.checkpoint.behind.memory import Pool
+from headway.errors import SaveFailed
+from headway.probe.hooks import checkpoint, within
+from headway.probe.recorder import guard, recorder
+
+WORTH_NOTING = 1_000_000  # ns; a shorter wait leaves no span
+BEHIND = "behind"
+
+
+class WriteFailed(SaveFailed, RuntimeError):
+    """A save that had returned could not be written; torch.save raises a RuntimeError then too."""
+
+
+class Job:
+    """One file, or one folder of DCP, on its way to the disk."""
+
+    def __init__(
+        self, path: str, what: str, size: int, write: Callable[[], Any], step: int, blocked: int
+    ) -> None:
+        self.path, self.what, self.size, self.step = path, what, size, step
+        self.blocked = blocked  # ns that the call took
+        self.error = ""
+        self.result: Any = None
+        self._write = write
+        self._busy = threading.Lock()
+        self._busy.acquire()
+
+    def run(self) -> None:
+        """Write it; in the writer's thread."""
+        start = monotonic_ns()
+        try:
+            with within(checkpoint.SAVE):
+                self.result = self._write()
+        except BaseException as error:
+            self.error = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        del self._write  # with all that it holds
+        guard(BEHIND, self._note, start, monotonic_ns())
+
+    def _note(self, start: int, end: int) -> None:
+        told: dict[str, Any] = {"path": self.path, "step": self.step}
+        file = {"error": "write"} if self.error else {"file": checkpoint.file_at(self.path)}
+        recorder.span(checkpoint.SAVE, start, end, what=self.what, background=True, **told, **file)
+        error = {"error": self.error} if self.error else {}
+        recorder.emit(
+            "behind", start, end=end, bytes=self.size, blocked=self.blocked, **told, **error
+        )
+
+    def finished(self) -> None:
+        """Let those go who wait for it."""
+        self._busy.release()
+
+    def wait(self) -> None:
+        """Until it is on disk, or has failed."""
+        with self._busy:
+            pass
+
+
+class Queue:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.pending: list[Job] = []
+        self.failed: list[Job] = []  # that nobody has been told of
+        self.closed = False  # the process ends: saves are plain again
+        self.pool = Pool()
+        self.ours = threading.local()  # `busy`: this thread works for us, and waits for nobody
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def busy(self) -> bool:
+        """Whether this thread is at work for us."""
+        return getattr(self.ours, "busy", False)
+
+    def writes(self) -> bool:
+        """Whether this is the thread that writes."""
+        return threading.current_thread() is self._thread
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What this thread does in here waits for no file."""
+        before = self.busy()
+        self.ours.busy = True
+        try:
+            yield
+        finally:
+            self.ours.busy = before
+
+    def submit(self, job: Job) -> None:
+        """Write it when all before it are written."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="headway-save", daemon=True)
+            self._thread.start()
+        recorder.emit("saving", path=job.path, step=job.step)
+        checkpoint.unwritten.add(job.path)
+        self.pending.append(job)
+        self._wake.put(None)
+
+    def _run(self) -> None:
+        self.ours.busy = True
+        while True:
+            self._wake.get()
+            while self.pending:
+                self._finish(self.pending[0])
+
+    def _finish(self, job: Job) -> None:
+        try:
+            job.run()
+        finally:
+            if job.error:
+                self.failed.append(job)
+            del self.pending[0]
+            if all(other.path != job.path for other in self.pending):
+                checkpoint.unwritten.discard(job.path)
+            job.finished()
+
+    def wait(self, why: str, concerns: Callable[[Job], bool] | None = None) -> None:
+        """Until what is concerned is written: all, unless told otherwise."""
+        jobs = [job for job in self.pending if concerns is None or concerns(job)]
+        if not jobs or self.writes():
+            return
+        self.wait_for(jobs[-1], why)  # they are written in their order
+
+    def wait_for(self, job: Job, why: str) -> None:
+        """Until that one and all before it are written."""
+        start = monotonic_ns()
+        self._wake.put(None)
+        job.wait()
+        end = monotonic_ns()
+        if end - start >= WORTH_NOTING:
+            guard(BEHIND, _note_wait, why, start, end)
+
+    def raise_failed(self, path: str | None = None) -> None:
+        """Say, once, what could not be written: anything, or that path."""
+        told = [job for job in self.failed if path is None or job.path == path]
+        for job in told:
+            self.failed.remove(job)
+        if told:
+            raise WriteFailed(said(told))
+
+
+def said(jobs: list[Job]) -> str:
+    """One sentence on writes that failed."""
+    more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
+    return f"{jobs[0].path} was not written{more}: {jobs[0].error}"
+
+
+def _note_wait(why: str, start: int, end: int) -> None:
+    recorder.span("blocked", start, end, what=f"async save: {why}")
+    recorder.emit("behind", start, end=end, waited=why)
+
+
+queued = Queue()
+
+
+def _after_fork() -> None:
+    """A child has nothing to write, and no thread."""
+    queued.__init__()  # type: ignore[misc]
+    checkpoint.unwritten.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,49 @@
+"""Saves of what is on a GPU, written behind the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(100),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_it_is_the_state_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    from headway.checkpoint.behind import image, save
+    from headway.checkpoint.behind.queue import queued
+
+    monkeypatch.setattr(image, "_room", lambda device: (1 << 40) * room)
+    table = torch.randn(1 << 22, device="cuda")
+    state = {"table": table, "view": table[5:], "host": torch.ones(3)}
+    (tmp_path / "plain").mkdir()
+    torch.save(state, tmp_path / "plain" / "a.pt")
+    save.save(torch.serialization, torch.save, state, tmp_path / "a.pt")
+    table.fill_(7)
+    queued.wait("the test")
+    assert not queued.failed
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "plain" / "a.pt").read_bytes()
+
+
+def test_what_a_gpu_can_spare_leaves_the_job_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.checkpoint.behind import image
+    from headway.probe import pace
+
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(pace, "steps", 0)
+    assert image._room(device) == 0
+    monkeypatch.setattr(pace, "steps", 1)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = image._room(device)
+    peak = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    del peak
+    assert 0 < image._room(device) <= before - (1 << 30)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from headway.checkpoint.behind import memory
+from headway.checkpoint.behind.aside import PREFIX
+from headway.checkpoint.behind.queue import WriteFailed, queued
+from headway.errors import SaveFailed
+from tests.unit.checkpoint.behind.conftest import Behind, Disk
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def state() -> dict[str, Any]:
+    """All that a checkpoint may hold."""
+    torch.manual_seed(1)
+    base = torch.randn(64, 32)
+    model = torch.nn.Linear(8, 4)
+    return {
+        "base": base,
+        "view": base[3:7, ::2],
+        "flat": base.view(-1),
+        "half": torch.randn(33).to(torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "nothing": torch.empty(0, 5),
+        "sparse": torch.eye(4).to_sparse(),
+        "model": model.state_dict(),
+        "weight": model.weight,
+        "storage": torch.arange(5).untyped_storage(),
+        "ordered": collections.OrderedDict(step=3, text="ü", data=b"\0\1"),
+    }
+
+
+def plain(obj: object, folder: Path, name: str) -> bytes:
+    folder.mkdir()
+    torch.save(obj, folder / name)
+    return (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["last.pt", "no_suffix", "zwölf.pt"])
+def test_the_file_is_byte_for_byte_what_torch_writes(
+    behind: Behind, tmp_path: Path, name: str
+) -> None:
+    saved = state()
+    behind(saved, tmp_path / name)
+    queued.wait("the test")
+    assert (tmp_path / name).read_bytes() == plain(saved, tmp_path / "plain", name)
+    assert os.listdir(tmp_path / "plain") == [name]
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "plain"])
+
+
+def test_it_is_the_state_at_the_call_whatever_changes_after_it(
+    behind: Behind, disk: Disk, tmp_path: Path
+) -> None:
+    saved = {"table": torch.randn(1000, 8), "numbers": [1, 2]}
+    before = {"table": saved["table"].clone(), "numbers": [1, 2]}  # type: ignore[attr-defined]
+    disk.free.clear()
+    behind(saved, str(tmp_path / "a.pt"))
+    saved["table"].fill_(7)  # type: ignore[attr-defined]
+    saved["numbers"].append(3)  # type: ignore[attr-defined]
+    assert queued.pending and not (tmp_path / "a.pt").exists()
+    disk.free.set()
+    queued.wait("the test")
+    found = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert torch.equal(found["table"], before["table"]) and found["numbers"] == [1, 2]
+
+
+def test_what_shares_memory_still_does(behind: Behind, tmp_path: Path) -> None:
+    behind(state(), tmp_path / "a.pt")
+    queued.wait("the test")
+    found = torch.load(tmp_path / "a.pt", weights_only=False)
+    found["base"][3, 0] = 42
+    assert found["view"][0, 0] == 42 and found["flat"][3 * 32] == 42
+
+
+def test_saves_are_written_in_their_order(behind: Behind, disk: Disk, tmp_path: Path) -> None:
+    disk.free.clear()
+    for number in range(3):
+        behind(torch.tensor(number), tmp_path / "a.pt")
+    assert len(queued.pending) == 3
+    disk.free.set()
+    queued.wait("the test")
+    assert torch.load(tmp_path / "a.pt").item() == 2
+
+
+def test_the_mode_stays_and_a_link_is_followed(behind: Behind, tmp_path: Path) -> None:
+    real = tmp_path / "real.pt"
+    torch.save(1, real)
+    real.chmod(0o640)
+    (tmp_path / "link.pt").symlink_to(real)
+    behind(2, tmp_path / "link.pt")
+    queued.wait("the test")
+    assert (tmp_path / "link.pt").is_symlink()
+    assert torch.load(real) == 2 and real.stat().st_mode & 0o777 == 0o640
+
+
+def test_memory_is_used_again(behind: Behind, tmp_path: Path) -> None:
+    taken = []
+    for number in range(3):
+        behind(torch.full((300_000,), number), tmp_path / "a.pt")
+        queued.wait("the test")
+        taken.append([id(piece) for piece in queued.pool._free if len(piece) >= 2_400_000])
+    assert taken[0] == taken[1] == taken[2] != []
+
+
+class Own:
+    """A pickle module of somebody's own."""
+
+    Pickler, __name__ = pickle.Pickler, "own"
+
+
+@pytest.mark.parametrize(
+    ("obj", "kwargs", "why"),
+    [
+        (1, {"pickle_module": Own}, "pickle_module is Own"),
+        (1, {"_use_new_zipfile_serialization": False}, "the old format is asked for"),
+        (torch.empty(3, device="meta"), {}, "a tensor is on meta"),
+        (torch.empty(3, device="meta").untyped_storage(), {}, "a storage is on meta"),
+    ],
+)
+def test_what_cannot_be_copied_is_saved_plainly_and_counted(
+    behind: Behind,
+    tmp_path: Path,
+    events: list[dict[str, Any]],
+    obj: object,
+    kwargs: dict[str, Any],
+    why: str,
+) -> None:
+    target = tmp_path / "a.pt"
+    try:
+        behind(obj, target, **kwargs)
+    except NotImplementedError:  # torch cannot do it either
+        assert why == "a storage is on meta"
+    else:
+        assert target.exists()
+    assert not queued.pending
+    assert [e for e in events if e["ev"] == "behind"] == [
+        {"ev": "behind", "path": str(target), "why": why}
+    ]
+    assert not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+def test_targets_that_a_rename_would_change(
+    behind: Behind, tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    torch.save(1, tmp_path / "a.pt")
+    os.link(tmp_path / "a.pt", tmp_path / "b.pt")
+    behind(2, tmp_path / "a.pt")
+    assert torch.load(tmp_path / "b.pt") == 2
+    behind(3, "/dev/null")
+    with open(tmp_path / "c.pt", "wb") as file:
+        behind(4, file)
+    assert torch.load(tmp_path / "c.pt") == 4
+    told = [event["why"] for event in events if "why" in event]
+    assert told == [
+        "the file has a second name",
+        "the target is no ordinary file",
+        "an open file",
+    ]
+
+
+def test_under_a_dispatch_mode_it_is_a_plain_save(behind: Behind, tmp_path: Path) -> None:
+    with FakeTensorMode():
+        behind({"a": 1}, tmp_path / "a.pt")
+        assert not queued.pending
+    with torch.serialization.skip_data():
+        behind(torch.ones(3), tmp_path / "b.pt")
+        assert not queued.pending
+    with torch.inference_mode():
+        behind(torch.ones(3), tmp_path / "c.pt")
+    behind(torch.ones(3), tmp_path / "c.pt")
+    queued.wait("the test")
+    assert torch.load(tmp_path / "c.pt").tolist() == [1, 1, 1]
+
+
+def test_what_is_wrong_at_once_is_said_at_once(behind: Behind, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="Parent directory"):
+        behind(1, tmp_path / "missing" / "a.pt")
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        behind(lambda: 1, tmp_path / "b.pt")
+    with pytest.raises(TypeError):
+        behind(1)
+    with pytest.raises(AttributeError):
+        behind(1, 5)
+    assert not queued.pending and not list(tmp_path.glob(f"{PREFIX}*"))
+
+
+def test_a_failed_write_is_raised_at_the_next_save_and_the_old_file_stays(
+    behind: Behind, disk: Disk, tmp_path: Path
+) -> None:
+    torch.save(1, tmp_path / "a.pt")
+    disk.error = OSError(28, "No space left on device")
+    behind(2, tmp_path / "a.pt")
+    queued.wait("the test")
+    disk.error = None
+    with pytest.raises(WriteFailed, match=r"a\.pt was not written: .*No space left") as raised:
+        behind(3, tmp_path / "b.pt")
+    assert isinstance(raised.value, SaveFailed)
+    queued.wait("the test")
+    assert torch.load(tmp_path / "a.pt") == 1
+    assert torch.load(tmp_path / "b.pt") == 3  # which was saved all the same
+    assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.pt"]
+
+
+def test_without_memory_a_save_waits_for_an_older_one_and_then_is_plain(
+    behind: Behind,
+    disk: Disk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[dict[str, Any]],
+) -> None:
+    disk.free.clear()
+    behind(torch.ones(5000), tmp_path / "a.pt")
+    queued.pool._free.clear()
+    monkeypatch.setattr(memory, "room", lambda size: False)
+    waited: list[str] = []
+    wait_for = queued.wait_for
+
+    def wait(job: Any, why: str) -> None:
+        waited.append(why)
+        disk.free.set()
+        wait_for(job, why)
+
+    monkeypatch.setattr(queued, "wait_for", wait)
+    behind(torch.ones(5000), tmp_path / "b.pt")
+    assert waited == ["memory"]
+    queued.wait("the test")
+    queued.pool._free.clear()
+    behind(torch.ones(700_000), tmp_path / "c.pt")
+    assert not queued.pending and (tmp_path / "c.pt").exists()
+    whys = [event["why"] for event in events if "why" in event]
+    assert whys == ["there is no memory for a copy of 2,800,000 bytes"]
+
+
+def test_the_journal_tells_of_the_call_and_of_the_write(
+    behind: Behind, tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    behind(torch.ones(1000), tmp_path / "a.pt")
+    queued.wait("the test")
+    path = str(tmp_path / "a.pt")
+    told = {event.get("name", event["ev"]): event for event in events if "waited" not in event}
+    written = told["checkpoint_save"]
+    assert told["saving"]["path"] == written["path"] == told["behind"]["path"] == path
+    assert written["background"] is True and written["file"]
+    assert told["behind"]["bytes"] > 4000 and told["behind"]["blocked"] > 0
