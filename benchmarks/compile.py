@@ -97,7 +97,7 @@ class Bench:
     def warm(self, store: str, *options: str) -> dict[str, Any]:
         """A second life, forked: from its spawn to its first step."""
         with self.container() as env:
-            env |= {"DIE_ONCE": str(Path(env["TMPDIR"]) / "died"), "LIVE_ON": "12"}
+            env |= {"DIE_ONCE": str(Path(env["TMPDIR"]) / "died"), "LIVE_ON": "8"}
             options = ("--compile-cache", store, "--warm", "--restarts", "1", *options)
             told = self.run(self.headway(*options), env)
             journals = sorted((self.root / f"run{self.count}" / "journal").glob("launcher-*.1-*"))

@@ -6,7 +6,7 @@
 (`--no-overlap`), as everybody starts, and side by side, with the compile ahead of the data. Clicks
 come after the same warm-up in both. For each: Headway's ledger of the run, by bucket; beside it the
 least that its stages can take in any order, and how long after the first batch training began. Each
-job has an empty compile cache, or one that the same job has filled.
+job compiles all anew (cold), or has Headway's compile cache, which the same job has filled (warm).
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ WAYS = {"one by one": ["--no-overlap"], "side by side": []}
 STEPS = 10
 
 
-def run(way: list[str], ranks: int, warmup: float, cache: Path, folder: Path) -> dict[str, Any]:
-    """One run, from its ledger."""
+def run(
+    way: list[str], ranks: int, warmup: float, store: Path | None, folder: Path
+) -> dict[str, Any]:
+    """One run, from its ledger; `store` is a compile cache of Headway."""
     job = [str(SCRIPT), *way, "--steps", str(STEPS), "--no-export"]
     job += ["--save-every", "0", "--data-warmup", str(warmup), "--checkpoint-dir", "saves"]
     launcher = [sys.executable]
     if ranks > 1:
         module = ["-m", "torch.distributed.run", "--standalone"]
         launcher += [*module, "--nproc-per-node", str(ranks)]
-    headway = [sys.executable, "-m", "headway", "run", "-o", "run", "--force", "--no-report", "--"]
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "TMPDIR": str(folder)}
-    env["PYTHONPATH"] = str(ROOT / "src")
+    headway = [sys.executable, "-m", "headway", "run", "-o", "run", "--force", "--no-report"]
+    if store is not None:
+        headway += ["--compile-cache", str(store)]
+    env = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [*headway, *launcher, *job], cwd=folder, env=env, capture_output=True, text=True
+        [*headway, "--", *launcher, *job], cwd=folder, env=env, capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(job)} failed:\n{done.stdout}\n{done.stderr}")
@@ -66,13 +69,12 @@ def _after(graph: dict[str, Any], ends: dict[str, float]) -> float | None:
 
 
 def measure(ranks: int, warmup: float, cache: str, filled: Path) -> dict[str, Any]:
-    """Both ways; `filled` is a compile cache of this job."""
+    """Both ways; `filled` is a store that this job has filled."""
     rows = {}
     for name, way in WAYS.items():
         with tempfile.TemporaryDirectory(prefix="bench-start-") as where:
             folder = Path(where)
-            kept = filled if cache == "warm" else folder / "cache"
-            rows[name] = run(way, ranks, warmup, kept, folder)
+            rows[name] = run(way, ranks, warmup, filled if cache == "warm" else None, folder)
         told = rows[name]
         bound = f", bound of its stages {told['bound_s']:.1f} s" if told["bound_s"] else ""
         print(
@@ -111,7 +113,7 @@ def main() -> None:
     }
     for ranks in map(int, args.ranks.split(",")):
         with tempfile.TemporaryDirectory(prefix="bench-start-") as where:
-            filled = Path(where) / "cache"
+            filled = Path(where) / "store"
             for cache in args.caches.split(","):
                 if cache == "warm":
                     run(WAYS["side by side"], ranks, 0.0, filled, Path(where))
