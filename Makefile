@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-torchrec lint format bench docs clean
+.PHONY: help demo test test-all test-torchrec lint format bench bench-checkpoint docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -57,6 +57,11 @@ format: $(VENV)/.dev  ## rewrite the code in the project's style
 bench: $(VENV)/.dev  ## run every benchmark
 	set -e; for name in recorder ledger classify truth_against_peers; do \
 	    echo "== $$name"; $(PY) benchmarks/$$name.py; done
+
+# Makes .venv-checkpoint for the packages that it compares with (benchmarks/peers.py).
+bench-checkpoint: $(VENV)/.dev  ## measure saves and restores, beside torch's and those of others
+	$(PY) benchmarks/checkpoint.py
+	$(PY) benchmarks/checkpoint.py --dense
 
 docs: $(VENV)/.docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict

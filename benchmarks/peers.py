@@ -12,8 +12,16 @@ PACKAGES = {
     "peers": ["ml-goodput-measurement==0.2.3", "opentelemetry-sdk"],
     # Without its dependencies, as it would fetch a torch of its own; these are what it needs.
     "recover": ["defusedxml", "nvidia-ml-py", "packaging", "psutil", "pyyaml", "pynvml", "numpy"],
+    "checkpoint": [
+        *("lightning==2.6.6", "numpy", "safetensors", "psutil", "pynvml", "deprecated", "requests"),
+        *("packaging", "pyyaml", "aiofiles", "aiohttp", "importlib-metadata", "nest-asyncio"),
+        "grpcio",
+    ],
 }
-ALONE = {"recover": ["nvidia-resiliency-ext==0.4.1"]}
+ALONE = {
+    "recover": ["nvidia-resiliency-ext==0.4.1"],
+    "checkpoint": ["torch_checkpointing==0.1.1", "dlrover==0.6.1", "torchsnapshot==0.1.0"],
+}
 
 
 def python(name: str = "peers") -> str:

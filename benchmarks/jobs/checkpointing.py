@@ -1,185 +1,156 @@
-"""One way of saving a training while it trains, timed: prints a line of JSON.
+"""One way of saving a training while it trains, and of giving it back: writes a file of JSON.
 
-    python checkpointing.py WAY MEGABYTES FOLDER [--device cuda] [--saves 4] [--dense]
+    python checkpointing.py save WAY MEGABYTES FOLDER TOLD [--device cuda] [--saves 4] [--dense]
+    python checkpointing.py restore WAY MEGABYTES FOLDER TOLD --step 4
+    python checkpointing.py kill WAY MEGABYTES FOLDER TOLD
+    python checkpointing.py limits - MEGABYTES FOLDER TOLD
 
-The state is a DLRM's: eight tables with sparse gradients and row-wise Adagrad, and dense layers
-with Adam; `--dense` puts all bytes into dense layers. What a save costs is the time of its call and
-what the steps take longer until it is on disk, against steps without a save.
+`save`: what a save costs is the time of its call and what the steps take longer until it is on
+disk, against steps before it and after it. `restore`, in another process: from there being a
+training until its tensors are those of the save. `kill`: one save, then kill -9 of this process.
+`limits`: what nothing that copies and writes everything can beat.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
-import resource
-import shutil
-import statistics
+import signal
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import saving
+import saving_peers
 import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from trained import Training
 
 warnings.filterwarnings("ignore")
-DIM, BATCH, BAG = 64, 256, 4
-BETWEEN = 12  # steps from one save to the next, at least
+WAYS = {**saving.WAYS, **saving_peers.WAYS}
+USUAL_S, USUAL_STEPS = 1.0, 4  # at least, of steps without a save
+BETWEEN = 4  # steps from one save to the next, at least
+TRIED = 4 << 30  # bytes at most that show how fast the disk is
+PIECE = 1 << 26
 
 
-class Training:
-    """What is trained, and a step of it."""
-
-    def __init__(self, megabytes: int, device: str, *, dense: bool) -> None:
-        torch.manual_seed(0)
-        self.device = device
-        # A table's row has DIM weights and as many sums of Adagrad; Adam has two of each weight.
-        rows = 1000 if dense else max(1000, megabytes * 1_000_000 // (8 * 2 * DIM * 4))
-        layers = max(1, megabytes * 1_000_000 // (1024 * 1024 * 12)) if dense else 2
-        bags = [nn.EmbeddingBag(rows, DIM, sparse=True, mode="sum") for _ in range(8)]
-        self.tables = nn.ModuleList(bags).to(device)
-        widths = [nn.Linear(8 * DIM, 1024), *(nn.Linear(1024, 1024) for _ in range(layers - 1))]
-        self.top = nn.Sequential(*widths).to(device)
-        self.rows = rows
-        self.model = nn.ModuleDict({"tables": self.tables, "top": self.top})
-        self.sparse = torch.optim.Adagrad(self.tables.parameters(), lr=0.01)
-        self.adam = torch.optim.Adam(self.top.parameters(), fused=device == "cuda")
-        self.draw = torch.Generator().manual_seed(1)
-
-    def step(self) -> float:
-        """Seconds."""
-        begun = time.perf_counter()
-        ids = (torch.rand(8, BATCH, BAG, generator=self.draw) ** 4 * self.rows).long()
-        ids = ids.to(self.device)
-        x = torch.cat([bag(one) for bag, one in zip(self.tables, ids, strict=True)], dim=1)
-        loss = self.top(x).square().mean()
-        for optimizer in (self.sparse, self.adam):
-            optimizer.zero_grad()
-        loss.backward()
-        self.sparse.step()
-        self.adam.step()
-        loss.item()
-        return time.perf_counter() - begun
-
-    def state(self) -> dict[str, dict]:
-        parts = {"model": self.model, "sparse": self.sparse, "adam": self.adam}
-        return {name: part.state_dict() for name, part in parts.items()}
-
-    def tensors(self) -> list[Tensor]:
-        found = []
-        for part in (self.model.state_dict(), self.sparse.state, self.adam.state):
-            for value in part.values():
-                found += value.values() if isinstance(value, dict) else [value]
-        return [value for value in found if isinstance(value, Tensor)]
+def usual(training: Training) -> list[float]:
+    """Seconds of steps without a save."""
+    took: list[float] = []
+    while len(took) < USUAL_STEPS or sum(took) < USUAL_S:
+        took.append(training.step())
+    return took
 
 
-Save = Callable[[int], Callable[[], bool]]  # begins a save; the result says whether it is on disk
+def save(training: Training, way: saving.Way, saves: int, limit_s: float) -> dict[str, Any]:
+    """Some saves while it trains: two, and more until there were enough or they took too long."""
+    for _ in range(2):
+        training.step()
+    steps = usual(training)
+    found: dict[str, Any] = {"begun_at": time.monotonic(), "fsyncs": way.fsyncs}
+    way.attach(training)
+    rows: list[dict[str, Any]] = []
+    while len(rows) < 2 or (len(rows) < saves and time.monotonic() < found["begun_at"] + limit_s):
+        if rows:
+            way.forget(len(rows))
+        found["sums"] = training.sums()
+        rows.append(one_save(training, way, len(rows) + 1))
+    found |= {"ended_at": time.monotonic(), **way.told()}
+    way.close()
+    steps += usual(training)
+    each = sum(steps) / len(steps)
+    for row in rows:
+        row["longer_s"] = row["steps_s"] - row["steps"] * each
+        drained = row["drain_steps"]
+        row["slower"] = row["drain_steps_s"] / drained / each if drained else 1.0
+    return {**found, "step_s": each, "saves": rows}
 
 
-def torch_save(training: Training, folder: Path) -> Save:
-    def save(step: int) -> Callable[[], bool]:
-        with open(folder / "state.pt", "wb") as file:
-            torch.save(training.state(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        return lambda: True
-
-    return save
-
-
-def dcp_save(training: Training, folder: Path) -> Save:
-    def save(step: int) -> Callable[[], bool]:
-        dcp.save(training.state(), checkpoint_id=folder / f"step-{step}", no_dist=True)
-        return lambda: True
-
-    return save
-
-
-def dcp_async(training: Training, folder: Path) -> Save:
-    _one_rank()
-
-    def save(step: int) -> Callable[[], bool]:
-        return dcp.async_save(training.state(), checkpoint_id=folder / f"step-{step}").done
-
-    return save
+def one_save(training: Training, way: saving.Way, number: int) -> dict[str, Any]:
+    begun = time.monotonic()
+    way.save(number)
+    call = time.monotonic() - begun
+    watch = saving.Watch(way, number)
+    row: dict[str, Any] = {"call_s": call, "steps": 0, "steps_s": 0.0}
+    row |= {"drain_steps": 0, "drain_steps_s": 0.0}
+    while not watch.durable_at or row["steps"] < BETWEEN:
+        draining = not watch.durable_at
+        took = training.step()
+        row["steps"] += 1
+        row["steps_s"] += took
+        if draining:
+            row["drain_steps"] += 1
+            row["drain_steps_s"] += took
+    if watch.failed is not None:
+        raise watch.failed
+    row |= {"done_s": watch.done_at - begun, "durable_s": watch.durable_at - begun}
+    return row
 
 
-def dcp_async_reused(training: Training, folder: Path) -> Save:
-    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
-    _one_rank()
-    pinned = training.device == "cuda"
-    stager = DefaultStager(StagingOptions(pinned, pinned, False, pinned))
-
-    def save(step: int) -> Callable[[], bool]:
-        where = folder / f"step-{step}"
-        done = dcp.async_save(training.state(), checkpoint_id=where, async_stager=stager)
-        return getattr(done, "upload_completion", done).done
-
-    return save
-
-
-def headway(training: Training, folder: Path) -> Save:
-    from headway.checkpoint import Checkpointer
-
-    parts = {"model": training.model, "sparse": training.sparse, "adam": training.adam}
-    checkpointer = Checkpointer(folder / "store", parts)
-
-    def save(step: int) -> Callable[[], bool]:
-        checkpointer.save(step)
-
-        def done() -> bool:
-            return any(o["step"] == step for o in checkpointer.outcomes())
-
-        return done
-
-    return save
+def restore(training: Training, way: saving.Way, step: int) -> dict[str, Any]:
+    """What was saved last, into a training that has made a step."""
+    for path in saving.files(way.folder):  # not from the page cache
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    begun = time.monotonic()
+    way.attach(training)
+    attached = time.monotonic()
+    source = way.load(step)
+    _synchronize(training)
+    ended = time.monotonic()
+    found = {"restore_s": ended - begun, "of_that_attach_s": attached - begun, "source": source}
+    found["sums"] = training.sums()
+    way.close()
+    return found
 
 
-WAYS = {
-    "torch.save": torch_save,
-    "dcp.save": dcp_save,
-    "dcp.async_save": dcp_async,
-    "dcp.async_save, reused stager": dcp_async_reused,
-    "headway": headway,
-}
+def kill(training: Training, way: saving.Way, told: Path) -> None:
+    """After a save that is whole in memory at least."""
+    way.attach(training)
+    way.save(1)
+    sums = training.sums()
+    while not way.done(1):
+        time.sleep(saving.POLL_S)
+    told.write_text(json.dumps({"sums": sums, **way.told()}))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _one_rank() -> None:
-    if not dist.is_initialized():
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-        store = dist.HashStore()
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-
-
-def limits(training: Training, folder: Path) -> dict[str, float]:
-    """What nothing that copies and writes everything can beat."""
-    tensors = [tensor.detach() for tensor in training.tensors()]
+def limits(training: Training, folder: Path) -> dict[str, Any]:
+    """Of memory, device, bus and disk."""
+    tensors = training.tensors()
     copies = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
 
     def copy() -> None:
         torch._foreach_copy_(copies, tensors)
-        if training.device == "cuda":
-            torch.cuda.synchronize()
+        _synchronize(training)
 
     copied = min(_timed(copy) for _ in range(5))
     copies.clear()
-    found = {"bytes": float(sum(t.nbytes for t in tensors)), "copy_s": copied}
+    size = sum(tensor.nbytes for tensor in tensors)
+    found: dict[str, Any] = {"device": "cpu", "bytes": size, "copy_s": copied}
     if training.device == "cuda":
-        found["bus_s"] = found["bytes"] / _bus()
-    raw = torch.empty(sum(t.nbytes for t in tensors), dtype=torch.uint8).numpy()
+        found |= {"device": torch.cuda.get_device_name(), "bus_s": size / _bus()}
+    path, tried = folder / "raw", min(size, TRIED)
+    raw = memoryview(torch.ones(tried, dtype=torch.uint8).numpy())
+    found["write_s"] = min(_timed(lambda: _write(path, raw)) for _ in range(2)) * size / tried
+    found["read_s"] = _timed(lambda: _read(path, raw)) * size / tried
+    path.unlink()
+    return found
 
-    def write() -> None:
-        with open(folder / "raw", "wb", buffering=0) as file:
-            view = memoryview(raw)
-            for at in range(0, len(view), 1 << 26):
-                file.write(view[at : at + (1 << 26)])
-            os.fsync(file.fileno())
 
-    written = min(_timed(write) for _ in range(2))
-    (folder / "raw").unlink()
-    return {**found, "write_s": written}
+def _write(path: Path, content: memoryview) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for at in range(0, len(content), PIECE):
+            file.write(content[at : at + PIECE])
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, into: memoryview) -> None:
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for at in range(0, len(into), PIECE):
+            file.readinto(into[at : at + PIECE])
 
 
 def _bus() -> float:
@@ -194,52 +165,60 @@ def _bus() -> float:
     return len(source) / min(_timed(copy) for _ in range(5))
 
 
-def _timed(call: Callable[[], None]) -> float:
-    begun = time.perf_counter()
+def _synchronize(training: Training) -> None:
+    if training.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    begun = time.monotonic()
     call()
-    return time.perf_counter() - begun
+    return time.monotonic() - begun
 
 
-def measure(training: Training, save: Save, saves: int) -> dict[str, object]:
-    for _ in range(8):
-        training.step()
-    usual = statistics.median(training.step() for _ in range(20))
-    rows = []
-    for number in range(saves):
-        begun = time.perf_counter()
-        done = save(number)
-        call = time.perf_counter() - begun
-        longer, durable, steps = 0.0, call if done() else 0.0, 0
-        while not durable or steps < BETWEEN:
-            longer += training.step() - usual
-            steps += 1
-            if not durable and done():
-                durable = time.perf_counter() - begun
-        rows.append({"call_s": call, "longer_s": longer, "durable_s": durable, "steps": steps})
-    return {"step_s": usual, "saves": rows}
+def work(args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    way = None if args.what == "limits" else WAYS[args.way](args.folder)
+    training = Training(args.megabytes, args.device, dense=args.dense, step_s=args.step_s)
+    training.step()
+    if way is None:
+        return limits(training, args.folder)
+    if args.what == "restore":
+        return restore(training, way, args.step)
+    if args.what == "kill":
+        kill(training, way, args.told)
+    found = save(training, way, args.saves, args.limit_s)
+    if args.device == "cuda":
+        found["gpu_mb"] = torch.cuda.max_memory_allocated() / 1e6
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("way", choices=[*WAYS, "limits"])
+    parser.add_argument("what", choices=("save", "restore", "kill", "limits"))
+    parser.add_argument("way", choices=[*WAYS, "-"])
     parser.add_argument("megabytes", type=int)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("told", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--saves", type=int, default=4)
+    parser.add_argument("--limit-s", type=float, default=7.0)
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--dense", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(1 if args.device == "cpu" else torch.get_num_threads())
-    args.folder.mkdir(parents=True, exist_ok=True)
-    training = Training(args.megabytes, args.device, dense=args.dense)
-    training.step()
-    if args.way == "limits":
-        found: dict[str, object] = dict(limits(training, args.folder))
-    else:
-        found = measure(training, WAYS[args.way](training, args.folder), args.saves)
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(found), flush=True)
-    shutil.rmtree(args.folder, ignore_errors=True)
-    os._exit(0)
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        found = work(args)
+    except Exception as error:
+        first = (str(error).strip() or "no reason given").splitlines()[0]
+        found = {"failed": f"{type(error).__name__}: {first}"}
+    args.told.write_text(json.dumps(found))
+    for helper in multiprocessing.active_children():
+        helper.kill()
+    os._exit(0)  # past threads and groups that a way has left
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headway import startup as startup
     from headway.ledger.run import Run as Run
     from headway.ledger.run import load as load
+    from headway.sdk import on_preempt as on_preempt
     from headway.sdk import progress as progress
     from headway.sdk import span as span
     from headway.sdk import stage as stage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "Run": "headway.ledger.run",
     "load": "headway.ledger.run",
+    "on_preempt": "headway.sdk",
     "progress": "headway.sdk",
     "span": "headway.sdk",
     "stage": "headway.sdk",
@@ -36,6 +38,7 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "on_preempt",
     "progress",
     "span",
     "stage",

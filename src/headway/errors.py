@@ -10,6 +10,8 @@ HeadwayError            one sentence on stderr, no traceback; exit code 70
     MissingExtra        a package is needed that is not installed
   SaveFailed            a checkpoint could not be written or committed
   CheckpointDamaged     a checkpoint is not what its manifest says
+  PublishFailed         an anchor did not become a snapshot; exit code 1
+  SnapshotDamaged       a snapshot is not what its manifest says
 """
 
 from __future__ import annotations
@@ -57,3 +59,13 @@ class SaveFailed(HeadwayError):
 
 class CheckpointDamaged(HeadwayError):
     """A checkpoint is not what its manifest says."""
+
+
+class PublishFailed(HeadwayError):
+    """An anchor did not become a snapshot, and what serves is as it was."""
+
+    exit_code = 1
+
+
+class SnapshotDamaged(HeadwayError):
+    """A snapshot is not what its manifest says."""

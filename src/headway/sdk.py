@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
@@ -61,18 +61,22 @@ class span(ContextDecorator):
     A name of your own lands in `waste.blocked` (in `pre_train` before the first step).
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, **told: Any) -> None:
+        self.name, self.told = name, told  # fields of the journal
         self._opened: list[Any] = []
 
     def __enter__(self) -> span:
         recorder = _recording()
         if recorder is not None:
+            from headway.probe import pace
             from headway.probe.recorder import guard
 
             guard("sdk", recorder.start)
             known = _NAMES.get(self.name, "blocked")
-            self._opened.append(guard("sdk", lambda: recorder.begin(known, what=self.name)))
+            told = {"what": self.name, **self.told}
+            if known == "checkpoint_save":
+                told["step"] = pace.steps
+            self._opened.append(guard("sdk", lambda: recorder.begin(known, **told)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,3 +108,13 @@ def progress(*, samples: int | None = None, step: int | None = None) -> None:
     if step is not None:
         recorder.start()
         recorder.emit("progress", step=int(step))
+
+
+def on_preempt(callback: Callable[[], object]) -> None:
+    """Have this called once, in the main thread, when the job is told that it will be ended.
+
+    That is by SIGTERM or SIGUSR1, which then no longer end it; a second one later does.
+    """
+    from headway.checkpoint.preempt import notice
+
+    notice.call(callback)

@@ -13,6 +13,7 @@ from headway.errors import MissingExtra, UsageError
 
 # Read by the probe, in processes that load none of this: see headway/probe/__init__.py.
 INTERNAL = (
+    "HEADWAY_ASYNC_SAVE",
     "HEADWAY_AUTOTUNE",
     "HEADWAY_CHAOS",
     "HEADWAY_COMPILE",
@@ -40,6 +41,7 @@ class Settings:
     compile_tier: str = "safe"  # or precompile: keep what dynamo has traced as well
     cache_key: str | None = None  # file with the team's key for the archives there
     autotune: str | None = None  # run or file whose pruned autotune configs are used
+    async_save: bool = False  # write what torch.save and dcp.save save behind the training
     learn: bool = False  # mark as dynamic what earlier runs of the job have recompiled for
     report: bool = True  # print the summary at the end of a run
 

@@ -258,6 +258,16 @@ def compile_rows() -> Iterator[str]:
                 yield f"| {model} | {row} | " + " | ".join(shares) + " |"
 
 
+def autotune_rows() -> Iterator[str]:
+    result = json.loads((RESULTS / "autotune_h200.json").read_text())
+    for part in ("triton", "compiled"):
+        for case, row in result[part]["cases"].items():
+            yield (
+                f"| {case} | {row['full_s']:.2f} s | {row['pruned_s']:.2f} s "
+                f"| {row['full_ms']:.4f} ms | {row['pruned_ms']:.4f} ms | {row['slower']:+.1%} |"
+            )
+
+
 def start_rows() -> Iterator[str]:
     for name in ("start", "start_h200"):
         path = RESULTS / f"{name}.json"
@@ -276,6 +286,50 @@ def start_rows() -> Iterator[str]:
         )
 
 
+def checkpoint_rows() -> Iterator[str]:
+    for name in ("checkpoint", "checkpoint_dense"):
+        path = RESULTS / f"{name}.json"
+        result = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        for row in result["rows"]:
+            state = f"{row['megabytes']:,} MB" + (", dense" if result["dense"] else "")
+            limits = row["limits"]
+            yield (
+                f"| {state} | limits | {limits['copy_s'] * 1e3:,.1f} ms | | 1.00 | "
+                f"| {limits['write_s']:.2f} s | {limits['read_s']:.2f} s | | |"
+            )
+            if "failed" in row:
+                yield f"| {state} | {row['way']} | {row['failed']} | | | | | | | |"
+                continue
+            fsync = "" if row["fsyncs"] else ", no fsync of its own"
+            killed = f" {row['after_kill_s']:.2f} s" if "after_kill_s" in row else ""
+            yield (
+                f"| {state} | {row['way']} | {row['call_s'] * 1e3:,.1f} ms "
+                f"| {row['cost_s'] * 1e3:,.1f} ms | {row['cost_of_copy']:.2f} "
+                f"| {row['slower']:.2f} | {row['durable_s']:.2f} s{fsync} "
+                f"| {row['restore_s']:.2f} s |{killed} | {row['memory_mb']:,.0f} MB |"
+            )
+
+
+def checkpoint_gpu_rows() -> Iterator[str]:
+    path = RESULTS / "checkpoint_h200.json"
+    for row in json.loads(path.read_text())["rows"] if path.exists() else ():
+        limits, state = row["limits"], f"{row['megabytes']:,} MB"
+        yield (
+            f"| {state} | limits | {limits['copy_s'] * 1e3:,.1f} ms | {limits['bus_s']:.2f} s "
+            f"| {limits['write_s']:.2f} s | | | {limits['read_s']:.2f} s |"
+        )
+        if "failed" in row:
+            yield f"| {state} | {row['way']} | {row['failed']} | | | | | |"
+            continue
+        speed = f" {row['of_disk']:.0%}" if "of_disk" in row else ""
+        killed = f" {row['after_kill_s']:.2f} s" if "after_kill_s" in row else ""
+        yield (
+            f"| {state} | {row['way']} | {row['call_s'] * 1e3:,.1f} ms "
+            f"| {row['cost_s'] * 1e3:,.0f} ms, {row['cost_in_steps']:.2f} steps "
+            f"| {row['durable_s']:.2f} s |{speed} |{killed} | {row['restore_s']:.2f} s |"
+        )
+
+
 def gpu_rows() -> Iterator[str]:
     columns = json.loads((RESULTS / "gpu_run_ahead.json").read_text())["rows"]
     for key in columns[0]:
@@ -286,6 +340,7 @@ def gpu_rows() -> Iterator[str]:
 def test_the_benchmark_figures_are_those_that_were_measured() -> None:
     told = page("benchmarks.md").splitlines()
     rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *start_rows(), *gpu_rows())
+    rows = dict.fromkeys((*rows, *autotune_rows(), *checkpoint_rows(), *checkpoint_gpu_rows()))
     missing = [row for row in rows if row not in told]
     assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
     cost = json.loads((RESULTS / "recorder.json").read_text())

@@ -23,6 +23,7 @@ ROOMS = {
     "compile": {"journal", "probe", "errors", "report"},  # its advice is shown like the rest
     "startup": {"probe", "sdk", "errors"},
     "checkpoint": {"journal", "probe", "sdk", "errors"},
+    "publish": {"checkpoint", "errors", "settings"},
     "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")
@@ -48,6 +49,7 @@ def test_public_names_are_pinned() -> None:
         "__version__",
         "compile",
         "load",
+        "on_preempt",
         "progress",
         "span",
         "stage",

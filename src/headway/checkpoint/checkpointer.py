@@ -10,30 +10,34 @@
     checkpointer.close()
 
 A save copies what a step changes into an image in memory that a process beside this one owns, and
-returns. That process writes it, as a DCP checkpoint that is there as a whole or not at all.
+returns. That process writes it, as a DCP checkpoint that is there as a whole or not at all; or it
+only keeps it, which is enough for whatever the machine survives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch.distributed as dist
-
 from headway import sdk
 from headway.checkpoint import plan as plans
-from headway.checkpoint.pacing import TOTALS, Pacing, restarted
-from headway.checkpoint.restore import Restored, from_memory, from_store, held
+from headway.checkpoint import record
+from headway.checkpoint.outcomes import Outcomes
+from headway.checkpoint.pacing import TOTALS, Level, Pacing, restarted
+from headway.checkpoint.preempt import Preemption
+from headway.checkpoint.ranks import Ranks
+from headway.checkpoint.restore import Restored, from_memory, from_store, held, newest
 from headway.checkpoint.snapshot.take import Changed, Taker
 from headway.checkpoint.staging import IMAGES, LOOK_S, Staging, text
 from headway.checkpoint.state import Parts
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.read import Found
 from headway.checkpoint.store.retain import Policy
 from headway.checkpoint.tuner import Tuner
 from headway.checkpoint.writer.client import WriterFailed, look
@@ -52,6 +56,8 @@ class Saving:
     step: int
     blocked_s: float  # that the training waited for it
     waited_s: float  # of that, for an image to be free
+    level: Level = "disk"
+    skipped: bool = False  # a snapshot for which no image was free
 
 
 class Checkpointer:
@@ -69,6 +75,8 @@ class Checkpointer:
         keep: Policy | None = None,
         group: Any = None,
         interval: float | Tuner | None = None,
+        memory_interval: float | Tuner | None = None,
+        grace_s: float | None = None,
         full_every: int = FULL_EVERY,
         rate: float | None = None,
         linger_s: float | None = None,
@@ -76,86 +84,165 @@ class Checkpointer:
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
         self.full_every = full_every
-        self.rank, self.world = 0, 1
-        if dist.is_initialized():
-            self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.preempted = False  # all ranks were told to stop: time to leave the loop
+        self._ranks = Ranks(group)
+        self.rank, self.world = self._ranks.rank, self._ranks.world
         self.parts = Parts(state, own or {}, self.rank)
-        self._attempt = self._gathered(uuid.uuid4().hex[:12])[0]  # names the saves of this one
+        self._attempt = self._ranks.gathered(uuid.uuid4().hex[:12])[0]  # names the saves of it
+        self._ranks.named(self._attempt)
+        wanted: dict[Level, float | Tuner | None]
+        wanted = {"disk": interval, "memory": memory_interval}
+        intervals = {level: given for level, given in wanted.items() if given is not None}
+        self._pacing = Pacing(intervals, self._ranks.first)
+        self._outcomes = Outcomes(self._pacing, self.rank)
+        self._two_levels = memory_interval is not None
         linger_s = linger_s or (LINGER_S if _job_name() else ALONE_S)
         self._staging = Staging(_name(self.store, self.rank), linger_s)
         self._taker = Taker(self.parts.optimizers, IMAGES)
         self._plan: plans.Plan | None = None
-        self._pacing = Pacing(interval, self._gathered) if interval is not None else None
         self._saves = 0
+        self._due: tuple[int, Level] | None = None
+        self._since_full = 0  # saves to disk
+        self._parent = ""  # the last of them, on which deltas build
+        self._preemption = None if grace_s is None else Preemption(self._ranks, grace_s)
+        self._knows_when = bool(intervals) or grace_s is not None
 
-    def due(self, step: int) -> bool:
-        """Whether to save now, by `interval`: asked once a step, on every rank, after the step."""
-        if self._pacing is None:
+    def due(self, step: int) -> Level | None:
+        """Whether to save now, and where: asked once a step, on every rank, after the step."""
+        if not self._knows_when:
             raise UsageError("a Checkpointer without an interval does not know when to save")
-        return self._pacing.due(step)
+        level = self._pacing.due(step)
+        if self._preemption is not None and not self.preempted and self._told_to_stop(step):
+            self.preempted = True
+            level = self._last_save(step)
+        self._due = None if level is None else (step, level)
+        return level
 
     def save(
         self,
         step: int,
         *,
+        level: Level | None = None,
         metrics: Mapping[str, float] | None = None,
         extra: Mapping[str, Any] | None = None,
         anchor: bool = False,
     ) -> Saving:
         """Save the state as it is now: between two steps, on every rank. Returns at once.
 
-        What could not be written is told by a warning of a later save, and raised by `wait` and
-        `close`: training goes on.
+        `level`: "disk", or "memory" for a snapshot that outlives this process, not the machine;
+        else the one that `due` has said. What could not be written is told by a warning of a later
+        save, and raised by `wait` and `close`: training goes on.
         """
         begun = time.monotonic()
-        with sdk.span("checkpoint_block"):
+        level = self._level(step, level, anchor)
+        self._two_levels = self._two_levels or level == "memory"
+        with sdk.span("checkpoint_block", level=level):
             state = self.parts.collect()
             plan = self._plan or self.replan(state)
             saved = plan.share(state)
-            self._saves += 1
-            told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
-            told |= {TOTALS: self._pacing.told()} if self._pacing else {}
-            job = {
-                "store": self.store,
-                "save_id": f"{self._attempt}-{self._saves}",
-                "rank": self.rank,
-                "world": self.world,
-                "extra": told,
-                "keep": asdict(self.keep),
-                "anchor": anchor,
-                "rate": self.rate,
-                "parent": f"{self._attempt}-{self._saves - 1}",
-            }
-            try:
-                waited = self._take(step, plan, saved, job)
-            except WriterFailed as error:
-                warnings.warn(f"{error}; another one is started", stacklevel=2)
-                self._taker.forget_images()
-                self._staging.revive(saved.tensors)
-                waited = self._take(step, plan, saved, job)
+            asked = time.monotonic()
+            self._taker.wait()
+            waited = time.monotonic() - asked
+            images = self._agreed(step, level, saved)
+            if images:
+                told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
+                job = self._job(told, anchor)
+                try:
+                    waited += self._take(step, level, plan, saved, job, images)
+                except WriterFailed as error:
+                    self._revive(error, saved)
+                    waited += self._take(step, level, plan, saved, job, images)
         blocked = time.monotonic() - begun
-        if self._pacing is not None:
-            self._pacing.saved(step, blocked)
-        return Saving(step, blocked, waited)
+        if images:
+            self._pacing.saved(step, level, blocked)
+        return Saving(step, blocked, waited, level, skipped=not images)
 
-    def _take(self, step: int, plan: plans.Plan, saved: plans.Saved, job: dict[str, Any]) -> float:
+    def _level(self, step: int, level: Level | None, anchor: bool) -> Level:
+        if level not in (None, "memory", "disk") or (anchor and level == "memory"):
+            what = "an anchor is saved to disk" if anchor else "a save is to memory or to disk"
+            raise UsageError(f"{what}, not to {level}")
+        due = self._due if self._due is not None and self._due[0] == step else None
+        return "disk" if anchor else level or (due[1] if due else "disk")
+
+    def _agreed(self, step: int, level: Level, saved: plans.Saved) -> Sequence[int]:
+        """The images that may be filled now; none for a snapshot while all are being written.
+
+        With two levels all ranks take the same one, once all have the last one whole: so there is
+        always one of all ranks, also if they are killed while they fill the other.
+        """
+        try:
+            status = self._staging.status()
+        except WriterFailed as error:
+            self._revive(error, saved)
+            status = self._staging.status()
+        self._warn(status)
+        wanted = self._pacing.wanted()
+        if not self._two_levels:
+            self._pacing.agreed(step, self._ranks.first(wanted) if wanted else {})
+            return range(IMAGES)
+        last = self._staging.last
+        older = (last + 1) % IMAGES
+        mine = {"busy": [image in status["busy"] for image in (older, last)], "wanted": wanted}
+        word = self._ranks.decided(mine, lambda everyone: _choice(level, everyone))
+        self._pacing.agreed(step, word["wanted"], level)
+        return [(older, last)[number] for number in word["images"]]
+
+    def _job(self, told: dict[str, Any], anchor: bool) -> dict[str, Any]:
+        """What the writer is told of a save."""
+        self._saves += 1
+        told |= {TOTALS: self._pacing.told()} if self._pacing.levels else {}
+        return {
+            "store": self.store,
+            "save_id": f"{self._attempt}-{self._saves}",
+            "rank": self.rank,
+            "world": self.world,
+            "extra": told,
+            "keep": asdict(self.keep),
+            "anchor": anchor,
+            "rate": self.rate,
+            "parent": self._parent,
+        }
+
+    def _take(
+        self,
+        step: int,
+        level: Level,
+        plan: plans.Plan,
+        saved: plans.Saved,
+        job: dict[str, Any],
+        images: Sequence[int],
+    ) -> float:
         """Fill an image; the seconds that it was waited for."""
         begun = time.monotonic()
-        self._taker.wait()
-        image, status = self._staging.free_image()
+        image = self._staging.free_image(images)
         waited = time.monotonic() - begun
-        self._warn(status)
         self._staging.tell("filling", image=image, step=step)
         values = [text(value) for value in saved.values]
-        about = {"layout": plan.id, "values": values, "job": job}
+        write = level == "disk"
+        about = {"layout": plan.id, "values": values, "job": job, "write": write}
         views = self._staging.views[image]
-        full = self.full_every <= 1 or self._saves % self.full_every == 1 or job["anchor"]
+        full = self.full_every <= 1 or not self._since_full or job["anchor"]
+        full = full or self._outcomes.broken  # what a delta would build on is not there
+        if write:
+            self._outcomes.broken = False
+            self._parent = job["save_id"]
+            self._since_full = 1 if full else (self._since_full + 1) % self.full_every
 
         def whole(good: bool, changed: list[Changed]) -> None:
-            self._staging.whole(good, [] if full else changed, image=image, **about)
+            # Rows of a shard are not told from rows of the table: the shard is saved as a whole.
+            rows = [] if full else [one for one in changed if plan.whole.issuperset(one.tensors)]
+            with contextlib.suppress(WriterFailed):  # the next save finds that out
+                self._staging.whole(good, rows, image=image, **about)
+            self._outcomes.copied(step, level, time.monotonic() - begun, good)
 
-        self._taker.take(image, saved.tensors, views, whole)
+        self._taker.take(image, saved.tensors, views, whole, written=write)
         return waited
+
+    def _revive(self, error: WriterFailed, saved: plans.Saved) -> None:
+        warnings.warn(f"{error}; another one is started", stacklevel=3)
+        self._taker.forget_images()
+        self._pacing.lost()
+        self._staging.revive(saved.tensors)
 
     def replan(self, state: Mapping[str, Any] | None = None) -> plans.Plan:
         """Who saves what; again after tensors came or went. Every rank calls it."""
@@ -163,17 +250,26 @@ class Checkpointer:
         collected = state or self.parts.collect()
         self._plan = plan = plans.make(collected, self.group)
         self._taker.forget_images()
-        self._staging.reserve(plan, plan.share(collected).tensors)
+        saved = plan.share(collected)
+        try:
+            self._staging.reserve(plan, saved.tensors)
+        except WriterFailed as error:
+            self._revive(error, saved)
         return plan
 
     def restore(self) -> Restored | None:
         """The newest state that is whole, put into all parts; None where there is none."""
+        begun = time.monotonic()
         with sdk.span("checkpoint_load"):
-            restored = self._from_memory() or from_store(self.store, self.parts, self.group)
+            found = newest(self.store, self.group)
+            restored = self._from_memory(found)
+            restored = restored or from_store(self.store, self.parts, self.group, found)
         if restored is not None:
+            level: Level = "memory" if restored.source == "memory" else "disk"
             sdk.progress(step=restored.step)
-        if restored is not None and self._pacing is not None:
-            self._pacing.resumed(restored.extra, failed=restarted())
+            told = {"step": restored.step, "level": level, "source": restored.source}
+            record.restored(**told, seconds=time.monotonic() - begun)
+            self._pacing.resumed(restored.extra, failed=restarted(), level=level)
         return restored
 
     def anchor(self, step: int, **told: Any) -> Saving:
@@ -185,62 +281,117 @@ class Checkpointer:
     def wait(self) -> None:
         """Until every save that was begun is on disk; raises if one could not be written."""
         self._taker.wait()
-        while True:
-            status = self._staging.status()
-            if not status["busy"] and not status["waiting"]:
-                break
-            time.sleep(LOOK_S)
-        self._raise_failures(status)
+        self._raise_failures(self._settled())
 
     def close(self) -> None:
-        """Everything is written; nothing is tracked any more, and the writer ends."""
+        """Everything is written; nothing is tracked any more, and the writer ends.
+
+        After the notice of a preemption it waits no longer than the grace that is left.
+        """
         self._taker.close()
-        self._raise_failures(self._staging.end())
+        in_time = True
+        if self._preemption is not None:
+            if self.preempted:
+                in_time = self._at_work_for(self._preemption.left_s)
+            self._preemption.close()
+        if in_time:
+            self._raise_failures(self._staging.end())
+        else:
+            self._staging.leave()
+            self._say("the last save was not on disk when the grace period ended")
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of the saves so far: step, seconds to durable, bytes, or an error."""
         found: list[dict[str, Any]] = self._staging.status()["outcomes"]
         return found
 
-    def _from_memory(self) -> Restored | None:
+    def _settled(self, until: float | None = None) -> dict[str, Any]:
+        """The status, once the writer has done everything."""
+        while True:
+            status = self._staging.status()
+            if not status["busy"] and not status["waiting"]:
+                return status
+            if until is not None and time.monotonic() > until:
+                return status
+            time.sleep(LOOK_S)
+
+    def _at_work_for(self, seconds: float) -> bool:
+        """Whether the writer is done within that time."""
+        status = self._settled(time.monotonic() + seconds)
+        return not status["busy"] and not status["waiting"]
+
+    def _told_to_stop(self, step: int) -> bool:
+        assert self._preemption is not None
+        try:
+            return self._preemption.look(step, self._pacing.step_s, self._takes_s)
+        except RuntimeError as error:  # the store of the ranks: one of them has left
+            self._say(f"no notice of a preemption will be heeded any more: {error}")
+            self._preemption.close()
+            self._preemption = None
+            return False
+
+    def _takes_s(self) -> float:
+        """Until a save of now is durable, by those before; others may be in its way."""
+        ahead = len(self._staging.status()["busy"])
+        return (1 + ahead) * self._outcomes.durable_s
+
+    def _last_save(self, step: int) -> Level | None:
+        assert self._preemption is not None
+        left = self._preemption.left_s
+        record.preempted(step=step, saved=self._preemption.in_time, left_s=left)
+        if self._preemption.in_time:
+            record.noted(f"told to stop: a last save of step {step}, with {left:.1f} s left for it")
+            return "disk"
+        takes = f"one takes {self._outcomes.durable_s:.1f} s"
+        why = f"{takes} and {max(left, 0.0):.1f} s are left"
+        self._say(f"told to stop: no last save of step {step}, as {why}")
+        return None
+
+    def _from_memory(self, on_disk: Found) -> Restored | None:
         """From what the writers of all ranks still hold, if that is newer than what is on disk."""
         if not _job_name():
             return None  # another start of the same script may want to begin anew
         mine = held(self._staging.found, self._staging.descriptors())
         saves = {image.save: image.step for image in mine}
-        common = set.intersection(*(set(one) for one in self._gathered(saves)))
-        newest = max(common, key=lambda save: saves[save], default=None)
-        on_disk = Store(self.store).newest_good().checkpoint if self.rank == 0 else None
-        durable = self._gathered(on_disk.step if on_disk else -1)[0]
-        if newest is None or saves[newest] < durable:
+        common = set.intersection(*(set(one) for one in self._ranks.gathered(saves)))
+        save = max(common, key=lambda one: saves[one], default="")
+        durable = on_disk.checkpoint.step if on_disk.checkpoint else -1
+        if not save or saves[save] < durable:
             return None
-        images = [image for image in mine if image.save == newest]
-        for rank in range(self.world):
+        images = [image for image in mine if image.save == save]
+        for rank in range(images[0].world):
             seen = look(_name(self.store, rank)) if rank != self.rank else None
-            images += [image for image in (held(*seen) if seen else []) if image.save == newest]
-        if not all(self._gathered(len(images) == self.world)):  # some are on other machines
+            images += [image for image in (held(*seen) if seen else []) if image.save == save]
+        there = len(images) == images[0].world  # or some are on other machines
+        if not all(self._ranks.gathered(there)):
             return None
         values = from_memory(self.parts, images, self.group)
-        return Restored(saves[newest], "memory", values, images[0].extra)
-
-    def _gathered(self, mine: Any) -> list[Any]:
-        found = [mine] * self.world
-        if self.world > 1:
-            dist.all_gather_object(found, mine, group=self.group)
-        return found
+        self._staging.spare(save)
+        return Restored(saves[save], "memory", values, images[0].extra)
 
     def _warn(self, status: dict[str, Any]) -> None:
-        fresh = self._staging.new_outcomes(status)
-        if self._pacing is not None:
-            self._pacing.ended(fresh)
-        for outcome in fresh:
-            if "error" in outcome:
-                warnings.warn(outcome["error"], stacklevel=3)
+        for error in self._outcomes.heard(self._staging.new_outcomes(status)):
+            warnings.warn(error, stacklevel=4)
 
     def _raise_failures(self, status: dict[str, Any]) -> None:
-        errors = [o["error"] for o in self._staging.new_outcomes(status) if "error" in o]
+        errors = self._outcomes.heard(self._staging.new_outcomes(status))
         if errors:
             raise SaveFailed(errors[0])
+
+    def _say(self, text: str) -> None:
+        record.noted(text)
+        warnings.warn(text, stacklevel=4)
+
+
+def _choice(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Which image all ranks fill, the older (0) or the last one (1), by who writes which.
+
+    The last one only while the older one is being written, as that one is whole then.
+    """
+    busy = [any(one["busy"][number] for one in everyone) for number in range(IMAGES)]
+    free = [number for number in range(IMAGES) if not busy[number]]
+    waits = [0] if level == "disk" else []
+    return {"images": free[:1] or waits, "wanted": everyone[0]["wanted"]}
 
 
 def _job_name() -> str:

@@ -11,24 +11,29 @@ import io
 import os
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from headway.checkpoint.snapshot.lanes import Lanes
 from headway.checkpoint.snapshot.memory import Memory
 from headway.checkpoint.state import Parts
 from headway.checkpoint.store import dcp
-from headway.checkpoint.store.read import Depth, Store
+from headway.checkpoint.store.manifest import changed
+from headway.checkpoint.store.read import Checkpoint, Found, Store
 from headway.checkpoint.writer.images import WHOLE
+from headway.errors import CheckpointDamaged
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Held:
 
     save: str
     step: int
-    number: int
+    world: int  # that many ranks hold it together
     layout: dict[str, Any]
     values: list[str]
     extra: dict[str, Any]
@@ -58,12 +63,12 @@ class Held:
 def held(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[Held]:
     """The whole ones; the descriptors are closed."""
     found = []
-    for number, (image, descriptor) in enumerate(zip(status["images"], descriptors, strict=True)):
+    for image, descriptor in zip(status["images"], descriptors, strict=True):
         layout = status["layouts"].get(image.get("layout", ""))
         if image["state"] == WHOLE and layout is not None:
             memory = Memory(descriptor, os.fstat(descriptor).st_size)
-            told = image["save"], image["step"], number, layout, image["values"], image["extra"]
-            found.append(Held(*told, memory))
+            told = image["save"], image["step"], image["world"], layout
+            found.append(Held(*told, image["values"], image["extra"], memory))
         os.close(descriptor)
     return found
 
@@ -73,24 +78,110 @@ def from_memory(parts: Parts, images: Sequence[Held], group: Any) -> dict[str, A
     return _load(parts, _MemoryReader(images), group)
 
 
-def from_store(store: str, parts: Parts, group: Any, *, verify: Depth = "quick") -> Restored | None:
-    """The newest good one; all ranks read the one that rank 0 has found."""
-    found = _agreed(lambda: Store(store).newest_good(verify), group)
-    if found.checkpoint is None:
-        return None
-    one = found.checkpoint
-    first, *deltas = Store(store).chain(one)
-    full, newest = (dcp.Reader(each.path, check=verify == "full") for each in (first, one))
-    metadata = full.read_metadata()
+def newest(store: str, group: Any, damaged: Mapping[str, str] | None = None) -> Found:
+    """The newest good one, as rank 0 sees it; `damaged`: what has shown that it is not."""
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return Store(store).newest_good(damaged=damaged)
+    first = dist.get_rank(group) == 0
+    told: list[Any] = [Store(store).newest_good(damaged=damaged) if first else None]
+    source = dist.get_global_rank(group, 0) if group is not None else 0
+    dist.broadcast_object_list(told, src=source, group=group)
+    found: Found = told[0]
+    return found
+
+
+def from_store(store: str, parts: Parts, group: Any, found: Found | None = None) -> Restored | None:
+    """From `found`, the newest; from an older one if it turns out to be damaged, which is said."""
+    damaged: dict[str, str] = {}
+    found = found or newest(store, group)
+    while (one := found.checkpoint) is not None:
+        try:
+            values = _composed(found.chain, parts, group)
+        except _Damaged as error:
+            damaged[error.one.manifest.save_id] = error.why
+            found = newest(store, group, damaged)
+            continue
+        _say(store, found, f"{one.name} is restored")
+        return Restored(one.step, one.name, values, one.manifest.extra, found.notes)
+    if damaged:  # and some of it is in the state by now
+        why = "; ".join(found.notes)
+        raise CheckpointDamaged(f"no checkpoint of {store} can be restored: {why}")
+    _say(store, found, "nothing is restored")
+    return None
+
+
+def _say(store: str, found: Found, then: str) -> None:
+    if found.notes:
+        notes = "; ".join(found.notes)
+        warnings.warn(f"not all checkpoints of {store} are good: {notes}; {then}", stacklevel=4)
+
+
+class _Damaged(Exception):
+    """Found on all ranks at once: which checkpoint it is, and why it cannot be used."""
+
+    def __init__(self, one: Checkpoint, why: str) -> None:
+        self.one, self.why = one, why
+
+
+def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str, Any]:
+    """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
+    readers = [dcp.Reader(one.path, check=True) for one in chain]
+    for one, reader in zip(chain, readers, strict=True):
+        _together(one, reader.read_metadata, group)
+    metadata = readers[0].read_metadata()
     targets = parts.targets(metadata)
-    _read(targets.flat, full, group)
-    if deltas:
-        whole = newest.read_metadata().state_dict_metadata
-        _read({name: targets.flat[name] for name in whole}, newest, group, targets.flat)
-        for delta in deltas:
-            dcp.apply_rows(delta.path, delta.manifest, targets.flat)
-    values = parts.give_back(targets, metadata)
-    return Restored(one.step, one.name, values, one.manifest.extra, found.notes)
+    by_rows = [{name for f in one.manifest.files for name in changed(f)} for one in chain]
+    whole = {  # the last time that it was saved as a whole
+        name: max(at for at in range(len(chain)) if name not in by_rows[at])
+        for name in targets.flat
+    }
+    for one, names in zip(chain, by_rows, strict=True):
+        if not names <= whole.keys():
+            raise _Damaged(one, "it has rows of a tensor that it does not name")
+    for at in sorted(set(whole.values())):
+        mine = {name: targets.flat[name] for name in whole if whole[name] == at}
+        try:
+            _read(mine, readers[at], group)
+        except CheckpointException as error:
+            raise _told(chain[at], error) from None
+        targets.flat.update(mine)
+    for at, one in enumerate(chain):
+        rows = {name: targets.flat[name] for name in by_rows[at] if whole[name] < at}
+        if by_rows[at]:
+            _together(one, partial(dcp.apply_rows, one.path, one.manifest, rows), group)
+    return parts.give_back(targets, metadata)
+
+
+def _together(one: Checkpoint, do: Callable[[], Any], group: Any) -> None:
+    """On all ranks; what is damaged for one of them is for all."""
+    mine = ""
+    try:
+        do()
+    except (CheckpointDamaged, OSError) as error:
+        mine = _why(error)
+    told = [mine]
+    if dist.is_initialized() and dist.get_world_size(group) > 1:
+        told *= dist.get_world_size(group)
+        dist.all_gather_object(told, mine, group=group)
+    if any(told):
+        raise _Damaged(one, next(filter(None, told)))
+
+
+def _told(one: Checkpoint, error: CheckpointException) -> BaseException:
+    """A damaged file is passed over; anything else is for the user to see."""
+    found = [exception for exception, _ in error.failures.values()]
+    if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in found):
+        return _Damaged(one, _why(found[0]))
+    return error
+
+
+def _why(error: BaseException) -> str:
+    """The clause that follows "it is passed over"."""
+    if isinstance(error, FileNotFoundError):
+        return f"{os.path.basename(str(error.filename))} is missing"
+    if isinstance(error, OSError):
+        return f"it cannot be read: {error.strerror or error}"
+    return str(error).partition(" cannot be loaded: ")[2] or str(error)
 
 
 def _load(parts: Parts, reader: StorageReader, group: Any) -> dict[str, Any]:
@@ -100,24 +191,11 @@ def _load(parts: Parts, reader: StorageReader, group: Any) -> dict[str, Any]:
     return parts.give_back(targets, metadata)
 
 
-def _read(
-    flat: dict[str, Any], reader: StorageReader, group: Any, into: dict[str, Any] | None = None
-) -> None:
+def _read(flat: dict[str, Any], reader: StorageReader, group: Any) -> None:
     alone = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(flat, storage_reader=reader, process_group=group, no_dist=alone)
-    if into is not None:
-        into.update(flat)
-
-
-def _agreed(ask: Any, group: Any) -> Any:
-    if not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return ask()
-    told = [ask() if dist.get_rank(group) == 0 else None]
-    source = dist.get_global_rank(group, 0) if group is not None else 0
-    dist.broadcast_object_list(told, src=source, group=group)
-    return told[0]
 
 
 class _MemoryReader(StorageReader):
@@ -160,7 +238,8 @@ class _MemoryReader(StorageReader):
         return True
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy each piece from its image."""
+        """Copy each piece from its image; what goes to a GPU, all together."""
+        over_bus: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for one in plan.items:
             name = dcp.item_name(one.storage_index)
             if one.type == LoadItemType.BYTE_IO:
@@ -170,8 +249,13 @@ class _MemoryReader(StorageReader):
             found = narrow_tensor_by_index(
                 self._tensor(name, one), one.storage_offsets, one.lengths
             )
-            target.copy_(found)
+            if target.is_cuda and target.is_contiguous() and found.is_contiguous():
+                over_bus.setdefault(target.device, []).append((target, found))
+            else:
+                target.copy_(found)
             planner.commit_tensor(one, target)
+        for device, pairs in over_bus.items():
+            Lanes(device).to_device(pairs)
         done: Future[None] = Future()
         done.set_result(None)
         return done

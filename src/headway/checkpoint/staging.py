@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from headway.checkpoint.plan import Plan
-from headway.checkpoint.snapshot.device import register
 from headway.checkpoint.snapshot.memory import Memory, place
 from headway.checkpoint.snapshot.take import Changed
 from headway.checkpoint.store import dcp
@@ -30,7 +29,7 @@ class Staging:
         self.views: list[list[Tensor]] = []  # of each image
         self._plan: Plan | None = None
         self._lock = threading.Lock()  # two threads talk
-        self._last = -1  # the image that was filled last
+        self.last = IMAGES - 1  # the image that was filled last
         self._client = self._connect()
         self.found = self._client.found
         numbers = [outcome["number"] for outcome in self.found["outcomes"]]
@@ -48,6 +47,7 @@ class Staging:
 
     def reserve(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
         """Memory for what the plan says, and a note of what lies where."""
+        self._plan = plan
         offsets, size = place(tensors)
         with self._lock:
             self._client.reserve(IMAGES, size)
@@ -59,10 +59,8 @@ class Staging:
             [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
             for m in memories
         ]
-        self._plan = plan
         self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
-        pinned = any(tensor.is_cuda for tensor in tensors)
-        threading.Thread(target=_prepare, args=(memories, pinned), daemon=True).start()
+        threading.Thread(target=_prepare, args=(memories,), daemon=True).start()
 
     def revive(self, tensors: Sequence[Tensor]) -> None:
         """The writer was killed: another one, with empty images."""
@@ -73,15 +71,20 @@ class Staging:
         if self._plan is not None:
             self.reserve(self._plan, tensors)
 
-    def free_image(self) -> tuple[int, dict[str, Any]]:
-        """One that is not being written, the older one first; waits for it. And the status."""
+    def free_image(self, among: Sequence[int] = range(IMAGES)) -> int:
+        """One that is not being written, the older one first; waits for it."""
         while True:
-            status = self.status()
-            free = [image for image in range(IMAGES) if image not in status["busy"]]
+            busy = self.status()["busy"]
+            free = [image for image in among if image not in busy]
             if free:
-                self._last = next((image for image in free if image != self._last), free[0])
-                return self._last, status
+                self.last = next((image for image in free if image != self.last), free[0])
+                return self.last
             time.sleep(LOOK_S)
+
+    def spare(self, save: str) -> None:
+        """The image of that save, found when this process came, is the last to be filled again."""
+        saves = [image.get("save") for image in self.found["images"]]
+        self.last = saves.index(save)
 
     def tell(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
@@ -116,6 +119,11 @@ class Staging:
             self._heard = fresh[-1]["number"]
         return fresh
 
+    def leave(self) -> None:
+        """The writer goes on alone: it ends when everything is written and nobody comes back."""
+        with self._lock:
+            self._client.close()
+
     def end(self) -> dict[str, Any]:
         """Once everything is written, the writer goes."""
         with self._lock:
@@ -136,12 +144,10 @@ def _layout(plan: Plan, tensors: Sequence[Tensor], offsets: Sequence[int]) -> di
     }
 
 
-def _prepare(memories: Sequence[Memory], pinned: bool) -> None:
+def _prepare(memories: Sequence[Memory]) -> None:
     """What the first copies into new memory would wait for."""
     for memory in memories:
         memory.populate()
-        if pinned:
-            register(memory.address, memory.size)
 
 
 def text(content: bytes) -> str:

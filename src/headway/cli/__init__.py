@@ -22,6 +22,7 @@ VERBS = {
     "recompiles": "say why torch.compile compiled again, and what cures it",
     "classify": "say why a job failed, from any log",
     "cache": "look after a store of compile archives",
+    "publish": "make a snapshot that serves of an anchor checkpoint",
     "doctor": "start a child as `run` does and say what would be seen",
     "config": "print every setting and where its value came from",
 }

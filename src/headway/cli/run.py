@@ -68,6 +68,9 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument(
         "--learn", action="store_true", default=None, help="mark what earlier runs recompiled for"
     )
+    parser.add_argument(
+        "--async-save", action="store_true", default=None, help="write saves behind the training"
+    )
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
 
@@ -95,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         cache_key=args.cache_key,
         autotune=args.autotune,
         learn=args.learn,
+        async_save=args.async_save,
         hang_watch=False if args.no_hang_watch else None,
         report=False if args.no_report else None,
     )
@@ -127,12 +131,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _env(settings: Settings) -> dict[str, str]:
     """What the probe is told to do beside recording."""
-    if not settings.autotune:
-        return {}
-    from headway.compile.autotune.advice import find
-    from headway.probe import ENV_AUTOTUNE
+    from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
 
-    return {ENV_AUTOTUNE: str(find(settings.autotune))}
+    told = {ENV_ASYNC: "1"} if settings.async_save else {}
+    if settings.autotune:
+        from headway.compile.autotune.advice import find
+
+        told[ENV_AUTOTUNE] = str(find(settings.autotune))
+    return told
 
 
 def _store(settings: Settings) -> Store | None:

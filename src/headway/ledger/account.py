@@ -9,7 +9,9 @@ from typing import Any
 from headway.journal.reader import Journal
 from headway.ledger import (
     archives,
+    behind,
     causes,
+    checkpoints,
     communication,
     compiles,
     faults,
@@ -57,6 +59,9 @@ def account(
     saves = progress.checkpoints(drafts, resumes)
     buckets = timeline.total(segments)
     count, interval = figures.save_rhythm(saves)
+    rhythms = checkpoints.rhythms(drafts)
+    to_disk = next((one for one in rhythms if one.level == "disk"), None)
+    recommended = figures.recommended_interval(buckets, count, len(failures), end - zero)
     return Ledger(
         run=run,
         wall=end - zero,
@@ -74,10 +79,8 @@ def account(
         queue_capacity=figures.queued(launches),
         checkpoints=tuple(_shift_save(s, zero) for s in saves),
         saves=count,
-        save_interval=interval,
-        recommended_interval=figures.recommended_interval(
-            buckets, count, len(failures), end - zero
-        ),
+        save_interval=to_disk.interval if to_disk else interval,
+        recommended_interval=to_disk.recommended if to_disk else recommended,
         compiles=compiles.compiles(drafts, zero),
         compile_parts=compiles.parts(drafts, lived),
         rank_compiles=compiles.by_rank(drafts, lived),
@@ -95,7 +98,10 @@ def account(
         archived=archives.kept(drafts),
         groups_made=communication.groups_made(drafts),
         early_calls=communication.early_calls(drafts),
+        behind=behind.behind(drafts),
         faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
+        saved=checkpoints.saved(drafts, zero),
+        rhythms=rhythms,
     )
 
 
@@ -203,6 +209,7 @@ def _attempt(index: int, draft: Draft, resume: progress.Resume, zero: int) -> At
         first_step=resume.base + 1 if steps else None,
         last_step=resume.base + steps if steps else None,
         resumed_from=resume.base if known else None,
+        resumed_by=checkpoints.resumed_by(draft),
     )
 
 

@@ -206,11 +206,20 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
         return "failed"
     if not launch.ended:
         return "running"
+    if launch.stop_signal is None and _heeded_a_notice(draft):
+        return "preempted"
     if launch.stop_signal is None and launch.exit_code == 0:
         return "completed"
     if launch.stop_signal is None:
         return "stopped" if _interrupted(draft) else "failed"
     return "stopped" if launch.stop_signal == signal.SIGINT else "preempted"
+
+
+def _heeded_a_notice(draft: Draft) -> bool:
+    """Every rank has left its loop as it was told to, also where the launcher was not."""
+    trainers = draft.trainers()
+    told = [any(True for _ in life.journal.named("preempted")) for life in trainers]
+    return bool(told) and all(told)
 
 
 def _interrupted(draft: Draft) -> bool:

@@ -110,6 +110,8 @@ def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
     if draft.outcome == "preempted" and launch.stop_signal is not None:
         name = _signal_name(launch.stop_signal)
         return _Clue(False, draft.end, -1, "preemption", f"the launcher was sent {name}")
+    if draft.outcome == "preempted":
+        return _Clue(False, draft.end, -1, "preemption", "the ranks were told to stop")
     clues = [clue for life in draft.lives for clue in _clues(life, draft, axis)]
     clues = clues or _parents_clues(draft, axis)
     if clues:

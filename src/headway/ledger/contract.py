@@ -12,6 +12,7 @@ from headway.ledger.model import (
     SCHEMA,
     Archive,
     Attempt,
+    Behind,
     EarlyCalls,
     Failure,
     Fault,
@@ -19,6 +20,7 @@ from headway.ledger.model import (
     GroupsMade,
     Ledger,
     RankCompiles,
+    Rhythm,
     StageGraph,
 )
 
@@ -53,6 +55,9 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             "blocked_s": ledger.buckets.get("waste.checkpoint_block", 0) / NS,
             "interval_s": _s(ledger.save_interval),
             "recommended_interval_s": _s(ledger.recommended_interval),
+            **({"behind": _behind(ledger.behind)} if ledger.behind else {}),
+            **({"levels": _levels(ledger)} if ledger.saved else {}),
+            **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.saved) else {}),
         },
         "compile": {
             "cold": cold,
@@ -84,6 +89,55 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
         ],
         "notes": list(ledger.notes),
     }
+
+
+def _levels(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each level of a Checkpointer: what its saves cost, and how often to make them."""
+    rhythms = {one.level: one for one in ledger.rhythms}
+    found = []
+    for level in ("memory", "disk"):
+        good = [one for one in ledger.saved if one.level == level and not one.error]
+        if not good:
+            continue
+        rhythm = rhythms.get(level)
+        found.append(
+            {
+                "level": level,
+                "saves": len(good),
+                "blocked_s": sum(one.blocked for one in good) / NS,
+                "slower_s": sum(one.slower for one in good) / NS,
+                "durable_s": max(one.durable for one in good) / NS,
+                "bytes": sum(one.size for one in good),
+                **(_rhythm(rhythm) if rhythm else {}),
+            }
+        )
+    return found
+
+
+def _rhythm(one: Rhythm) -> dict[str, Any]:
+    return {
+        "interval_s": one.interval / NS,
+        "recommended_interval_s": _s(one.recommended),
+        "wasted_percent": one.wasted_percent,
+        "recommended_percent": one.recommended_percent,
+        "failures_per_hour": one.failures_per_hour,
+        "failures_low": one.failures_low,
+        "failures_high": one.failures_high,
+    }
+
+
+def _failed_saves(ledger: Ledger) -> list[dict[str, Any]]:
+    return [
+        {
+            "attempt": one.attempt,
+            "step": one.step,
+            "at_s": one.at / NS,
+            "level": one.level,
+            "error": one.error,
+        }
+        for one in ledger.saved
+        if one.error
+    ]
 
 
 def _s(ns: int | None) -> float | None:
@@ -157,6 +211,17 @@ def _archive(one: Archive) -> dict[str, Any]:
     }
 
 
+def _behind(one: Behind) -> dict[str, Any]:
+    return {
+        "saves": one.saves,
+        "blocked_s": one.blocked / NS,
+        "written_s": one.written / NS,
+        "waited_s": one.waited / NS,
+        "failed": one.failed,
+        "plain": dict(one.plain),
+    }
+
+
 def _groups_made(one: GroupsMade) -> dict[str, Any]:
     return {
         "where": one.where,
@@ -196,6 +261,7 @@ def _attempt(a: Attempt) -> dict[str, Any]:
         "first_step": a.first_step,
         "last_step": a.last_step,
         "resumed_from": a.resumed_from,
+        "resumed_by": a.resumed_by,
         "outcome": a.outcome,
         "ranks": len(a.ranks),
     }

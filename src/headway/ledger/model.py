@@ -53,6 +53,7 @@ class Attempt:
     first_step: int | None = None
     last_step: int | None = None
     resumed_from: int | None = None
+    resumed_by: str | None = None  # "memory" or "disk", where a Checkpointer tells it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,47 @@ class Checkpoint:
     step: int
     path: str | None
     durable: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What became of one save of a Checkpointer, on the rank where it cost most; times in ns."""
+
+    attempt: int
+    step: int
+    at: int  # when that was known
+    level: str  # "memory" or "disk"
+    blocked: int
+    slower: int  # the steps meanwhile, all together
+    durable: int
+    size: int  # bytes, over all ranks
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often one level of checkpoints is saved, how often it should be, and what each loses."""
+
+    level: str
+    interval: int
+    recommended: int | None = None
+    wasted_percent: float | None = None  # of the loop, expected
+    recommended_percent: float | None = None
+    failures_per_hour: float | None = None
+    failures_low: float | None = None  # 95 % credible
+    failures_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """Saves of jobs under `--async-save`, over all ranks; times in ns."""
+
+    saves: int  # written behind the training
+    blocked: int  # by their calls
+    written: int  # behind the training
+    waited: int  # by whoever needed a file before it was there
+    failed: int
+    plain: Mapping[str, int]  # why a save was a plain one, and how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +363,9 @@ class Ledger:
     archived: int = 0  # how often compiled code was saved for later jobs
     groups_made: tuple[GroupsMade, ...] = ()
     early_calls: tuple[EarlyCalls, ...] = ()
+    behind: Behind | None = None
+    saved: tuple[Saved, ...] = ()
+    rhythms: tuple[Rhythm, ...] = ()  # one for each level
 
     @property
     def ett_percent(self) -> float:

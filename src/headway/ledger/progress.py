@@ -117,9 +117,17 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
         for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
         for life in draft.lives
         for written in [_written(life)]
-        for span in _saves(life)
-        if span.fields.get("background") is not True
+        for spans in [_saves(life)]
+        for told in [any("level" in span.fields for span in spans)]
+        for span in spans
+        if span.fields.get("background") is not True and _is_checkpoint(span, told)
     ]
+
+
+def _is_checkpoint(span: Span, told: bool) -> bool:
+    """Not a snapshot of a Checkpointer, nor what it pickles for a save."""
+    level = span.fields.get("level")
+    return level != "memory" and (level is not None or not told or "path" in span.fields)
 
 
 _Save = tuple[object, object]  # path and step

@@ -17,6 +17,7 @@ ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
 ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: probe/hooks/chaos.py
 ENV_STEPS = "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/stop.py
 ENV_AUTOTUNE = "HEADWAY_AUTOTUNE"  # which configs are worth trying: probe/tuning/advice.py
+ENV_ASYNC = "HEADWAY_ASYNC_SAVE"  # "1": saves are written behind the loop: checkpoint/behind
 ENV_COMPILE = "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/cached.py
 
 
@@ -25,4 +26,19 @@ def install() -> None:
     from headway.probe import imports
 
     if os.environ.get(ENV_FOLDER):
+        if os.environ.get(ENV_ASYNC) == "1":
+            _run_last()
         imports.watch()
+
+
+def _run_last() -> None:
+    """What is registered first runs last: then the exit code can still tell of a failed write."""
+    import atexit
+    import sys
+
+    def last() -> None:
+        watch = sys.modules.get("headway.checkpoint.behind.watch")
+        if watch is not None:
+            watch.last()
+
+    atexit.register(last)

@@ -69,6 +69,14 @@ PRECOMPILED = {
     "torch._dynamo.guards": "install:install_guards",
     "torch._dynamo.package": "install:install_package",
 }
+# The same, where saves are written behind the loop; below headway.checkpoint.behind.
+BEHIND = {
+    "torch.serialization": "install:install",
+    "torch.distributed.checkpoint.state_dict_saver": "install:install_dcp",
+    "torch.distributed.distributed_c10d": "install:install_distributed",
+    "lightning.fabric.utilities.cloud_io": "install:install_lightning",
+    "lightning_fabric.utilities.cloud_io": "install:install_lightning",
+}
 # Timed from their first line, as they are slow and a kill may fall into them.
 LIVE = {
     "torch": "import",
@@ -76,7 +84,7 @@ LIVE = {
     "torch._inductor": "compile_import",
     "torch._inductor.compile_fx": "compile_import",
 }
-HOOKED = frozenset({*TABLE, *CACHED, *PRECOMPILED, *LIVE})
+HOOKED = frozenset({*TABLE, *CACHED, *PRECOMPILED, *BEHIND, *LIVE})
 WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
 
 

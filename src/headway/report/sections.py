@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
-from headway.report import ahead, communication, findings
+from headway.report import ahead, behind, checkpoints, communication, findings
 from headway.report.screen import plain
 from headway.report.words import (
     GROUP_MEANING,
@@ -50,8 +50,12 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
         yield f"Failures ({len(ledger.failures)})", _failures(ledger)
     if ledger.faults:
         yield f"Planned faults ({len(ledger.faults)})", _faults(ledger)
-    if ledger.saves or ledger.checkpoints:
+    if ledger.saved:
+        yield f"Checkpoints ({ledger.saves})", _checkpoints(ledger)
+    elif ledger.saves or ledger.checkpoints:
         yield f"Saves ({ledger.saves})", _saves(ledger)
+    if ledger.behind:
+        yield "Asynchronous saves", [_fact(*fact) for fact in behind.summary(ledger)]
     if ledger.compiles or ledger.gave_up or ledger.archives:
         yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
     if ledger.groups_made or ledger.early_calls:
@@ -88,20 +92,21 @@ def _bucket(
     return line.append(f"{bar:<{width}}", colour).append(f"  {meaning}", "dim")
 
 
-_ATTEMPT_COLUMNS = "  {:>7}  {:>9}  {:>9}  {:>5}  {:>15}  {:>12}   {}"
+_ATTEMPT_COLUMNS = "  {:>7}  {:>9}  {:>9}  {:>5}  {:>15}  {:>{}}   {}"
 
 
 def _attempts(ledger: Ledger) -> Iterator[Text]:
-    titles = ("attempt", "began at", "lasted", "ranks", "steps", "resumed from", "outcome")
+    width = 20 if any(a.resumed_by for a in ledger.attempts) else 12  # step 1,000,000, memory
+    titles = ("attempt", "began at", "lasted", "ranks", "steps", "resumed from", width, "outcome")
     yield Text(_ATTEMPT_COLUMNS.format(*titles), style="dim")
     for a in _ends(ledger.attempts):
         if a is None:
             yield Text("      ...")
             continue
-        resumed = "-" if a.resumed_from is None else f"step {a.resumed_from:,}"
+        resumed = checkpoints.resumed(a.resumed_from, a.resumed_by)
         lasted = duration(a.end - a.start)
-        row = (a.index, duration(a.start), lasted, len(a.ranks), _steps(a), resumed, a.outcome)
-        yield Text(_ATTEMPT_COLUMNS.format(*row))
+        row = (a.index, duration(a.start), lasted, len(a.ranks), _steps(a), resumed, width)
+        yield Text(_ATTEMPT_COLUMNS.format(*row, a.outcome))
 
 
 def _ends(attempts: tuple[Attempt, ...]) -> tuple[Attempt | None, ...]:
@@ -189,6 +194,17 @@ def _saves(ledger: Ledger) -> Iterator[Text]:
     written = [save.written for save in saves if save.written is not None]
     if written:
         yield _fact("until durable", f"{duration(max(written))} at most")
+
+
+def _checkpoints(ledger: Ledger) -> Iterator[Text]:
+    blocked = ledger.buckets.get("waste.checkpoint_block", 0)
+    yield _fact("blocked", f"{duration(blocked)}, {percent(ledger.percent(blocked))} of the run")
+    for name, value in checkpoints.facts(ledger):
+        yield _fact(name, value)
+    failed = checkpoints.failed(ledger)
+    for text in failed[:SHOWN]:
+        yield Text("  failed              ", style="bold red").append(Text(text))
+    yield from _more(len(failed))
 
 
 def _compiles(ledger: Ledger) -> Iterator[Text]:

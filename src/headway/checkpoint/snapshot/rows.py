@@ -14,56 +14,33 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headway.checkpoint.snapshot.lacking import Lacking, marked
+
 BLOCK = 1 << 22  # bytes of a table that are copied under one lock: a fraction of a millisecond
 
 
-class Rows:
-    """A table and what its optimizer keeps of each row; knows what each image of it lacks."""
+class Rows(Lacking):
+    """A table in the host's memory, and what its optimizer keeps of each row."""
 
     def __init__(self, tensors: Sequence[Tensor], images: int) -> None:
-        self.tensors = list(tensors)
-        self.count = len(tensors[0])
+        super().__init__(tensors, images)
         self.row_bytes = sum(tensor[:1].nbytes for tensor in tensors)
         self.block = max(1, BLOCK // max(1, self.row_bytes))
-        # None: everything. The last list is of no image: what has changed since the last save.
-        self._lacking: list[list[Tensor] | None] = [None] * (images + 1)
-        self._noted = [0] * (images + 1)  # ids in each list; some are there twice
         self._lock = threading.Lock()
         self._image: Sequence[Tensor] = ()  # the one that is brought up to date at the moment
         self._which = 0
         self._lacked: list[Tensor] | None = []
         self._pending: Tensor | None = None  # of each row, whether it is still to be copied
+        self._ids: Tensor | None = None  # of those rows; None: nearly all
         self._at = 0
 
-    def changed(self, ids: Tensor) -> None:
-        """These rows are not in any image as they are now."""
-        for image, lacking in enumerate(self._lacking):
-            if lacking is not None:
-                lacking.append(ids)
-                self._noted[image] += ids.numel()
-                if self._noted[image] > self.count:
-                    self._shorten(image, lacking)
-
-    def all_changed(self) -> None:
-        """Nobody knows which rows: every image lacks everything."""
-        self._lacking = [None] * len(self._lacking)
-
-    def holds(self, image: int) -> None:
-        """That image is the table as it is now."""
-        self._lacking[image], self._noted[image] = [], 0
-
-    def changes(self) -> list[Tensor] | None:
-        """Ids of the rows that have changed since this was last asked; None: all may have."""
-        found = self._lacking[-1]
-        self.holds(-1)
-        return found
-
-    def begin(self, image: int, tensors: Sequence[Tensor]) -> None:
+    def begin(self, image: int, views: Sequence[Tensor]) -> bool:
         """From now on that image becomes the table as it is at this moment."""
         with self._lock:
-            self._image, self._which, self._at = tensors, image, 0
-            self._lacked, self._pending = self._lacking[image], None
+            self._image, self._which, self._at = views, image, 0
+            self._lacked, self._pending, self._ids = self._lacking[image], None, None
             self.holds(image)
+        return True
 
     def before(self, ids: Tensor) -> None:
         """The optimizer is about to change these rows: those that are wanted are copied first."""
@@ -81,12 +58,15 @@ class Rows:
     def advance(self) -> int:
         """Copy the next block; returns its bytes, or 0 when the image is whole."""
         with self._lock:
-            while self._image and self._at < self.count:
-                first, self._at = self._at, min(self._at + self.block, self.count)
-                copied = self._copy_block(first, self._at, self._wanted()[first : self._at])
-                if copied:
-                    return copied * self.row_bytes
-            self._image, self._pending = (), None
+            if self._image:
+                wanted = self._wanted()
+                end = self.count if self._ids is None else len(self._ids)
+                while self._at < end:
+                    first, self._at = self._at, min(self._at + self.block, end)
+                    copied = self._copy_block(first, self._at, wanted)
+                    if copied:
+                        return copied * self.row_bytes
+            self._image, self._pending, self._ids = (), None, None
             return 0
 
     def finish(self) -> None:
@@ -100,7 +80,7 @@ class Rows:
             given_up = bool(self._image)
             if given_up:
                 self._lacking[self._which] = None
-            self._image, self._pending = (), None
+            self._image, self._pending, self._ids = (), None, None
             return given_up
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
@@ -111,28 +91,30 @@ class Rows:
     def _wanted(self) -> Tensor:
         if self._pending is None:
             lacked, self._lacked = self._lacked, []
-            everything = torch.ones(self.count, dtype=torch.bool)
-            self._pending = everything if lacked is None else marked(lacked, self.count)
+            if lacked is None:
+                self._pending = torch.ones(self.count, dtype=torch.bool)
+            else:
+                self._pending = marked(lacked, self.count)
+                self._ids = self._pending.nonzero().squeeze(1)
         return self._pending
 
     def _copy_block(self, first: int, last: int, wanted: Tensor) -> int:
-        count = int(torch.count_nonzero(wanted))
-        if count == last - first:
-            for tensor, image in zip(self.tensors, self._image, strict=True):
-                image[first:last].copy_(tensor[first:last])
-        elif count:
-            self._copy(wanted.nonzero().squeeze(1).add_(first))
-        wanted.fill_(False)
-        return count
+        if self._ids is not None:
+            ids = self._ids[first:last]
+            ids = ids[wanted[ids]]
+        else:
+            count = int(torch.count_nonzero(wanted[first:last]))
+            if count == last - first:
+                for tensor, image in zip(self.tensors, self._image, strict=True):
+                    image[first:last].copy_(tensor[first:last])
+                wanted[first:last] = False
+                return count
+            ids = wanted[first:last].nonzero().squeeze(1).add_(first)
+        if ids.numel():
+            self._copy(ids)
+            wanted[ids] = False
+        return ids.numel()
 
     def _copy(self, ids: Tensor) -> None:
         for tensor, image in zip(self.tensors, self._image, strict=True):
             image.index_copy_(0, ids, tensor.index_select(0, ids))
-
-
-def marked(lists: Sequence[Tensor], count: int) -> Tensor:
-    """Of so many rows, whether each is in one of the lists."""
-    found = torch.zeros(count, dtype=torch.bool)
-    for ids in lists:
-        found[ids] = True
-    return found

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headway.checkpoint.snapshot.device import DeviceImages
-from headway.checkpoint.snapshot.rows import Rows, marked
-from headway.checkpoint.snapshot.tracking import Tracker
+from headway.checkpoint.snapshot.host import HostImages
+from headway.checkpoint.snapshot.lacking import marked
+from headway.checkpoint.snapshot.tracking import Table, Tracker
 
 FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
 
@@ -38,20 +39,30 @@ class Taker:
         self.tracker = Tracker(optimizers, images)
         self._optimizers = list(optimizers)
         self._devices: dict[torch.device, DeviceImages] = {}
-        self._fences: list[Any] = []
+        self._host = HostImages()
+        self._fences = [o.register_step_pre_hook(self._fence) for o in optimizers]
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
         threading.Thread(target=self._work, name="headway-checkpoint", daemon=True).start()
 
     def take(
-        self, image: int, tensors: Sequence[Tensor], views: Sequence[Tensor], whole: Whole
+        self,
+        image: int,
+        tensors: Sequence[Tensor],
+        views: Sequence[Tensor],
+        whole: Whole,
+        written: bool = True,
     ) -> None:
-        """The views become the tensors as they are now; returns at once, `whole` comes later."""
+        """The views become the tensors as they are now; returns at once, `whole` comes later.
+
+        `written`: what changes from now on differs from this one.
+        """
         self.wait()
         tracked = self.tracker.find(dict(enumerate(tensors)))
-        places: dict[Rows, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
-        numbers: dict[Rows, list[int]] = {rows: [] for rows in tracked.values()}
+        places: dict[Table, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
+        numbers: dict[Table, list[int]] = {rows: [] for rows in tracked.values()}
+        on_host: dict[int, Tensor] = {}
         on_devices: dict[torch.device, dict[int, Tensor]] = {}
         for number, (tensor, view) in enumerate(zip(tensors, views, strict=True)):
             if number in tracked:
@@ -60,11 +71,17 @@ class Taker:
             elif tensor.is_cuda:
                 on_devices.setdefault(tensor.device, {})[number] = tensor
             else:
-                view.copy_(tensor)
+                on_host[number] = tensor
         for rows, found in places.items():
-            rows.begin(image, [found[part.data_ptr()] for part in rows.tensors])
-        devices = [self._begin(device, found, views) for device, found in on_devices.items()]
-        changes = [(rows, numbers[rows], rows.changes()) for rows in places]
+            if not rows.begin(image, [found[part.data_ptr()] for part in rows.tensors]):
+                for number in numbers[rows]:
+                    on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
+        fixed = self._fixed(tensors)
+        self._host.begin(on_host, views, fixed)
+        for device, held in on_devices.items():
+            self._devices.setdefault(device, DeviceImages(device)).begin(held, views, fixed)
+        devices = [self._devices[device] for device in on_devices]
+        changes = [(r, numbers[r], r.changes() if written else None) for r in places]
         self._idle.clear()
         self._asked.put(lambda: self._bring(changes, devices, whole))
 
@@ -85,21 +102,17 @@ class Taker:
         for hook in self._fences:
             hook.remove()
 
-    def _begin(
-        self, device: torch.device, tensors: dict[int, Tensor], views: Sequence[Tensor]
-    ) -> DeviceImages:
-        if device not in self._devices:
-            found = self._devices[device] = DeviceImages(device)
-            for optimizer in self._optimizers:
-                hook = optimizer.register_step_pre_hook(lambda *_: found.fence())
-                self._fences.append(hook)
-        fixed = {tensor.data_ptr() for tensor in self._of_optimizers()}
-        numbers = {number for number, tensor in tensors.items() if tensor.data_ptr() in fixed}
-        self._devices[device].begin(tensors, views, numbers)
-        return self._devices[device]
+    def _fence(self, *_: Any) -> None:
+        self._host.fence()
+        for device in self._devices.values():
+            device.fence()
+
+    def _fixed(self, tensors: Sequence[Tensor]) -> set[int]:
+        """Of these, the numbers of those that nothing but an optimizer's step changes."""
+        owned = {tensor.data_ptr() for tensor in self._of_optimizers()}
+        return {number for number, tensor in enumerate(tensors) if tensor.data_ptr() in owned}
 
     def _of_optimizers(self) -> list[Tensor]:
-        """What nothing but a step of theirs changes."""
         found: list[Tensor] = []
         for optimizer in self._optimizers:
             found += [p for group in optimizer.param_groups for p in group["params"]]
@@ -109,21 +122,25 @@ class Taker:
 
     def _bring(
         self,
-        tables: list[tuple[Rows, list[int], list[Tensor] | None]],
+        tables: list[tuple[Table, list[int], list[Tensor] | None]],
         devices: list[DeviceImages],
         whole: Whole,
     ) -> None:
         good, changed = False, []
         try:
+            settled = self._host.drain()
+            for device in devices:
+                settled = device.drain() and settled
             for rows, numbers, ids in tables:
                 rows.finish()
-                found = None if ids is None else marked(ids, rows.count).nonzero().squeeze(1)
+                found = None if ids is None else _rows(ids, rows.count)
                 if found is not None and found.numel() <= FEW * rows.count:
                     changed.append(Changed(numbers, found))
-            for device in devices:
-                device.drain()
-            good, self.tracker.torn = not self.tracker.torn, False
+            good, self.tracker.torn = settled and not self.tracker.torn, False
         finally:
+            if not good:  # nobody knows what is in it
+                for rows, _, _ in tables:
+                    rows.all_changed()
             whole(good, changed)
 
     def _work(self) -> None:
@@ -135,3 +152,8 @@ class Taker:
                 asked()
             finally:
                 self._idle.set()
+
+
+def _rows(lists: Sequence[Tensor], count: int) -> Tensor:
+    """Their ids in order, each once, in the host's memory."""
+    return marked([ids.cpu() for ids in lists], count).nonzero().squeeze(1)

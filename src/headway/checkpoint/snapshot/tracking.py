@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
+from headway.checkpoint.snapshot.device_rows import DeviceRows
 from headway.checkpoint.snapshot.rows import Rows
+
+Table = Rows | DeviceRows
 
 
 class Tracker:
@@ -21,7 +24,7 @@ class Tracker:
 
     def __init__(self, optimizers: Iterable[Optimizer], images: int) -> None:
         self.images = images
-        self.tables: dict[Tensor, Rows] = {}
+        self.tables: dict[Tensor, Table] = {}
         self.torn = False  # a table was changed past its optimizer while an image was made of it
         self._owners: dict[Tensor, Optimizer] = {}  # of parameters with sparse gradients only
         self._dense: set[Tensor] = set()
@@ -40,13 +43,13 @@ class Tracker:
             hook.remove()
         self.tables.clear()
 
-    def find(self, live: dict[int, Tensor]) -> dict[int, Rows]:
+    def find(self, live: dict[int, Tensor]) -> dict[int, Table]:
         """The tracked ones among the tensors of a state, by their number in it.
 
         A tensor is known by its memory, as a state_dict gives others than the parameters.
         """
         places = {_place(tensor): number for number, tensor in live.items()}
-        found: dict[int, Rows] = {}
+        found: dict[int, Table] = {}
         for table, owner in self._owners.items():
             parts = [table, *_kept_by_row(owner, table)]
             numbers = [places.get(_place(part)) for part in parts]
@@ -54,7 +57,7 @@ class Tracker:
                 continue
             rows = self.tables.get(table)
             if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
-                rows = self.tables[table] = Rows([part.detach() for part in parts], self.images)
+                rows = self.tables[table] = _table(parts, self.images)
                 self._versions[table] = table._version
             elif table._version != self._versions[table]:
                 self._changed_past(table, rows)
@@ -67,7 +70,7 @@ class Tracker:
                 grad = parameter.grad
                 if grad is None:
                     continue
-                if not grad.is_sparse or parameter.device.type != "cpu":
+                if not grad.is_sparse:
                     self._lost(parameter)
                 elif parameter not in self._dense:
                     self._will_change(parameter, optimizer, grad._indices()[0])
@@ -95,10 +98,15 @@ class Tracker:
         if rows is not None:
             rows.finish()
 
-    def _changed_past(self, table: Tensor, rows: Rows) -> None:
+    def _changed_past(self, table: Tensor, rows: Table) -> None:
         self.torn = rows.give_up() or self.torn
         rows.all_changed()
         self._versions[table] = table._version
+
+
+def _table(parts: list[Tensor], images: int) -> Table:
+    kind = DeviceRows if parts[0].is_cuda else Rows
+    return kind([part.detach() for part in parts], images)
 
 
 def _by_rows(optimizer: Optimizer) -> bool:

@@ -34,6 +34,7 @@ class Draft:
         named = names.draft if self.place.renames else names.remote_step
         self.name = named(step, save_id)
         self._lock: int | None = None
+        self._read: dict[int, Part] = {}  # of which rank the note is known
 
     @property
     def failure(self) -> str:
@@ -79,16 +80,18 @@ class Draft:
             self.place.delete(f"{self.name}/{owners.name()}")
 
     def parts(self) -> list[Part]:
-        """Those that are done, by rank; what cannot be read is not done."""
-        found = []
+        """Those that are done, by rank, each read once; what cannot be read is not done."""
         there = set(self.place.names(self.name))
+        known, self._read = self._read, {}
         for rank in range(self.world):
             name = manifests.part_name(rank)
             if name not in there:
                 continue
             with contextlib.suppress(Unreadable):
-                found.append(manifests.part_from_bytes(self.place.read(f"{self.name}/{name}")))
-        return found
+                if rank not in known:
+                    known[rank] = manifests.part_from_bytes(self.place.read(f"{self.name}/{name}"))
+                self._read[rank] = known[rank]
+        return list(self._read.values())
 
 
 def commit(
@@ -108,12 +111,15 @@ def commit(
         parts = _checked_parts(draft)
         described = _write_metadata(draft, metadata(parts))
         with draft.place.locked():
+            there = [other.manifest for other in Store(draft.place.url).listed()[0]]
+            if parent is not None and parent not in {other.save_id for other in there}:
+                raise SaveFailed(f"{draft.failure}: the save {parent} that it builds on is gone")
             one = Manifest(
                 step=draft.step,
                 save_id=draft.save_id,
                 world=draft.world,
                 made=clock(),
-                sequence=_next_sequence(draft.place),
+                sequence=max((other.sequence for other in there), default=0) + 1,
                 kind=kind,
                 parent=parent,
                 files=(described, *(part.file for part in parts)),
@@ -155,11 +161,6 @@ def _write_metadata(draft: Draft, content: bytes) -> File:
     draft.place.write(f"{draft.name}/{METADATA}", content)
     digest = hashlib.sha256(content).hexdigest()
     return File(name=METADATA, size=len(content), crc32=zlib.crc32(content), sha256=digest)
-
-
-def _next_sequence(where: Place) -> int:
-    good, _ = Store(where.url).listed()
-    return max((one.manifest.sequence for one in good), default=0) + 1
 
 
 def _publish(draft: Draft, one: Manifest) -> str:

@@ -186,6 +186,17 @@ class Reader(FileSystemReader):
         self._check, self._mapped, self._threads = check, mapped, threads
         self._metadata: Metadata | None = None
 
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the checkpoint says of its tensors; read once."""
+        if self._metadata is None:
+            self._metadata = super().read_metadata(*args, **kwargs)
+        return self._metadata
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Another checkpoint, if one is named."""
+        super().reset(checkpoint_id)
+        self._metadata = None
+
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
@@ -291,9 +302,9 @@ class Reader(FileSystemReader):
 
 
 def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) -> None:
-    """Put the rows that a delta holds into the tensors of a state, by their names."""
+    """Put the rows that a delta holds of these tensors into them, by their names."""
     for file in manifest.files:
-        names = changed(file)
+        names = [name for name in changed(file) if name in flat]
         if not names:
             continue
         items = {item.name: item for item in file.items}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +48,7 @@ class Found:
 
     checkpoint: Checkpoint | None
     notes: tuple[str, ...] = ()
+    chain: tuple[Checkpoint, ...] = ()  # the checkpoint, and before it what it builds on
 
 
 class Store:
@@ -104,21 +105,33 @@ class Store:
             return Unusable(name, step, f"its manifest is that of step {one.step}")
         return Checkpoint(name, self.place.path(name), one)
 
-    def newest_good(self, verify: Depth = "quick") -> Found:
-        """The newest that is whole, with all it builds on; why newer ones are passed over."""
+    def newest_good(
+        self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
+    ) -> Found:
+        """The newest that is whole, with all it builds on; why newer ones are passed over.
+
+        `damaged`: by save id, what was found when one was read.
+        """
         good, bad = self.listed()
         current = _current(good)
-        reached = current[0].step if current else -1
-        notes = [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
+        notes: list[str] = []
+        found: Checkpoint | None = None
         for one in current:
-            why = self.verify(one, verify, good)
+            why = self.verify(one, verify, good, damaged)
             if not why:
-                return Found(one, tuple(notes))
+                found = one
+                break
             notes.append(f"{one.name} is passed over: {why}")
-        return Found(None, tuple(notes))
+        reached = found.step if found else -1
+        notes += [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
+        return Found(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
 
     def verify(
-        self, one: Checkpoint, depth: Depth = "quick", known: Iterable[Checkpoint] | None = None
+        self,
+        one: Checkpoint,
+        depth: Depth = "quick",
+        known: Iterable[Checkpoint] | None = None,
+        damaged: Mapping[str, str] | None = None,
     ) -> str:
         """Why it cannot be used, with all it builds on; empty if it can."""
         chain = self.chain(one, known)
@@ -126,7 +139,7 @@ class Store:
         if missing is not None:
             return f"it builds on a save {missing}, which is not there"
         for at in reversed(chain):
-            why = self._verify_alone(at, depth)
+            why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth)
             if why:
                 return why if at is one else f"it builds on {at.name}, and {why}"
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -94,7 +93,7 @@ def look(name: str) -> tuple[dict[str, Any], list[int]] | None:
 def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
     until = time.monotonic() + START_S
     patience = time.monotonic() + DYING_S
-    started = False
+    child: subprocess.Popen[bytes] | None = None
     while time.monotonic() < until:
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -109,18 +108,20 @@ def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any
                 raise WriterTaken(f"another process uses the checkpoint writer {name}")
         except (OSError, wire.Gone):
             end.close()
-            if not started:
-                _start(name, linger_s)
-                started = True
+            code = child.poll() if child is not None else 0
+            if code is not None and code > 0:
+                raise WriterFailed(f"the checkpoint writer ended with code {code}") from None
+            if code is not None:  # of one that ends the name may still have been taken
+                child = _start(name, linger_s)
         time.sleep(LOOK_S)
     raise WriterFailed(f"no checkpoint writer came up within {START_S:g} s")
 
 
-def _start(name: str, linger_s: float) -> None:
+def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
     """In a session of its own, so that whoever ends the job's group does not end it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
     command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(linger_s)]
-    with contextlib.suppress(OSError):
+    try:
         child = subprocess.Popen(
             command,
             env=env,
@@ -129,4 +130,7 @@ def _start(name: str, linger_s: float) -> None:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _started.append(child)
+    except OSError as error:
+        raise WriterFailed(f"the checkpoint writer cannot be started: {error}") from None
+    _started.append(child)
+    return child

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.checkpoint.store.commit import Draft
@@ -36,7 +36,8 @@ LOOK_S = 0.5  # how often it asks itself whether it is still wanted
 FIRST_S = 10.0  # for the first word of whoever comes
 PARTS_S = 0.01  # how often it looks for the parts of other ranks
 PATIENCE_S = 600.0  # for them
-KEPT = 100  # outcomes that are kept for a rank that comes back
+KEPT = 100  # outcomes that are kept
+WAITING = 128  # ranks that look at once
 
 
 class Writer:
@@ -47,15 +48,18 @@ class Writer:
         self.linger_s = linger_s
         self.images = Images()
         self.layouts: dict[str, dict[str, Any]] = {}
-        self.jobs: queue.Queue[tuple[int, int, int, Job]] = queue.Queue()
+        self.jobs: queue.Queue[Asked] = queue.Queue()
         self.busy: list[int] = []  # images that are written, or wait for it
         self.waiting: list[Waiting] = []  # for the parts of other ranks, in order
+        self.made = ""  # the save of the last checkpoint
         self.outcomes: list[dict[str, Any]] = []
         self.count = 0  # of all outcomes
+        self.ending: float | None = None  # since when
         self.ended = threading.Event()  # and the rank knows it
         self.dismissed = False  # nobody will come back
         self.lock = threading.Lock()
         self.served = threading.Lock()  # held while a rank is there
+        self.asker = 0  # its process, also when that is gone
         self.seen = time.monotonic()
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "reserve": self._reserve,
@@ -92,16 +96,22 @@ class Writer:
     def _meet(self, end: socket.socket) -> None:
         """One rank at a time: another one is told so, and may come again, or only look."""
         with end, contextlib.suppress(wire.Gone, TimeoutError):
-            if wire.user(end) != os.getuid():
+            process, user = wire.peer(end)
+            if user != os.getuid():
                 return
             end.settimeout(FIRST_S)
-            if wire.receive(end)[0]["op"] == "look":
+            first, handles = wire.receive(end)
+            wire.close(handles)
+            if first.get("op") == "look":
                 wire.send(end, self._all(), self._descriptors())
+                return
+            if first.get("op") != "hello":
                 return
             if not self.served.acquire(blocking=False):
                 wire.send(end, {"taken": True})
                 return
             try:
+                self.asker = process
                 self._serve(end)
             finally:
                 self.seen = time.monotonic()
@@ -112,8 +122,12 @@ class Writer:
         wire.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
         while not self.ended.is_set():
             message, handles = wire.receive(end)
-            message["handles"] = handles
-            answer = self._answers[message["op"]](message)
+            message |= {"handles": handles, "from": end}
+            try:
+                answer = self._answers[message["op"]](message)
+            except (LookupError, TypeError, ValueError):  # it is not one of ours: no more of it
+                wire.close(handles)
+                return
             if answer is not None:
                 given = self._descriptors() if message["op"] == "reserve" else ()
                 wire.send(end, answer, given)
@@ -143,16 +157,18 @@ class Writer:
         image.state = WHOLE if message["good"] else EMPTY
         asked = message["job"]
         image.told = {"layout": message["layout"], "values": message["values"]}
-        image.told |= {"save": asked["save_id"], "extra": asked["extra"]}
-        if not message["good"]:
+        image.told |= {key: asked[key] for key in ("world", "extra")}
+        image.told["save"] = asked["save_id"]
+        if not message["good"] or not message["write"]:  # a snapshot: whole, and in memory only
             wire.close(message["handles"])
             return
         told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
         told["changed"] = message["changed"]
         job = Job(step=image.step, **told, **asked)
+        (ids,) = message["handles"]
         with self.lock:
             self.busy.append(number)
-        self.jobs.put((number, os.dup(image.descriptor), message["handles"][0], job))
+        self.jobs.put(Asked(job, self.asker, number, os.dup(image.descriptor), ids))
 
     def _all(self) -> dict[str, Any]:
         images = [image.public() for image in self.images.all]
@@ -162,13 +178,17 @@ class Writer:
         with self.lock:
             return {
                 "busy": list(self.busy),
-                "waiting": [one.job.step for one in self.waiting],
+                "waiting": [one.job.step for one in self.waiting if one.asker == self.asker],
                 "outcomes": list(self.outcomes),
             }
 
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
         """The name is free before the rank hears of it: the next of that name may be started."""
+        self.ending = time.monotonic()
         while self._at_work():
+            if wire.left(message["from"]):  # killed while it waits: another one may come
+                self.ending = None
+                raise wire.Gone("the rank has gone")
             time.sleep(PARTS_S)
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
@@ -176,22 +196,39 @@ class Writer:
 
     def _write_all(self) -> None:
         while True:
-            number, descriptor, ids, job = self.jobs.get()
+            asked = self.jobs.get()
             begun = time.monotonic()
+            try:
+                self._write(asked, begun)
+            except Exception as error:  # whatever it is, the next one may be written
+                told = {"error": str(error) or type(error).__name__}
+                self._over(asked.job, asked.asker, begun, told)
+            with self.lock:
+                self.busy.remove(asked.image)
+
+    def _write(self, asked: Asked, begun: float) -> None:
+        job = self._standing(asked.job)
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
+            handles.callback(wire.close, (asked.descriptor, asked.ids))
             draft = job.draft()
             try:
-                with contextlib.ExitStack() as stack:
-                    stack.enter_context(draft)
-                    size = write(job, draft, descriptor, ids)
-                    took = {"bytes": size, "written_s": time.monotonic() - begun}
-                    with self.lock:
-                        self.waiting.append(Waiting(job, draft, begun, took, stack.pop_all()))
-            except Exception as error:  # whatever it is, the next one may be written
-                self._over(job, begun, {"error": str(error) or type(error).__name__})
+                stack.enter_context(draft)
+                handles.pop_all()  # they are closed by whoever reads them
+                size = write(job, draft, asked.descriptor, asked.ids)
+            except BaseException:
                 if job.rank == 0:
                     give_up(draft)
+                raise
+            took = {"bytes": size, "written_s": time.monotonic() - begun}
             with self.lock:
-                self.busy.remove(number)
+                held = stack.pop_all()
+                self.waiting.append(Waiting(job, draft, asked.asker, begun, took, held))
+
+    def _standing(self, job: Job) -> Job:
+        """Tables by their rows only where the save that these build on is there, or may yet be."""
+        with self.lock:
+            known = {self.made, *(one.job.save_id for one in self.waiting)}
+        return job if job.parent in known else replace(job, changed=[])
 
     def _commit_all(self) -> None:
         """The newest that all ranks have written; an older one that is not will never be."""
@@ -203,9 +240,23 @@ class Writer:
                 if _ready(one):
                     self._commit(one, waiting[:number])
                     break
+            with self.lock:
+                waiting = list(self.waiting)
             for one in waiting:
-                if time.monotonic() - one.begun > PATIENCE_S:
-                    self._drop(one, "not all ranks have written their part")
+                if why := self._hopeless(one):
+                    self._drop(one, why)
+
+    def _hopeless(self, one: Waiting) -> str:
+        """Why it will never be a checkpoint; empty if it may."""
+        now = time.monotonic()
+        if now - one.since > PATIENCE_S:
+            return "not all ranks have written their part"
+        if one.asker != self.asker and self.ending is not None and now - self.ending > FIRST_S:
+            return "the ranks that have begun it are gone"
+        with contextlib.suppress(Exception):  # looked for again
+            if one.job.rank == 0 and not any(part.rank == 0 for part in one.draft.parts()):
+                return "its files were taken away"
+        return ""
 
     def _commit(self, one: Waiting, older: list[Waiting]) -> None:
         for other in older:
@@ -220,31 +271,51 @@ class Writer:
                     told |= finish(one.job, one.draft)
                 else:
                     check(one.job)
+            self.made = one.job.save_id
             if one.job.rank == 0:
                 clear_up(one.job)
         except Exception as error:
             told["error"] = str(error) or type(error).__name__
             if one.job.rank == 0 and "name" not in told:
                 give_up(one.draft)
-        self._over(one.job, one.begun, told, one)
+        self._over(one.job, one.asker, one.begun, told, one)
 
     def _drop(self, one: Waiting, why: str) -> None:
-        one.held.close()
-        if one.job.rank == 0:
-            give_up(one.draft)
+        with contextlib.suppress(Exception):  # what is left of it is swept
+            one.held.close()
+            if one.job.rank == 0:
+                give_up(one.draft)
         text = f"the checkpoint of step {one.job.step} was given up: {why}"
-        self._over(one.job, one.begun, {**one.took, "error": text}, one)
+        self._over(one.job, one.asker, one.begun, {**one.took, "error": text}, one)
 
     def _over(
-        self, job: Job, begun: float, told: dict[str, Any], waited: Waiting | None = None
+        self,
+        job: Job,
+        asker: int,
+        begun: float,
+        told: dict[str, Any],
+        waited: Waiting | None = None,
     ) -> None:
+        """Told to the process that has asked for it; if that is gone, nobody wants to know."""
         outcome = {"step": job.step, "seconds": time.monotonic() - begun, **told}
         with self.lock:
-            self.count += 1
-            outcome["number"] = self.count
             if waited in self.waiting:
                 self.waiting.remove(waited)
-            self.outcomes = [*self.outcomes[1 - KEPT :], outcome]
+            if asker == self.asker:
+                self.count += 1
+                outcome["number"] = self.count
+                self.outcomes = [*self.outcomes[1 - KEPT :], outcome]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An image that is to be written, and the rows of it that have changed."""
+
+    job: Job
+    asker: int  # the process
+    image: int
+    descriptor: int
+    ids: int
 
 
 @dataclass(eq=False)
@@ -253,9 +324,11 @@ class Waiting:
 
     job: Job
     draft: Draft
+    asker: int
     begun: float
     took: dict[str, Any]
     held: contextlib.ExitStack
+    since: float = field(default_factory=time.monotonic)
 
 
 def _ready(one: Waiting) -> bool:
@@ -267,7 +340,7 @@ def _ready(one: Waiting) -> bool:
         if one.job.rank:
             return settled(one.draft)
         return all_there(one.job, one.draft)
-    except OSError:  # looked for again
+    except Exception:  # of whatever the store is: looked for again
         return False
 
 
@@ -279,7 +352,7 @@ def listen(name: str) -> socket.socket:
     except OSError:
         found.close()
         raise
-    found.listen(1)
+    found.listen(WAITING)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 HEADER = struct.Struct("!Q")
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 DESCRIPTORS = 16  # that one message may carry
+LONGEST = 1 << 32  # bytes: more is no message, but somebody who says something else
 
 
 class Gone(ConnectionError):
@@ -30,22 +32,41 @@ def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int]
 
 def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """The next message; raises Gone where none will come, TimeoutError where none has come yet."""
-    header, descriptors, _, _ = _received(end)
-    while len(header) < HEADER.size:
-        header += _some(end, HEADER.size - len(header))
+    header, descriptors = _received(end)
+    try:
+        while len(header) < HEADER.size:
+            header += _some(end, HEADER.size - len(header))
+        return _message(end, *HEADER.unpack(header)), descriptors
+    except BaseException:
+        close(descriptors)
+        raise
+
+
+def _message(end: socket.socket, length: int) -> dict[str, Any]:
     content = bytearray()
-    (length,) = HEADER.unpack(header)
-    while len(content) < length:
+    while length <= LONGEST and len(content) < length:
         content += _some(end, length - len(content))
-    message: dict[str, Any] = json.loads(content)
-    return message, descriptors
+    try:
+        message = json.loads(content)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise Gone("what came is no message")
+    return message
 
 
-def user(end: socket.socket) -> int:
-    """Who is at the other end: a socket without a file has no permissions of its own."""
+def peer(end: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end: a socket without a file has no permissions."""
     told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    found: int = CREDENTIALS.unpack(told)[1]
-    return found
+    process, user, _ = CREDENTIALS.unpack(told)
+    return process, user
+
+
+def left(end: socket.socket) -> bool:
+    """Whether nobody is at the other end any more."""
+    looking = select.poll()
+    looking.register(end, select.POLLRDHUP)  # a hang-up and an error are told of always
+    return bool(looking.poll(0))
 
 
 def close(descriptors: Sequence[int]) -> None:
@@ -54,16 +75,16 @@ def close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _received(end: socket.socket) -> tuple[bytes, list[int], int, Any]:
+def _received(end: socket.socket) -> tuple[bytes, list[int]]:
     try:
-        header, descriptors, flags, address = socket.recv_fds(end, HEADER.size, DESCRIPTORS)
+        header, descriptors, _, _ = socket.recv_fds(end, HEADER.size, DESCRIPTORS)
     except TimeoutError:
         raise
     except OSError as error:
         raise Gone(str(error)) from None
     if not header:
         raise Gone("the other end has closed")
-    return header, descriptors, flags, address
+    return header, descriptors
 
 
 def _some(end: socket.socket, most: int) -> bytes:

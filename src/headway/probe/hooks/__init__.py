@@ -5,6 +5,7 @@ Each looks for what it needs and switches itself off alone, with a note, when to
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from headway.probe import ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, pace
-from headway.probe.imports import CACHED, PRECOMPILED, TABLE
+from headway.probe import ENV_ASYNC, ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, pace
+from headway.probe.imports import BEHIND, CACHED, PRECOMPILED, TABLE
 from headway.probe.recorder import guard, recorder
 
 
@@ -37,6 +38,8 @@ def _apply(where: str, module: ModuleType) -> None:
 
 def _tables() -> Iterator[tuple[str, dict[str, str]]]:
     """What is hooked here, by the package that has the hooks."""
+    if os.environ.get(ENV_ASYNC) == "1":  # first, so that what blocks is all that is measured
+        yield "headway.checkpoint.behind", BEHIND
     yield __name__, TABLE
     if os.environ.get(ENV_COMPILE):
         yield __name__, CACHED
@@ -109,6 +112,17 @@ _inside: dict[tuple[str, int], int] = {}
 def inside(span: str) -> bool:
     """Whether this thread is in a span of that name already."""
     return (span, recorder.thread()) in _inside
+
+
+@contextlib.contextmanager
+def within(span: str) -> Iterator[None]:
+    """Calls of that name by this thread are parts of something that is told otherwise."""
+    key = span, recorder.thread()
+    _inside[key] = 0
+    try:
+        yield
+    finally:
+        _inside.pop(key, None)
 
 
 def enter(span: str, what: str, **fields: Any) -> int:

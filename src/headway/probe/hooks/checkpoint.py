@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -24,13 +25,18 @@ WORTH_NOTING = 10_000_000  # ns; a shorter save to memory leaves no span
 
 _saves = 0  # how many saves are going on in this process, over all threads
 _uploading: set[str | None] = set()  # what asynchronous saves are writing now
+looking: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
+unwritten: set[str] = set()  # what `--async-save` has still to write: checkpoint/behind
 _lock = threading.Lock()
 
 
 def identity(path: str | None) -> str | None:
-    """The file behind a path, as far as the file system can tell."""
-    if path is None:
-        return None
+    """The file behind a path, as far as the file system can tell; None where it is to come."""
+    return None if path is None or path in unwritten else file_at(path)
+
+
+def file_at(path: str) -> str | None:
+    """The file that is there now."""
     if os.path.isdir(path):
         inner = os.path.join(path, ".metadata")
         path = inner if os.path.exists(inner) else path
@@ -51,7 +57,10 @@ def path_of(target: Any) -> str | None:
             text = os.fspath(text)
     if not isinstance(text, str):
         return None
-    return text if "://" in text else os.path.realpath(text)
+    if "://" in text:
+        return text
+    with looking():
+        return os.path.realpath(text)
 
 
 def saving(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:

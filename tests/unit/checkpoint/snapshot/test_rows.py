@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from headway.checkpoint.snapshot import rows as rows_module
+from headway.checkpoint.snapshot.device_rows import DeviceRows
 from headway.checkpoint.snapshot.rows import Rows
 from headway.checkpoint.snapshot.tracking import Tracker
 
@@ -231,3 +232,33 @@ def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
 
 def test_blocks_are_small() -> None:
     assert Rows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK
+
+
+def test_rows_of_a_gpu_are_gathered_at_the_moment_of_the_save() -> None:
+    draw = torch.Generator().manual_seed(3)
+    table, sums = torch.randn(50, 4, generator=draw), torch.zeros(50, 4)
+    rows = DeviceRows([table, sums], images=2)
+    views = [[torch.zeros(50, 4), torch.zeros(50, 4)] for _ in range(2)]
+    for image in (0, 1):
+        assert not rows.begin(image, views[image]), "nothing is in it yet"
+        views[image][0].copy_(table)
+        views[image][1].copy_(sums)
+        assert rows.changes() == [] or image == 0
+    for step in range(40):
+        ids = torch.randint(0, 50, (5,), generator=draw)
+        rows.before(ids)
+        rows.changed(ids)
+        table[ids] += 1
+        sums[ids] = step
+        if step % 4 == 3:
+            image = step // 4 % 2
+            assert rows.begin(image, views[image])
+            wanted = table.clone(), sums.clone()
+            table.zero_()  # while the image is made; noted by no save
+            rows.finish()
+            table.copy_(wanted[0])
+            assert torch.equal(views[image][0], wanted[0])
+            assert torch.equal(views[image][1], wanted[1])
+    assert rows.changes() is None, "200 ids of 50 rows were noted since"
+    rows.changed(torch.zeros(51, dtype=torch.long))
+    assert not rows.begin(0, views[0]), "too many to gather"

@@ -84,6 +84,26 @@ def test_a_part_whose_file_is_not_whole_is_refused(tmp_path: Path) -> None:
             commit(draft, metadata)
 
 
+def test_a_delta_of_nothing_is_refused(store: str) -> None:
+    with pytest.raises(SaveFailed, match=r"step 5 .*: the save full that it builds on is gone$"):
+        save(store, 5, "delta", parent="full")
+    assert Store(store).checkpoints() == []
+
+
+def test_the_note_of_a_rank_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Draft(tmp_path, 5, "id", 2) as draft:
+        write_part(draft.folder, 1, items("id", 1))
+        (first,) = draft.parts()
+        write_part(draft.folder, 0, items("id", 0))
+        read: list[str] = []
+        real = draft.place.read
+        monkeypatch.setattr(draft.place, "read", lambda name: read.append(name) or real(name))
+        assert [part.rank for part in draft.parts()] == [0, 1] and draft.parts()[1] is first
+        assert read == [f"{draft.name}/part-0.json"]
+        os.unlink(f"{draft.folder}/part-1.json")
+        assert [part.rank for part in draft.parts()] == [0]
+
+
 def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "step-0000000005").mkdir()
     (tmp_path / "step-0000000005" / "precious").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,9 @@ def test_a_delta_outlives_the_name_of_what_it_builds_on(tmp_path: Path) -> None:
 
 
 def test_a_delta_without_a_parent_is_passed_over(tmp_path: Path) -> None:
+    full = save(tmp_path, 1, "full")
     save(tmp_path, 2, "delta", parent="full")
+    shutil.rmtree(full.path)
     found = Store(tmp_path).newest_good()
     assert found.notes == (
         "step-0000000002 is passed over: it builds on a save full, which is not there",

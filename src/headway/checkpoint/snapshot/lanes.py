@@ -1,0 +1,100 @@
+"""Bytes between a GPU and memory that it does not know, at the speed of the bus.
+
+To have the GPU know gigabytes of memory takes seconds, in which it does little else, and every
+process has to do it anew. So only a few buffers are known to it. Each has a thread that brings one
+piece after the other: over the bus into its buffer, from there to where it belongs, or back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LANES = 4
+PIECE = 32 << 20  # bytes of a lane's buffer
+
+
+class Lanes:
+    """Of one GPU."""
+
+    def __init__(self, device: torch.device, lanes: int = LANES, piece: int = PIECE) -> None:
+        self.device = device
+        self.piece = piece
+        pinned = device.type == "cuda"
+        self._buffers = [
+            torch.empty(piece, dtype=torch.uint8, pin_memory=pinned) for _ in range(lanes)
+        ]
+        cuda: Any = torch.cuda  # whose classes have no types
+        self._streams = [cuda.Stream(device) if pinned else None for _ in range(lanes)]
+
+    def to_host(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any = None) -> None:
+        """Each first one becomes the second, which is on the GPU; returns when it is there.
+
+        `after`: an event on the GPU that comes before the first byte is read.
+        """
+        self._bring(pairs, after, self._down)
+
+    def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Each first one, which is on the GPU, becomes the second; returns when it is there."""
+        self._bring(pairs, None, self._up)
+
+    def _bring(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any, way: Any) -> None:
+        todo: queue.SimpleQueue[tuple[Tensor, Tensor] | None] = queue.SimpleQueue()
+        for piece in pieces(pairs, self.piece):
+            todo.put(piece)
+        failed: list[BaseException] = []
+        threads = [
+            threading.Thread(target=self._run, args=(lane, todo, after, way, failed), daemon=True)
+            for lane in range(len(self._buffers))
+        ]
+        for thread in threads:
+            todo.put(None)
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def _run(self, lane: int, todo: Any, after: Any, way: Any, failed: list[BaseException]) -> None:
+        buffer, stream = self._buffers[lane], self._streams[lane]
+        try:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                if stream is not None and after is not None:
+                    stream.wait_event(after)
+                while (piece := todo.get()) is not None and not failed:
+                    way(buffer[: piece[0].nbytes], stream, *piece)
+        except BaseException as error:
+            failed.append(error)
+
+    @staticmethod
+    def _down(buffer: Tensor, stream: Any, host: Tensor, there: Tensor) -> None:
+        buffer.copy_(there, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()
+        move(host, buffer)
+
+    @staticmethod
+    def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
+        move(buffer, host)
+        there.copy_(buffer, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()  # the buffer is needed again
+
+
+def move(to: Tensor, source: Tensor) -> None:
+    """By one thread, in which Python meanwhile does nothing: others may."""
+    ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
+
+
+def pieces(pairs: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The bytes of each pair, in pieces; both tensors are contiguous."""
+    for one, other in pairs:
+        flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+        for at in range(0, len(flat[0]), size):
+            yield flat[0][at : at + size], flat[1][at : at + size]

@@ -1,0 +1,71 @@
+"""What saves cost and how often to make them, in words, where a Checkpointer tells it."""
+
+from __future__ import annotations
+
+from headway.ledger.model import NS, Ledger, Rhythm, Saved
+from headway.report.words import count, duration, one_line, percent
+
+DAY = 86_400 * NS
+PLACES = {"memory": "in memory", "disk": "to disk"}
+
+
+def facts(ledger: Ledger) -> list[tuple[str, str]]:
+    """Name and value of each: the saves of a level, its interval, and the better one."""
+    found = []
+    for level, name in PLACES.items():
+        good = [one for one in ledger.saved if one.level == level and not one.error]
+        rhythms = [one for one in ledger.rhythms if one.level == level]
+        if good or rhythms:
+            found.append((name, _saves(good) if good else "no save was made"))
+        for rhythm in rhythms:
+            found += _rhythm(rhythm)
+    return found
+
+
+def failed(ledger: Ledger) -> list[str]:
+    """Each save that failed, and why; the first ones first."""
+    return [
+        f"step {one.step:,} {PLACES[one.level]}, attempt {one.attempt}: {one_line(one.error, 300)}"
+        for one in ledger.saved
+        if one.error
+    ]
+
+
+def resumed(step: int | None, by: str | None) -> str:
+    """Where an attempt went on."""
+    if step is None:
+        return "-"
+    return f"step {step:,}" + (f", {by}" if by else "")
+
+
+def _saves(good: list[Saved]) -> str:
+    blocked, slower = (sum(getattr(s, n) for s in good) // len(good) for n in ("blocked", "slower"))
+    said = f"{count(len(good), 'save')}; each blocks {duration(blocked)}"
+    said += f" and makes steps {duration(slower)} longer" if slower else ""
+    said += f"; safe after {duration(max(one.durable for one in good))} at most"
+    size = max(one.size for one in good)
+    return f"{said}, {size / 1e6:,.0f} MB" if size else said
+
+
+def _rhythm(one: Rhythm) -> list[tuple[str, str]]:
+    now = f"every {duration(one.interval)}{_loses(one.wasted_percent)}"
+    if one.recommended is None:
+        return [("  interval", now)]
+    better = f"every {duration(one.recommended)}{_loses(one.recommended_percent)}"
+    if (one.recommended_percent or 0.0) > (one.wasted_percent or 0.0):
+        better += "; with a shorter one saves wait for each other"
+    found = [("  interval", now), ("  recommended", better)]
+    if one.failures_per_hour is not None:
+        rate = f"{one.failures_per_hour:.2g} per hour"
+        if one.failures_low is not None and one.failures_high is not None:
+            rate += f" (between {one.failures_low:.2g} and {one.failures_high:.2g})"
+        found.append(("  failures", rate))
+    return found
+
+
+def _loses(share: float | None) -> str:
+    if share is None:
+        return ""
+    if share >= 100:
+        return ": all of the loop is lost"
+    return f": {percent(share)} of the loop is lost, {duration(round(share / 100 * DAY))} a day"

@@ -1,0 +1,89 @@
+"""Starts the training of `checkpointed/levels.py` in real processes, and ends its writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+JOB = Path(__file__).parent / "checkpointed" / "levels.py"
+
+
+def start(
+    folder: Path, *words: str, ranks: int = 1, job: str = "", headway: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    """One training, in a process group of its own; it saves to `store` and tells in `out`."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCHELASTIC"))}
+    env |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if job:
+        env["SLURM_JOB_ID"] = job
+    launcher = [sys.executable]
+    if ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    if headway:
+        launcher = [sys.executable, "-m", "headway", *headway, "--", *launcher]
+    return subprocess.Popen(
+        [*launcher, str(JOB), str(folder / "store"), str(folder / "out"), *words],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def told(folder: Path, ranks: int = 1) -> list[dict[str, Any]]:
+    """What each rank has told at its end."""
+    return [json.loads((folder / f"out.{rank}").read_text()) for rank in range(ranks)]
+
+
+def run(folder: Path, *words: str, code: int = 0, **how: Any) -> list[dict[str, Any]]:
+    """One training to its end; what its ranks have told."""
+    process = start(folder, *words, **how)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == code, output[-3000:]
+    return told(folder, how.get("ranks", 1)) if code == 0 else []
+
+
+def wait_for(*paths: Path) -> None:
+    """Until all are there."""
+    until = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < until, f"{paths} did not come"
+        time.sleep(0.01)
+
+
+def writers() -> set[int]:
+    """Checkpoint writers on this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"headway.checkpoint.writer" in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def no_writer_is_left(folder: Path) -> Iterator[None]:
+    """Those that were started meanwhile and work for this folder are told to end."""
+    before = writers()
+    yield
+    for pid in writers() - before:
+        if _works_in(pid, folder):
+            os.kill(pid, 15)
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == str(folder.resolve())
+    except OSError:
+        return False

@@ -1,0 +1,44 @@
+"""Pieces over the bus; here without a GPU, whose own test is in tests/gpu."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headway.checkpoint.snapshot.lanes import Lanes, pieces
+
+pytestmark = pytest.mark.timeout(60)
+SHAPES = [(3, 5), (), (1000,), (0, 4), (7, 1)]
+TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+
+
+def tensors(seed: int) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(0, 2, shape, generator=draw).to(dtype) for shape in SHAPES for dtype in TYPES
+    ]
+
+
+@pytest.mark.parametrize("way", ["to_host", "to_device"])
+@pytest.mark.parametrize("piece", [16, 4096])
+def test_all_bytes_arrive(way: str, piece: int) -> None:
+    lanes = Lanes(torch.device("cpu"), lanes=3, piece=piece)
+    for seed in (1, 2):  # buffers are used again
+        source, target = tensors(seed), tensors(0)
+        getattr(lanes, way)(list(zip(target, source, strict=True)))
+        assert all(torch.equal(a, b) for a, b in zip(target, source, strict=True))
+
+
+def test_a_failure_in_a_lane_is_raised() -> None:
+    lanes = Lanes(torch.device("cpu"), lanes=2, piece=64)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the bus is gone")
+
+    with pytest.raises(RuntimeError, match="the bus is gone"):
+        lanes._bring([(torch.zeros(1000), torch.ones(1000))], None, fails)
+
+
+def test_pieces_are_no_longer_than_asked_for() -> None:
+    pairs = [(torch.zeros(10, 3), torch.zeros(10, 3)), (torch.zeros(2), torch.zeros(2))]
+    assert [len(a) for a, _ in pieces(pairs, 50)] == [50, 50, 20, 8]

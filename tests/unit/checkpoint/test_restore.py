@@ -1,0 +1,144 @@
+"""Deltas put together, and checkpoints that turn out to be damaged when they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.checkpoint import plan as plans
+from headway.checkpoint.restore import from_store
+from headway.checkpoint.state import Parts
+from headway.checkpoint.store import dcp
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.manifest import IDS, ROWS
+from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.read import Checkpoint, Store
+from headway.errors import CheckpointDamaged
+
+pytestmark = pytest.mark.timeout(60)
+State = dict[str, Tensor]
+
+
+def save(store: Path, step: int, state: State, **rows: list[int]) -> Checkpoint:
+    """As a writer does it: of the tables in `rows` those alone, which makes it a delta."""
+    collected = Parts(state, {}, 0).collect()
+    plan = plans.make(collected)
+    share = plan.share(collected)
+    items: list[TensorItem | BytesItem] = []
+    for item, tensor in zip(plan.tensors, share.tensors, strict=True):
+        name = dcp.item_name(item.index)
+        if name in rows:
+            ids = torch.tensor(rows[name], dtype=torch.int64)
+            items.append(BytesItem(name + IDS, bytes(dcp.raw(ids))))
+            items.append(BytesItem(name + ROWS, bytes(dcp.raw(tensor[ids].contiguous()))))
+        else:
+            record = dcp.record(tensor.dtype, tensor.shape)
+            items.append(TensorItem(name, record, dcp.raw(tensor.contiguous())))
+    for item, value in zip(plan.values, share.values, strict=True):
+        items.append(BytesItem(dcp.item_name(item.index), value))
+    kind, parent = ("delta", f"save-{step - 1}") if rows else ("full", None)
+    with Draft(store, step, f"save-{step}", 1) as draft:
+        write_part(draft.folder, 0, items)
+        return commit(
+            draft, lambda done: dcp.metadata(plan.metadata, done), kind=kind, parent=parent
+        )
+
+
+def change(state: State, **rows: list[int]) -> None:
+    for name, ids in rows.items():
+        state[name][ids] += 1.0
+
+
+def restored(store: Path, state: State) -> tuple[State, int, tuple[str, ...]]:
+    found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    told = from_store(str(store), Parts(found, {}, 0), None)
+    assert told is not None
+    return found, told.step, told.notes
+
+
+def equal(one: State, other: State) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_table_may_be_whole_in_some_deltas_and_rows_in_others(tmp_path: Path) -> None:
+    state = {name: torch.rand(10, 3) for name in ("a", "b", "dense")}
+    save(tmp_path, 1, state)
+    told: list[dict[str, list[int]]] = [
+        {"a": [0, 1], "b": [5]},
+        {"a": [1, 2]},  # of b everything has changed
+        {"b": [5, 6]},
+        {"a": [3], "b": []},
+    ]
+    for step, rows in enumerate(told, 2):
+        change(state, **{name: rows.get(name, list(range(10))) for name in state})
+        save(tmp_path, step, state, **rows)
+        found, at, notes = restored(tmp_path, state)
+        assert (at, notes) == (step, ())
+        assert equal(found, state), step
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_an_older_one_is_restored_and_it_is_said(tmp_path: Path) -> None:
+    state = {"a": torch.rand(10, 3)}
+    save(tmp_path, 1, state)
+    first = {"a": state["a"].clone()}
+    change(state, a=list(range(10)))
+    full = save(tmp_path, 2, state)
+    save(tmp_path, 3, state, a=[])
+    item = next(item for item in full.manifest.files[1].items if item.name == "a")
+    data = Path(full.path) / "__0_0.distcp"
+    flip(data, item.data)
+    with pytest.warns(UserWarning, match="step-0000000002 is passed over.*0001 is restored$"):
+        found, step, notes = restored(tmp_path, state)
+    assert step == 1 and equal(found, first)
+    assert notes == (
+        "step-0000000003 is passed over: it builds on step-0000000002, and a in __0_0.distcp "
+        "was changed",
+        "step-0000000002 is passed over: a in __0_0.distcp was changed",
+    )
+
+
+def test_half_of_a_damaged_one_is_not_gone_on_with(tmp_path: Path) -> None:
+    state = {"a": torch.rand(10, 3)}
+    one = save(tmp_path, 1, state)
+    item = next(item for item in one.manifest.files[1].items if item.name == "a")
+    flip(Path(one.path) / "__0_0.distcp", item.data)
+    with pytest.raises(CheckpointDamaged, match=r"no checkpoint of .* can be restored: step-"):
+        restored(tmp_path, state)
+
+
+def test_bad_seals_alone_are_said_and_nothing_is_restored(tmp_path: Path) -> None:
+    state = {"a": torch.rand(10, 3)}
+    one = save(tmp_path, 1, state)
+    (Path(one.path) / "manifest.json").write_bytes(b"{}")
+    with pytest.warns(UserWarning, match="manifest cannot be used.*; nothing is restored$"):
+        assert from_store(str(tmp_path), Parts(dict(state), {}, 0), None) is None
+
+
+def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
+    state = {"a": torch.rand(10, 3)}
+    save(tmp_path, 1, state)
+    with Draft(tmp_path, 2, "save-2", 1) as draft:
+        odd = [BytesItem("a[5, 0]" + IDS, bytes(8)), BytesItem("a[5, 0]" + ROWS, bytes(12))]
+        write_part(draft.folder, 0, odd)
+        collected = Parts(state, {}, 0).collect()
+        planned = plans.make(collected).metadata
+        content = dcp.metadata(planned, [_whole(tmp_path)])
+        commit(draft, lambda _: content, kind="delta", parent="save-1")
+    with pytest.warns(UserWarning, match="rows of a tensor that it does not name"):
+        _, step, _ = restored(tmp_path, state)
+    assert step == 1
+
+
+def _whole(store: Path) -> manifests.Part:
+    (one,) = Store(store).checkpoints()
+    return manifests.Part(0, one.manifest.files[1])
