@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("megabytes", type=int, nargs="*", default=[1000, 13000])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--ways", default="headway full")
-    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--saves", type=int, default=2)
     args = parser.parse_args()
     # Packages have their bytecode, as pip leaves it; an image that was made without it, and cannot
     # be written to, makes every import take several times as long.

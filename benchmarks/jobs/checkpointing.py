@@ -1,6 +1,6 @@
 """One way of saving a training while it trains, and of giving it back: writes a file of JSON.
 
-    python checkpointing.py save WAY MEGABYTES FOLDER TOLD [--device cuda] [--saves 4] [--dense]
+    python checkpointing.py save WAY MEGABYTES FOLDER TOLD [--device cuda] [--saves 2] [--dense]
     python checkpointing.py restore WAY MEGABYTES FOLDER TOLD --step 4
     python checkpointing.py kill WAY MEGABYTES FOLDER TOLD
     python checkpointing.py limits - MEGABYTES FOLDER TOLD
@@ -44,14 +44,19 @@ def usual(training: Training) -> list[float]:
 
 
 def save(training: Training, way: saving.Way, saves: int, limit_s: float) -> dict[str, Any]:
-    """Some saves while it trains: two, and more until there were enough or they took too long."""
+    """Some saves while it trains: one that counts, and more until they are enough or take long."""
     for _ in range(2):
         training.step()
     steps = usual(training)
     found: dict[str, Any] = {"begun_at": time.monotonic(), "fsyncs": way.fsyncs}
+    found["first"] = way.first
     way.attach(training)
+    training.step()
     rows: list[dict[str, Any]] = []
-    while len(rows) < 2 or (len(rows) < saves and time.monotonic() < found["begun_at"] + limit_s):
+    until = 0.0
+    while len(rows) <= way.first or (len(rows) < way.first + saves and time.monotonic() < until):
+        if len(rows) == way.first:
+            until = time.monotonic() + limit_s
         if rows:
             way.forget(len(rows))
         found["sums"] = training.sums()
@@ -202,8 +207,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("told", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--saves", type=int, default=4)
-    parser.add_argument("--limit-s", type=float, default=7.0)
+    parser.add_argument("--saves", type=int, default=2)
+    parser.add_argument("--limit-s", type=float, default=4.0)
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--dense", action="store_true")

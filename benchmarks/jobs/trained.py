@@ -82,13 +82,17 @@ class Training:
 
     def sums(self) -> list[int]:
         """Of the bits of every tensor: equal where the tensors are."""
-        bits = [tensor.contiguous().view(torch.int32) for tensor in self.tensors()]
-        return [int(one.sum(dtype=torch.int64)) for one in bits]
+        flat = [tensor.flatten() for tensor in self.tensors()]
+        bits = [one.view(torch.int32 if one.numel() % 2 else torch.int64) for one in flat]
+        return [int(one.sum()) for one in bits]
 
     def _weight(self, rows: int) -> Tensor:
         """Noise, the same again and again: a quick start for any size."""
         noise = torch.randn(1024, DIM, device=self.device) / 8
-        return noise.repeat(-(-rows // 1024), 1)[:rows].clone()
+        weight = torch.empty(rows, DIM, device=self.device)
+        for piece in weight.split(len(noise)):
+            piece.copy_(noise[: len(piece)])
+        return weight
 
     def _fill_up(self, step_s: float) -> None:
         self.matrix = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=torch.bfloat16) / PRODUCT

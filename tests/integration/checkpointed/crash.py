@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -70,7 +72,7 @@ def trials(folder: str, seed: int, kills: int, worlds: list[int]) -> dict[str, A
     chance = random.Random(seed)
     counts: Counter[str] = Counter()
     begun = time.monotonic()
-    before = os.listdir("/dev/shm")
+    before = set(os.listdir("/dev/shm"))
     with nursery(Path(folder)) as all_of_them:
         right = referred(all_of_them, STEPS)
         while counts["kills"] < kills:
@@ -89,7 +91,9 @@ def trials(folder: str, seed: int, kills: int, worlds: list[int]) -> dict[str, A
                 _calm(all_of_them, story)
             except AssertionError as error:
                 raise AssertionError(f"{story}, seed {seed}: {error}") from error
-    assert os.listdir("/dev/shm") == before
+        ours = set(map(str, all_of_them.forks))
+    left = set(os.listdir("/dev/shm")) - before
+    assert not [one for one in left if ours & set(re.findall(r"\d+", one))], left
     return {**counts, "seconds": round(time.monotonic() - begun, 1)}
 
 
@@ -181,6 +185,9 @@ def _finish(processes: Nursery, kill: Kill, *, alone: bool) -> None:
 
     assert processes.run(over, STUCK_S), "the ranks that were left hang"
     processes.kill(*processes.trainers)
+    # What a rank does not expect comes only of another one that was killed, or has given up.
+    codes = set(processes.codes.values())
+    assert codes <= {0} or codes & {1, -signal.SIGKILL}, processes.codes
 
 
 def _judge(story: Story, life: Life, processes: Nursery) -> str:
@@ -190,6 +197,8 @@ def _judge(story: Story, life: Life, processes: Nursery) -> str:
         for event in events:
             if event["what"] == "restored":
                 _restored(story, rank, event)
+        done = [event["what"] for event in events if event["what"] != "warned"]
+        assert done[-2:] != ["saving", "failed"], "a save has ended the training"
     seen = [event["step"] for events in logs for event in events if event["what"] == "saving"]
     story.most = max([story.most, *seen])
     durable = [event["step"] for event in logs[0] if event["what"] == "durable"]

@@ -77,6 +77,7 @@ class Nursery:
     hurt: set[int] = field(default_factory=set)  # of the writers
     codes: dict[int, int] = field(default_factory=dict)  # rank -> how it has ended
     killed: int = 0  # so many by now
+    forks: set[int] = field(default_factory=set)  # all there ever were
     up: set[int] = field(default_factory=set)  # ranks that are restored
     skew_s: float = 0.0
 
@@ -129,6 +130,7 @@ class Nursery:
     def _fork(self, do: Callable[[], int]) -> int:
         pid = os.fork()
         if pid:
+            self.forks.add(pid)
             return pid
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -184,7 +186,7 @@ class Nursery:
                     continue
                 pid = self._fork(functools.partial(self._write, asked))
                 self.writers[pid] = asked["rank"]
-                if asked["rank"] in self.hurt_writers:
+                if self.hurt_writers.pop(asked["rank"], None):  # the next one is spared
                     self.hurt.add(pid)
                 Path(asked["answer"]).write_text(str(pid))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import IDS, ROWS
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.place import Remote
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.errors import CheckpointDamaged
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 State = dict[str, Tensor]
 
 
-def save(store: Path, step: int, state: State, **rows: list[int]) -> Checkpoint:
+def save(store: str | Path, step: int, state: State, **rows: list[int]) -> Checkpoint:
     """As a writer does it: of the tables in `rows` those alone, which makes it a delta."""
     collected = Parts(state, {}, 0).collect()
     plan = plans.make(collected)
@@ -53,7 +55,7 @@ def change(state: State, **rows: list[int]) -> None:
         state[name][ids] += 1.0
 
 
-def restored(store: Path, state: State) -> tuple[State, int, tuple[str, ...]]:
+def restored(store: str | Path, state: State) -> tuple[State, int, tuple[str, ...]]:
     found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     told = from_store(str(store), Parts(found, {}, 0), None)
     assert told is not None
@@ -142,3 +144,21 @@ def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
 def _whole(store: Path) -> manifests.Part:
     (one,) = Store(store).checkpoints()
     return manifests.Part(0, one.manifest.files[1])
+
+
+def test_from_a_url_with_deltas_and_a_changed_byte() -> None:
+    url = f"memory://{secrets.token_hex(8)}/store"
+    state = {name: torch.rand(10, 3) for name in ("a", "dense")}
+    save(url, 1, state)
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    change(state, a=[1, 4])
+    newest = save(url, 2, state, a=[1, 4])
+    found, step, _ = restored(url, state)
+    assert step == 2 and equal(found, state)
+    there = Remote(newest.path)
+    content = bytearray(there.read(newest.manifest.files[0].name))
+    content[-1] ^= 1
+    there.write(newest.manifest.files[0].name, bytes(content))
+    with pytest.warns(UserWarning, match="was changed"):
+        found, step, _ = restored(url, state)
+    assert step == 1 and equal(found, before)

@@ -40,6 +40,9 @@ class DeviceRows(Lacking):
             self._copied.record(torch.cuda.current_stream(self.tensors[0].device))
         return True
 
+    def prepare(self) -> None:
+        """Everything that is wanted is gathered."""
+
     def finish(self) -> None:
         """The rows are in the image."""
         if self._gathered:

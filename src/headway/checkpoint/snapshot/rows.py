@@ -16,7 +16,8 @@ from torch import Tensor
 
 from headway.checkpoint.snapshot.lacking import Lacking, marked
 
-BLOCK = 1 << 22  # bytes of a table that are copied under one lock: a fraction of a millisecond
+BLOCK = 1 << 22  # bytes of a table that are copied under one lock: a millisecond
+SCATTERED = 8  # times as long takes a row here and a row there
 
 
 class Rows(Lacking):
@@ -42,6 +43,12 @@ class Rows(Lacking):
             self.holds(image)
         return True
 
+    def prepare(self) -> None:
+        """Find out which rows are wanted, before the optimizer asks."""
+        with self._lock:
+            if self._image:
+                self._wanted()
+
     def before(self, ids: Tensor) -> None:
         """The optimizer is about to change these rows: those that are wanted are copied first."""
         if not self._image:
@@ -61,8 +68,9 @@ class Rows(Lacking):
             if self._image:
                 wanted = self._wanted()
                 end = self.count if self._ids is None else len(self._ids)
+                block = self.block if self._ids is None else max(1, self.block // SCATTERED)
                 while self._at < end:
-                    first, self._at = self._at, min(self._at + self.block, end)
+                    first, self._at = self._at, min(self._at + block, end)
                     copied = self._copy_block(first, self._at, wanted)
                     if copied:
                         return copied * self.row_bytes

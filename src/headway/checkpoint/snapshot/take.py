@@ -128,6 +128,8 @@ class Taker:
     ) -> None:
         good, changed = False, []
         try:
+            for rows, _, _ in tables:
+                rows.prepare()
             settled = self._host.drain()
             for device in devices:
                 settled = device.drain() and settled

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
@@ -38,9 +38,11 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.futures import Future
 
+from headway.checkpoint.store import disk
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem
+from headway.checkpoint.store.place import Remote
 from headway.errors import CheckpointDamaged, SaveFailed, UsageError
 
 THREADS = 4  # that read at once
@@ -183,18 +185,25 @@ class Reader(FileSystemReader):
         threads: int = THREADS,
     ) -> None:
         super().__init__(path)
+        self._remote = Remote(str(path)) if "://" in str(path) else None
         self._check, self._mapped, self._threads = check, mapped, threads
         self._metadata: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint says of its tensors; read once."""
         if self._metadata is None:
-            self._metadata = super().read_metadata(*args, **kwargs)
+            if self._remote is None:
+                self._metadata = super().read_metadata(*args, **kwargs)
+            else:
+                self._metadata = pickle.loads(self._remote.read(manifests.METADATA))
         return self._metadata
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint, if one is named."""
         super().reset(checkpoint_id)
+        if checkpoint_id:
+            url = str(checkpoint_id)
+            self._remote = Remote(url) if "://" in url else None
         self._metadata = None
 
     def set_up_storage_reader(
@@ -240,8 +249,11 @@ class Reader(FileSystemReader):
     def _known(self) -> dict[tuple[str, int], Item] | None:
         """Where the raw bytes of each item lie; None if this is no checkpoint of a store."""
         try:
-            with open(os.path.join(self.path, manifests.NAME), "rb") as file:
-                manifest = manifests.from_bytes(file.read())
+            if self._remote is not None:
+                content = self._remote.read(manifests.NAME)
+            else:
+                content = disk.read(os.path.join(self.path, manifests.NAME))
+            manifest = manifests.from_bytes(content)
         except FileNotFoundError:
             return None
         except Unreadable as error:
@@ -253,7 +265,9 @@ class Reader(FileSystemReader):
 
     def _open(self, name: str) -> _Source:
         try:
-            return _Source(os.path.join(self.path, name), self._mapped)
+            if self._remote is not None:
+                return _Elsewhere(self._remote, name)
+            return _Local(os.path.join(self.path, name), self._mapped)
         except FileNotFoundError:
             raise self._damaged(f"{name} is missing") from None
 
@@ -308,7 +322,11 @@ def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) ->
         if not names:
             continue
         items = {item.name: item for item in file.items}
-        source = _Source(os.path.join(path, file.name), mapped=True)
+        source: _Source = (
+            _Elsewhere(Remote(path), file.name)
+            if "://" in path
+            else _Local(os.path.join(path, file.name), mapped=True)
+        )
         for name in names:
             target = flat[name]
             if not items[name + IDS].size:
@@ -326,8 +344,29 @@ def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) ->
             target.detach().index_copy_(0, ids, rows)
 
 
-class _Source:
+class _Source(Protocol):
     """A file that is read in places."""
+
+    name: str
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """So many bytes from there, or as many as there are."""
+
+
+class _Elsewhere:
+    """In an object store."""
+
+    def __init__(self, where: Remote, name: str) -> None:
+        self.name = name
+        self._where = where
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """Each time anew."""
+        return memoryview(self._where.stretch(self.name, at, size) if size else b"")
+
+
+class _Local:
+    """On a disk."""
 
     def __init__(self, path: str, mapped: bool) -> None:
         self.name = os.path.basename(path)

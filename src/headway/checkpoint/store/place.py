@@ -263,6 +263,10 @@ class Remote:
         content: bytes = self._fs.cat_file(self._at(name))
         return content
 
+    def stretch(self, name: str, at: int, size: int) -> bytearray:
+        """So many bytes from there, or as many as there are."""
+        return bytearray(self._fs.cat_file(self._at(name), start=at, end=at + size))
+
     def pieces(self, name: str) -> Iterator[memoryview]:
         """A file piece by piece."""
         with self._fs.open(self._at(name), "rb") as file:

@@ -41,7 +41,7 @@ class Client:
 
     def reserve(self, count: int, size: int) -> dict[str, Any]:
         """Room for images; `images()` gives them."""
-        wire.close(self._handles)
+        wire.close(self.images())
         answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
         return answer
 
@@ -63,8 +63,7 @@ class Client:
 
     def close(self) -> None:
         """Leave it alone."""
-        wire.close(self._handles)
-        self._handles = []
+        wire.close(self.images())
         self._end.close()
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:

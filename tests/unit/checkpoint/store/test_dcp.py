@@ -86,10 +86,11 @@ def test_a_state_comes_back(reader: Any, tmp_path: Path) -> None:
     assert same(loaded, state(3))
 
 
-def test_from_a_url_torch_reads_it() -> None:
+@pytest.mark.parametrize("reader", [FsspecReader, dcp.Reader])
+def test_from_a_url(reader: Any) -> None:
     one = saved(f"memory://{secrets.token_hex(8)}/store", state(3))
     loaded = state(0)
-    load(loaded, storage_reader=FsspecReader(one.path))
+    load(loaded, storage_reader=reader(one.path))
     assert same(loaded, state(3))
 
 

@@ -143,10 +143,13 @@ def test_the_name_is_free_once_it_has_ended(name: str) -> None:
 
 def test_one_that_is_killed_is_replaced(name: str) -> None:
     rank = Client(name, LONG)
+    rank.reserve(1, 4096)
+    before = len(os.listdir("/proc/self/fd"))
     client._started[0].kill()
     with pytest.raises(WriterFailed):
-        rank.status()
+        rank.reserve(1, 8192)
     rank.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2, "its image and its end, each once"
     again = Client(name, LONG)
     assert again.status()["busy"] == [] and len(client._started) == 2
     again.close()
