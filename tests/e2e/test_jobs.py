@@ -73,6 +73,7 @@ def test_torchrun_ddp_with_a_killed_rank(run_job: Runner) -> None:
     assert "SIGKILL" in failure.evidence
 
 
+@pytest.mark.slow
 def test_mp_spawn(run_job: Runner) -> None:
     done = run_job(*python(job("spawn")))
     assert done.code == 0, done.output
@@ -86,6 +87,7 @@ def test_mp_spawn(run_job: Runner) -> None:
     agree(done, {"waste.checkpoint_block": save, "train.effective": trained - save})
 
 
+@pytest.mark.slow
 def test_hang_until_killed(run_job: Runner) -> None:
     done = run_job(*python(job("hang")))
     assert done.code == 128 + signal.SIGKILL

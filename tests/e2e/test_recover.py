@@ -196,6 +196,7 @@ def test_a_broken_node_is_asked_to_be_swapped(job: Job) -> None:
     assert (job.folder / "run" / "swap.json").exists()
 
 
+@pytest.mark.slow
 def test_nothing_of_a_dead_attempt_lives_on(job: Job) -> None:
     assert job.run(*TORCHRUN, "daemon", "1", "25", "once") == 0, job.output
     assert job.outcomes == [("failed", None), ("completed", 20)]

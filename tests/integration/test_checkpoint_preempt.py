@@ -40,6 +40,7 @@ def test_a_process_saves_and_leaves_its_loop(tmp_path: Path) -> None:
     assert Store(tmp_path / "store").checkpoints()[0].step == one["step"]
 
 
+@pytest.mark.slow
 def test_torchrun_passes_it_on_and_all_ranks_save_at_one_step(tmp_path: Path) -> None:
     recorded = ("run", "-o", "run", "--no-report")
     words = (*WORDS, "--memory-interval", "0.1", "--grace", "20")

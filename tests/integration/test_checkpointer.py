@@ -87,6 +87,7 @@ def test_a_killed_training_goes_on_from_memory(tmp_path: Path) -> None:
     assert (again["state"], again["position"]) == (right["state"], right["position"])
 
 
+@pytest.mark.slow
 def test_another_start_goes_on_from_disk(tmp_path: Path) -> None:
     run(tmp_path, "--kill-after", "8", "--wait", code=-9)
     (again,) = run(tmp_path)
@@ -115,6 +116,7 @@ def test_two_ranks_go_on_from_disk(kind: str, tmp_path: Path) -> None:
     assert [one["state"] for one in again] == [one["state"] for one in right]
 
 
+@pytest.mark.slow
 def test_a_restart_below_headway_run_finds_the_memory(tmp_path: Path) -> None:
     words = ("--kind", "ddp", "--steps", "9", "--kill-after", "7")
     restarts = ("run", "-o", "run", "--no-report", "--restarts", "1")
@@ -132,6 +134,7 @@ def test_one_rank_goes_on_where_two_were(tmp_path: Path) -> None:
     assert one["from"] == 6 and {told["state"] for told in two} == {one["state"]}
 
 
+@pytest.mark.slow
 def test_deltas_are_composed(tmp_path: Path) -> None:
     run(tmp_path, "--every", "1", "--kill-after", "6", "--wait", "--steps", "8", code=-9)
     kinds = [one.manifest.kind for one in Store(tmp_path / "store").checkpoints()]

@@ -129,6 +129,7 @@ def test_the_overlapped_start_trains_the_same_model(tmp_path: Path, ranks: int) 
     assert equal(resumed, overlapped)
 
 
+@pytest.mark.slow
 def test_shared_tables_train_what_ddp_trains(tmp_path: Path) -> None:
     words = ("--steps", "5", "--save-every", "5", "--eval-every", "5", "--eval-batches", "4")
     theirs, told = run(tmp_path / "ddp", 2, "train.py", *words, "--no-compile")

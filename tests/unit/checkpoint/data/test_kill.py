@@ -72,7 +72,8 @@ def result(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_kills_change_neither_samples_nor_weights(tmp_path: Path, workers: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)

@@ -180,7 +180,7 @@ def run(mode: str, world: int, store: Path) -> None:
 
 
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [pytest.param(2, 1, marks=pytest.mark.slow), (1, 2)])
 def test_any_world_size_from_any_other(before: int, after: int, tmp_path: Path) -> None:
     run("save", before, tmp_path / "store")
     (one,) = Store(tmp_path / "store").checkpoints()

@@ -32,6 +32,7 @@ for number in range(10_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_killed_at_any_instant(tmp_path: Path) -> None:
     chance = random.Random(3)

@@ -21,14 +21,13 @@ LONG = 60.0
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
+def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of a writer; whatever was started for it is gone at the end."""
-    before = list(client._started)
+    monkeypatch.setattr(client, "_started", [])  # other tests have started some too
     yield f"headway-test-{secrets.token_hex(8)}"
-    for child in client._started[len(before) :]:
+    for child in client._started:
         child.kill()
         child.wait()
-    client._started[:] = before
 
 
 def ended(child: subprocess.Popen[bytes]) -> int:
