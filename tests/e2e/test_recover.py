@@ -267,6 +267,7 @@ def test_a_save_and_exit_0_when_told_is_a_preemption(job: Job) -> None:
     assert "preemption, the launcher was sent SIGTERM; stopped" in job.output
 
 
+@pytest.mark.slow
 def test_what_outlives_a_good_end_is_left_alone(job: Job) -> None:
     assert job.run("sh", "-c", "(sleep 2; touch uploaded) & exit 0") == 0
     until = time.monotonic() + 20

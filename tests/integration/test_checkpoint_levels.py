@@ -33,6 +33,7 @@ def state(folder: Path, step: int) -> str:
     return next(line.split()[1] for line in lines if line.startswith(f"{step} "))
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_from_its_last_snapshot(tmp_path: Path) -> None:
     job = uuid.uuid4().hex
     run(tmp_path, "--disk", "4", "--memory", "1", "--die", "7", job=job, code=-9)

@@ -418,6 +418,7 @@ def test_a_file_that_hides_an_installed_module(simple: Callable[..., Job], tmp_p
     assert "numpy.py" in one.notes[0]
 
 
+@pytest.mark.slow
 def test_commands_that_are_no_python(job: Callable[..., Job], tmp_path: Path) -> None:
     one = job("bash", "-c", "true")
     tell_recipe(tmp_path, ["numpy"])
@@ -439,6 +440,7 @@ def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path
     assert not later.ready() and len(notes) == 1
 
 
+@pytest.mark.slow
 def test_an_attempt_that_breaks_after_others_have_worked(simple: Callable[..., Job]) -> None:
     one = simple("pass")
     assert ended(one.spawn()) == 0
@@ -448,6 +450,7 @@ def test_an_attempt_that_breaks_after_others_have_worked(simple: Callable[..., J
     assert ended(one.spawn()) == 0
 
 
+@pytest.mark.slow
 def test_a_console_script(job: Callable[..., Job], tmp_path: Path) -> None:
     path = tmp_path / "tool"
     path.write_text(f"#!{PYTHON} -u\nimport sys\nprint(sys.orig_argv, sys.argv, sys.path[0])\n"
@@ -462,6 +465,7 @@ def test_a_console_script(job: Callable[..., Job], tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path: Path) -> None:
     """In the same process: the pid that the launcher knows is that of a cold start."""
     package = tmp_path / "site-packages" / "saboteur"
