@@ -1,4 +1,4 @@
-"""Starts the training of `checkpointed/levels.py` in real processes, and ends its writers."""
+"""Starts trainings that save in real processes, and finds their writers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from typing import Any
 JOB = Path(__file__).parent / "checkpointed" / "levels.py"
 
 
-def start(
-    folder: Path, *words: str, ranks: int = 1, job: str = "", headway: tuple[str, ...] = ()
-) -> subprocess.Popen[str]:
-    """One training, in a process group of its own; it saves to `store` and tells in `out`."""
+def launched(ranks: int, job: str, headway: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """What stands before the script, and its environment; `job` is one that may come back."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCHELASTIC"))}
     env |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if job:
@@ -28,6 +26,14 @@ def start(
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     if headway:
         launcher = [sys.executable, "-m", "headway", *headway, "--", *launcher]
+    return launcher, env
+
+
+def start(
+    folder: Path, *words: str, ranks: int = 1, job: str = "", headway: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    """One training, in a process group of its own; it saves to `store` and tells in `out`."""
+    launcher, env = launched(ranks, job, headway)
     return subprocess.Popen(
         [*launcher, str(JOB), str(folder / "store"), str(folder / "out"), *words],
         cwd=folder,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,21 +14,10 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.store.read import Store
+from tests.integration.jobs import launched, writers
 
 pytestmark = pytest.mark.timeout(150)
 JOB = Path(__file__).parent / "checkpointed" / "train.py"
-
-
-def writers() -> set[int]:
-    """Checkpoint writers on this machine."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"headway.checkpoint.writer" in path.read_bytes().split(b"\0"):
-                found.add(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +43,7 @@ def run(
     headway: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """One training; what each rank has told."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCHELASTIC"))}
-    env |= {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    if job:
-        env["SLURM_JOB_ID"] = job
-    launcher = [sys.executable]
-    if ranks > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    if headway:
-        launcher = [sys.executable, "-m", "headway", *headway, "--", *launcher]
+    launcher, env = launched(ranks, job, headway)
     command = [*launcher, str(JOB), str(folder / "store"), str(folder / out), *words]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     if code is not None:
