@@ -5,12 +5,13 @@
 Headway beside torch's own ways and those of other packages, which have an environment of their own
 (peers.py). Each row is a process of its own, and another one that restores what it saved last; the
 bits must be the same. The true cost is the call and what the steps take longer until the checkpoint
-is on disk; a way that leaves its bytes to the page cache gets an fsync from here. Memory is what
-the process, its helpers and what they share take more than the training alone. Beside it the
-limits, measured in the same run: a copy of the state in warm memory, a write of its bytes with
-fsync, a read of them. The first save of a process is not counted, of Headway the first two: they
-make buffers that later ones use again. One or two more are, the second if it begins within four
-seconds. What does not work here is a row that says why.
+is on disk, than those right before and right after; how much these differ says how sure that is. A
+way that leaves its bytes to the page cache gets an fsync from here. Memory is what the process, its
+helpers and what they share take more than the training alone. Beside it the limits, measured in the
+same run: a copy of the state in warm memory, a write of its bytes with fsync, a read of them. The
+first save of a process is not counted, of Headway the first two: they make buffers that later ones
+use again. One or two more are, the second if it begins within four seconds. What does not work here
+is a row that says why.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def summed_up(told: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
     row = {
         "call_s": median("call_s"),
         "cost_s": cost,
+        "unsure_s": median("unsure_s"),
         "cost_of_copy": cost / limits["copy_s"],
         "cost_in_steps": cost / told["step_s"],
         "slower": median("slower"),
@@ -150,6 +152,7 @@ def summed_up(told: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
         "durable_s": median("durable_s"),
         "fsyncs": told["fsyncs"],
         "step_s": told["step_s"],
+        "attached": told["attached"],
         "first_call_s": told["saves"][0]["call_s"],
         "counted": len(saves),
     }
@@ -169,9 +172,10 @@ def told_in_words(row: dict[str, Any]) -> str:
     after = f", after a kill {row['after_kill_s']:.2f} s" if "after_kill_s" in row else ""
     return (
         f"  {row['way']:<20} call {row['call_s'] * 1e3:7.1f} ms"
-        f"   cost {row['cost_s'] * 1e3:7.1f} ms ({row['cost_of_copy']:.2f} of a copy,"
+        f"   cost {row['cost_s'] * 1e3:7.1f} ms, {row['unsure_s'] * 1e3:.1f} more or less"
+        f" ({row['cost_of_copy']:.2f} of a copy,"
         f" {row['cost_in_steps']:.2f} steps of {row['step_s'] * 1e3:.1f} ms)"
-        f"   steps x{row['slower']:.2f}"
+        f"   steps x{row['slower']:.2f}, without a save x{row['attached']:.3f}"
         f"   on disk {row['durable_s']:.2f} s{'' if row['fsyncs'] else ' (by our fsync)'}{speed}"
         f"   back {row['restore_s']:.2f} s{after}{memory}"
     )
@@ -179,9 +183,8 @@ def told_in_words(row: dict[str, Any]) -> str:
 
 def measure(
     megabytes: int, ways: Sequence[str], options: Sequence[str], saves: int, root: Path
-) -> list[dict[str, Any]]:
-    """All rows of one size; printed as they come."""
-    rows: list[dict[str, Any]] = []
+) -> Iterator[dict[str, Any]]:
+    """The rows of one size; printed as they come."""
     bench = Bench(megabytes, options, root)
     limits = {key: value for key, value in bench.limits.items() if key != "bytes"}
     told = ", ".join(f"{key[:-2]} {value * 1e3:.1f} ms" for key, value in limits.items())
@@ -196,9 +199,8 @@ def measure(
         except Failed as failed:
             row["failed"] = str(failed)
         shutil.rmtree(root / "saves", ignore_errors=True)
-        rows.append(row)
         print(told_in_words(row), flush=True)
-    return rows
+        yield row
 
 
 def main() -> None:
@@ -217,9 +219,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as folder:
         for megabytes in map(int, args.megabytes.split(",")):
             options = ["--dense"] if args.dense else []
-            rows += measure(megabytes, args.ways.split(","), options, args.saves, Path(folder))
-            if args.out:  # what was measured is kept, should there be no time for the rest
-                Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+            ways = args.ways.split(",")
+            for row in measure(megabytes, ways, options, args.saves, Path(folder)):
+                rows.append(row)
+                if args.out:  # what was measured is kept, should there be no time for the rest
+                    Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
     keep("checkpoint_dense" if args.dense else "checkpoint", result)
 
 

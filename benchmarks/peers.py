@@ -17,6 +17,7 @@ PACKAGES = {
         *("packaging", "pyyaml", "aiofiles", "aiohttp", "importlib-metadata", "nest-asyncio"),
         "grpcio",
     ],
+    "regressions": ["ruptures==1.1.10", "numpy"],
 }
 ALONE = {
     "recover": ["nvidia-resiliency-ext==0.4.1"],

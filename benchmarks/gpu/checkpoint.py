@@ -43,11 +43,12 @@ def main() -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
         for megabytes in args.megabytes:
             ways = [way.strip() for way in args.ways.split(",")]
-            rows += measure(megabytes, ways, options, args.saves, Path(folder))
-            versions = {"python": platform.python_version(), "torch": version("torch")}
-            machine = f"{os.cpu_count()} cores, {platform.machine()}, {rows[0]['device']}"
-            result = {"machine": machine, "versions": versions, "rows": rows}
-            args.result.write_text(json.dumps(result, indent=1) + "\n")
+            for row in measure(megabytes, ways, options, args.saves, Path(folder)):
+                rows.append(row)
+                versions = {"python": platform.python_version(), "torch": version("torch")}
+                machine = f"{os.cpu_count()} cores, {platform.machine()}, {row['device']}"
+                result = {"machine": machine, "versions": versions, "rows": rows}
+                args.result.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

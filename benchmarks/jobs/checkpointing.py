@@ -6,9 +6,10 @@
     python checkpointing.py limits - MEGABYTES FOLDER TOLD
 
 `save`: what a save costs is the time of its call and what the steps take longer until it is on
-disk, against steps before it and after it. `restore`, in another process: from there being a
-training until its tensors are those of the save. `kill`: one save, then kill -9 of this process.
-`limits`: what nothing that copies and writes everything can beat.
+disk, against the steps right before it and right after it, which say how sure that is. `restore`,
+in another process: from there being a training until its tensors are those of the save. `kill`: one
+save, then kill -9 of this process. `limits`: what nothing that copies and writes everything can
+beat.
 """
 
 import argparse
@@ -29,16 +30,17 @@ from trained import Training
 
 warnings.filterwarnings("ignore")
 WAYS = {**saving.WAYS, **saving_peers.WAYS}
-USUAL_S, USUAL_STEPS = 1.0, 4  # at least, of steps without a save
+USUAL_S, USUAL_STEPS = 2.0, 4  # at least, of steps without a save
+QUIET_S = 5.0  # at most, of those between two saves
 BETWEEN = 4  # steps from one save to the next, at least
 TRIED = 4 << 30  # bytes at most that show how fast the disk is
 PIECE = 1 << 26
 
 
-def usual(training: Training) -> list[float]:
+def quiet(training: Training, until_s: float = USUAL_S) -> list[float]:
     """Seconds of steps without a save."""
     took: list[float] = []
-    while len(took) < USUAL_STEPS or sum(took) < USUAL_S:
+    while len(took) < USUAL_STEPS or sum(took) < until_s:
         took.append(training.step())
     return took
 
@@ -47,29 +49,40 @@ def save(training: Training, way: saving.Way, saves: int, limit_s: float) -> dic
     """Some saves while it trains: one that counts, and more until they are enough or take long."""
     for _ in range(2):
         training.step()
-    steps = usual(training)
+    bare = quiet(training)
     found: dict[str, Any] = {"begun_at": time.monotonic(), "fsyncs": way.fsyncs}
     found["first"] = way.first
     way.attach(training)
     training.step()
     rows: list[dict[str, Any]] = []
-    until = 0.0
+    until, before = 0.0, quiet(training)
     while len(rows) <= way.first or (len(rows) < way.first + saves and time.monotonic() < until):
         if len(rows) == way.first:
             until = time.monotonic() + limit_s
         if rows:
             way.forget(len(rows))
         found["sums"] = training.sums()
-        rows.append(one_save(training, way, len(rows) + 1))
+        row = one_save(training, way, len(rows) + 1)
+        after = quiet(training, min(QUIET_S, max(USUAL_S, row["steps_s"])))
+        rows.append(row | compared(row, before, after))
+        before = after
     found |= {"ended_at": time.monotonic(), **way.told()}
     way.close()
-    steps += usual(training)
-    each = sum(steps) / len(steps)
-    for row in rows:
-        row["longer_s"] = row["steps_s"] - row["steps"] * each
-        drained = row["drain_steps"]
-        row["slower"] = row["drain_steps_s"] / drained / each if drained else 1.0
-    return {**found, "step_s": each, "saves": rows}
+    bare += quiet(training)
+    each = sum(before) / len(before)
+    return {**found, "step_s": each, "attached": each * len(bare) / sum(bare), "saves": rows}
+
+
+def compared(row: dict[str, Any], before: list[float], after: list[float]) -> dict[str, Any]:
+    """The steps of a save with those around it."""
+    each = sum(before + after) / len(before + after)
+    drift = abs(sum(before) / len(before) - sum(after) / len(after)) / 2
+    drained = row["drain_steps"]
+    return {
+        "longer_s": row["steps_s"] - row["steps"] * each,
+        "unsure_s": row["steps"] * drift,
+        "slower": row["drain_steps_s"] / drained / each if drained else 1.0,
+    }
 
 
 def one_save(training: Training, way: saving.Way, number: int) -> dict[str, Any]:

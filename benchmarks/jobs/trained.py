@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 DIM, BATCH, BAG, TABLES, WIDE = 64, 256, 4, 8, 2048
-PRODUCT = 8192  # rows and columns of the matrices that fill a step up
+PRODUCT = 4096  # rows and columns of the matrices that fill a step up
 
 
 class Training:
@@ -95,7 +95,8 @@ class Training:
         return weight
 
     def _fill_up(self, step_s: float) -> None:
-        self.matrix = torch.randn(PRODUCT, PRODUCT, device="cuda", dtype=torch.bfloat16) / PRODUCT
+        # Of float32: in bfloat16 the GPU gets so hot that its clock, and each step, varies.
+        self.matrix = torch.randn(PRODUCT, PRODUCT, device="cuda") / PRODUCT
         self.product = torch.empty_like(self.matrix)
         self._mean(1)  # what first ones wait for
         bare = self._mean(0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headway.checkpoint.store.manifest import changed
 from headway.checkpoint.store.read import Store
 from tests.integration.jobs import launched, writers
 
@@ -115,10 +116,15 @@ def test_one_rank_goes_on_where_two_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_deltas_are_composed(tmp_path: Path) -> None:
-    run(tmp_path, "--every", "1", "--kill-after", "6", "--wait", "--steps", "8", code=-9)
-    kinds = [one.manifest.kind for one in Store(tmp_path / "store").checkpoints()]
-    assert kinds == ["delta"] * 5 + ["full"]
-    (again,) = run(tmp_path, "--steps", "8")
-    assert again["from"] == 6
-    assert again["state"] == whole(tmp_path, "--steps", "8")[0]["state"]
+@pytest.mark.parametrize(("kind", "ranks"), [("plain", 1), ("replicated", 2)])
+def test_deltas_are_composed(kind: str, ranks: int, tmp_path: Path) -> None:
+    words = ("--kind", kind, "--every", "1", "--wait")
+    run(tmp_path, *words, "--steps", "6", ranks=ranks)
+    found = Store(tmp_path / "store").checkpoints()
+    assert [one.manifest.kind for one in found] == ["delta"] * 5 + ["full"]
+    tables = [{name for file in one.manifest.files for name in changed(file)} for one in found]
+    assert all(len(names) == 2 for names in tables[:-1]), "the table, and the sums of Adagrad"
+    again = run(tmp_path, *words, "--steps", "8", ranks=ranks)
+    assert {one["from"] for one in again} == {6}
+    right = whole(tmp_path, *words, "--steps", "8", ranks=ranks)
+    assert [one["state"] for one in again] == [one["state"] for one in right]

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from headway.checkpoint.snapshot.lanes import Lanes
+from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.memory import Memory
 from headway.checkpoint.state import Parts
 from headway.checkpoint.store import dcp
@@ -255,7 +255,7 @@ class _MemoryReader(StorageReader):
                 target.copy_(found)
             planner.commit_tensor(one, target)
         for device, pairs in over_bus.items():
-            Lanes(device).to_device(pairs)
+            gpu(device).lanes.to_device(pairs)
         done: Future[None] = Future()
         done.set_result(None)
         return done

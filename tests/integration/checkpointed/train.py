@@ -1,8 +1,9 @@
 """A training with a Checkpointer: dense layers and tables, as plain, DDP or FSDP2, on any ranks.
 
-train.py STORE OUT [--kind plain|ddp|fsdp] [--steps N] [--every N] [--kill-after STEP] [--wait]
+train.py STORE OUT [--kind plain|ddp|replicated|fsdp] [--steps N] [--every N] [--kill-after STEP]
 
-Writes OUT.RANK with the step and source it was restored from and a digest of its final state.
+`replicated` is DDP beside tables with sparse gradients. `--wait`: each save is on disk. Writes
+OUT.RANK with the step and source it was restored from and a digest of its final state.
 """
 
 import argparse
@@ -64,13 +65,13 @@ torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
 if WORLD > 1:
     dist.init_process_group("gloo")
-tables = nn.EmbeddingBag(ROWS, 8, sparse=args.kind == "plain", mode="sum")
+tables = nn.EmbeddingBag(ROWS, 8, sparse=args.kind in ("plain", "replicated"), mode="sum")
 dense = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 model = nn.ModuleDict({"tables": tables, "dense": dense})
 if args.kind == "fsdp":
     fully_shard(dense)
 net: nn.Module = dense
-if args.kind == "ddp":
+if args.kind in ("ddp", "replicated"):
     net = nn.parallel.DistributedDataParallel(dense)
 sparse = torch.optim.Adagrad(tables.parameters(), lr=0.1)
 adam = torch.optim.Adam(dense.parameters(), lr=0.01)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.checkpoint.snapshot.lanes import Lanes
+from headway.checkpoint.snapshot.gpu import gpu
 
 ROOM = 1.1  # of the copy's bytes that must be free on the GPU
 
@@ -24,11 +24,9 @@ class DeviceImages:
     """The tensors of one GPU, on their way into images."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        cuda: Any = torch.cuda  # whose classes have no types
+        self._gpu = gpu(device)
         self._aside: dict[int, Tensor] = {}  # by the number of the tensor; used again
-        self._copied = cuda.Event()
-        self._lanes: Lanes | None = None
+        self._copied: Any = None
         self._drained = threading.Event()  # what is read from the tensors themselves
         self._drained.set()
         self._pairs: list[tuple[Tensor, Tensor]] = []
@@ -42,6 +40,8 @@ class DeviceImages:
         direct = set() if self._has_room(tensors) else fixed & tensors.keys()
         direct = {number for number in direct if tensors[number].is_contiguous()}
         aside = {n: t for n, t in tensors.items() if n not in direct}
+        for number in self._aside.keys() - tensors.keys():
+            del self._aside[number]  # its rows are gathered by now
         for number, tensor in aside.items():
             if number not in self._aside:
                 self._aside[number] = torch.empty_like(
@@ -49,7 +49,7 @@ class DeviceImages:
                 )
         if aside:
             torch._foreach_copy_([self._aside[n] for n in aside], list(aside.values()))
-        self._copied.record(torch.cuda.current_stream(self.device))
+        self._copied = self._gpu.moment()
         self._pairs = [(views[n], tensors[n] if n in direct else self._aside[n]) for n in tensors]
         self._direct = [(tensors[n], tensors[n]._version) for n in direct]
         if direct:
@@ -57,20 +57,20 @@ class DeviceImages:
 
     def _has_room(self, tensors: dict[int, Tensor]) -> bool:
         new = sum(t.nbytes for n, t in tensors.items() if n not in self._aside)
-        free, _ = torch.cuda.mem_get_info(self.device)
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return new * ROOM <= free
+        return new * ROOM <= self._gpu.free()
 
     def drain(self) -> bool:
         """To the host; False if something was changed meanwhile, past its optimizer."""
         try:
-            if self._lanes is None:
-                self._lanes = Lanes(self.device)
-            self._lanes.to_host(self._pairs, self._copied)
+            self._gpu.lanes.to_host(self._pairs, self._copied)
             return all(tensor._version == version for tensor, version in self._direct)
         finally:
-            self._pairs, self._direct = [], []
-            self._drained.set()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Nobody wants it any more."""
+        self._pairs, self._direct = [], []
+        self._drained.set()
 
     def fence(self) -> None:
         """Before an optimizer step: what it will change must have been read."""

@@ -1,18 +1,22 @@
-"""Tables on a GPU of which a step changes a few rows: those rows are gathered at the save.
+"""Tables on a GPU of which a step changes a few rows: those rows are gathered after the save.
 
-Gathering is a part of the training's own stream, so the rows are what they are at that moment. They
-go to the host and into the image there, beside the training; the GPU needs no second table.
+A thread finds out which they are and has them gathered, on a stream of its own, while forward and
+backward run; the next optimizer step comes after that. So the rows are what they were at the save.
+They go to the host and into the image there, and the GPU needs no second table.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headway.checkpoint.snapshot.lacking import Lacking
+from headway.checkpoint.snapshot.gpu import gpu
+from headway.checkpoint.snapshot.lacking import Lacking, marked
+from headway.checkpoint.snapshot.lanes import PIECE
 
 
 class DeviceRows(Lacking):
@@ -20,55 +24,84 @@ class DeviceRows(Lacking):
 
     def __init__(self, tensors: Sequence[Tensor], images: int) -> None:
         super().__init__(tensors, images)
-        self._views: Sequence[Tensor] = ()
+        self._gpu = gpu(tensors[0].device)
+        self._small = max(tensor[:1].nbytes for tensor in tensors) <= PIECE
+        self._views: Sequence[Tensor] = ()  # of the image that is brought up to date at the moment
+        self._which = 0
+        self._lacked: list[Tensor] = []
+        self._saved: Any = None  # the moment of the save
         self._gathered: list[Tensor] = []  # ids, and of each tensor the rows
-        self._copied: Any = None
+        self._read: Any = None  # the moment from which on the table may change
+        self._asked = threading.Event()  # whether the GPU has been asked for that
+        self._asked.set()
 
     def begin(self, image: int, views: Sequence[Tensor]) -> bool:
         """From now on that image becomes the table as it is now; False if it lacks too much."""
         lacked = self._lacking[image]
         self.holds(image)
-        if lacked is None:
+        if lacked is None or not self._small:
             return False
-        self._views, self._gathered = views, []
-        if lacked:
-            ids = torch.cat(lacked)
-            self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
-        if self.tensors[0].is_cuda:
-            cuda: Any = torch.cuda  # whose classes have no types
-            self._copied = cuda.Event()
-            self._copied.record(torch.cuda.current_stream(self.tensors[0].device))
+        self._views, self._which, self._lacked = views, image, lacked
+        self._saved, self._read, self._gathered = self._gpu.moment(), None, []
+        self._asked.clear()
         return True
 
     def prepare(self) -> None:
-        """Everything that is wanted is gathered."""
+        """Have what is wanted gathered, before the optimizer asks."""
+        if self._asked.is_set():
+            return
+        try:
+            with self._gpu.beside(self._saved):
+                ids = self._found(self._lacked)
+                self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
+                self._read = self._gpu.moment()
+        finally:
+            self._asked.set()
 
     def finish(self) -> None:
         """The rows are in the image."""
-        if self._gathered:
-            ids, *rows = self._to_host(self._gathered)
-            for view, found in zip(self._views, rows, strict=True):
-                view.index_copy_(0, ids, found)
-        self._views, self._gathered = (), []
+        try:
+            self.prepare()
+            if self._gathered:
+                ids, *rows = self._gathered
+                here = self._to_host(ids, self._read)
+                parts = zip(self._views, [here] * len(rows), rows, strict=True)
+                self._gpu.lanes.to_rows(list(parts), self._read)
+        finally:
+            self._views, self._lacked, self._gathered = (), [], []
 
     def before(self, ids: Tensor) -> None:
-        """The optimizer is about to change these rows: what is wanted of them is gathered."""
+        """The optimizer is about to change these rows: after what is wanted has been gathered."""
+        self.release()
+
+    def release(self) -> None:
+        """All of the table may change after this."""
+        self._asked.wait()
+        self._gpu.after(self._read)
 
     def give_up(self) -> bool:
-        """What was begun is gathered: nothing can spoil it."""
-        return False
+        """The image that was begun may not be right, if it is not whole yet: whether that is so."""
+        given_up = bool(self._views)
+        if given_up:
+            self._lacking[self._which] = None
+        self._asked.set()
+        return given_up
 
-    def changes(self) -> list[Tensor] | None:
-        """Ids of the rows that have changed since this was last asked; None: all may have."""
-        found = super().changes()
-        return found and [torch.cat(found)]
+    def ids(self, lists: Sequence[Tensor]) -> Tensor:
+        """Those in the lists in order, each once, in the host's memory."""
+        with self._gpu.beside(self._saved):
+            found = self._found(lists)
+            return self._to_host(found, self._gpu.moment())
 
-    def _to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Of the moment of the save; the training's stream does not wait for it."""
-        if self._copied is None:
-            return list(tensors)
-        cuda: Any = torch.cuda
-        stream = cuda.Stream(tensors[0].device)
-        stream.wait_event(self._copied)
-        with cuda.stream(stream):
-            return [tensor.cpu() for tensor in tensors]
+    def _found(self, lists: Sequence[Tensor]) -> Tensor:
+        return marked(lists, self.count, self.tensors[0].device).nonzero().squeeze(1)
+
+    def _to_host(self, ids: Tensor, after: Any) -> Tensor:
+        here = torch.empty(ids.shape, dtype=ids.dtype)
+        self._gpu.lanes.to_host([(here, ids)], after)
+        return here
+
+    def _shorten(self, image: int, lacking: list[Tensor]) -> None:
+        """Marks instead of a list: to ask how many there are, one would have to wait."""
+        self._lacking[image] = [marked(lacking, self.count, self.tensors[0].device)]
+        self._noted[image] = 0

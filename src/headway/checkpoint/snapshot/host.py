@@ -44,7 +44,12 @@ class HostImages:
                 torch._foreach_copy_([to for to, _, _ in pairs], [source for _, source, _ in pairs])
             return all(source._version == version for _, source, version in pairs)
         finally:
-            self._copied.set()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Nobody wants it any more."""
+        self._pairs = []
+        self._copied.set()
 
     def fence(self) -> None:
         """Before an optimizer step: what it will change must have been copied."""

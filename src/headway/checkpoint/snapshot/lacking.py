@@ -36,19 +36,26 @@ class Lacking:
         self._lacking[image], self._noted[image] = [], 0
 
     def changes(self) -> list[Tensor] | None:
-        """Ids of the rows that have changed since this was last asked; None: all may have."""
+        """The rows that have changed since this was last asked; None: all may have."""
         found = self._lacking[-1]
         self.holds(-1)
         return found
+
+    def ids(self, lists: Sequence[Tensor]) -> Tensor:
+        """Those in the lists in order, each once, in the host's memory."""
+        return marked(lists, self.count).nonzero().squeeze(1)
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
         """The list has become longer than the table."""
         self._lacking[image] = None
 
 
-def marked(lists: Sequence[Tensor], count: int) -> Tensor:
-    """Of so many rows, whether each is in one of the lists."""
-    found = torch.zeros(count, dtype=torch.bool)
-    if lists:
-        found[torch.cat(list(lists))] = True
+def marked(lists: Sequence[Tensor], count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Of so many rows, whether each is in one of the lists: of ids, or marks themselves."""
+    found = torch.zeros(count, dtype=torch.bool, device=device)
+    ids = [one for one in lists if one.dtype is not torch.bool]
+    for marks in (one for one in lists if one.dtype is torch.bool):
+        found |= marks
+    if ids:
+        found.index_fill_(0, torch.cat(ids), True)
     return found

@@ -32,21 +32,33 @@ class Lanes:
         ]
         cuda: Any = torch.cuda  # whose classes have no types
         self._streams = [cuda.Stream(device) if pinned else None for _ in range(lanes)]
+        self._free = threading.Lock()
 
     def to_host(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any = None) -> None:
         """Each first one becomes the second, which is on the GPU; returns when it is there.
 
         `after`: an event on the GPU that comes before the first byte is read.
         """
-        self._bring(pairs, after, self._down)
+        self._bring(pieces(pairs, self.piece), after, self._down)
 
     def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Each first one, which is on the GPU, becomes the second; returns when it is there."""
-        self._bring(pairs, None, self._up)
+        self._bring(pieces(pairs, self.piece), None, self._up)
 
-    def _bring(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any, way: Any) -> None:
-        todo: queue.SimpleQueue[tuple[Tensor, Tensor] | None] = queue.SimpleQueue()
-        for piece in pieces(pairs, self.piece):
+    def to_rows(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], after: Any = None) -> None:
+        """Of each first one the rows that the second names become the third, which is on the GPU.
+
+        No row is longer than a buffer.
+        """
+        self._bring(rows(parts, self.piece), after, self._down_to_rows)
+
+    def _bring(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
+        with self._free:  # one at a time: the buffers are the same
+            self._bring_all(found, after, way)
+
+    def _bring_all(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
+        todo: queue.SimpleQueue[tuple[Tensor, ...] | None] = queue.SimpleQueue()
+        for piece in found:
             todo.put(piece)
         failed: list[BaseException] = []
         threads = [
@@ -68,21 +80,33 @@ class Lanes:
                 if stream is not None and after is not None:
                     stream.wait_event(after)
                 while (piece := todo.get()) is not None and not failed:
-                    way(buffer[: piece[0].nbytes], stream, *piece)
+                    way(buffer, stream, *piece)
         except BaseException as error:
             failed.append(error)
 
     @staticmethod
     def _down(buffer: Tensor, stream: Any, host: Tensor, there: Tensor) -> None:
-        buffer.copy_(there, non_blocking=True)
+        part = buffer[: there.nbytes]
+        part.copy_(there, non_blocking=True)
         if stream is not None:
             stream.synchronize()
-        move(host, buffer)
+        move(host, part)
+
+    @staticmethod
+    def _down_to_rows(
+        buffer: Tensor, stream: Any, host: Tensor, ids: Tensor, there: Tensor
+    ) -> None:
+        part = buffer[: there.nbytes].view(there.dtype).view(there.shape)
+        part.copy_(there, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()
+        host.index_copy_(0, ids, part)
 
     @staticmethod
     def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
-        move(buffer, host)
-        there.copy_(buffer, non_blocking=True)
+        part = buffer[: host.nbytes]
+        move(part, host)
+        there.copy_(part, non_blocking=True)
         if stream is not None:
             stream.synchronize()  # the buffer is needed again
 
@@ -98,3 +122,13 @@ def pieces(pairs: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[
         flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)]
         for at in range(0, len(flat[0]), size):
             yield flat[0][at : at + size], flat[1][at : at + size]
+
+
+def rows(
+    parts: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """A few rows of each part at a time."""
+    for host, ids, there in parts:
+        count = size // max(1, there[:1].nbytes) or 1
+        for at in range(0, len(ids), count):
+            yield host, ids[at : at + count], there[at : at + count]

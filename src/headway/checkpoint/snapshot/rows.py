@@ -82,6 +82,10 @@ class Rows(Lacking):
         while self.advance():
             pass
 
+    def release(self) -> None:
+        """All of the table may change after this."""
+        self.finish()
+
     def give_up(self) -> bool:
         """The image that was begun will not be whole, if it is not yet: whether that is so."""
         with self._lock:
@@ -92,7 +96,7 @@ class Rows(Lacking):
             return given_up
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
-        ids = marked(lacking, self.count).nonzero().squeeze(1)
+        ids = self.ids(lacking)
         self._lacking[image] = None if ids.numel() > self.count // 2 else [ids]
         self._noted[image] = ids.numel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from headway.checkpoint.snapshot.device import DeviceImages
+from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.host import HostImages
-from headway.checkpoint.snapshot.lacking import marked
 from headway.checkpoint.snapshot.tracking import Table, Tracker
 
 FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
@@ -44,6 +45,7 @@ class Taker:
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
+        self._asked.put(self._prepare)
         threading.Thread(target=self._work, name="headway-checkpoint", daemon=True).start()
 
     def take(
@@ -107,6 +109,11 @@ class Taker:
         for device in self._devices.values():
             device.fence()
 
+    def _prepare(self) -> None:
+        """What the first image would wait for."""
+        for device in {tensor.device for tensor in self._of_optimizers() if tensor.is_cuda}:
+            _ = gpu(device).lanes
+
     def _fixed(self, tensors: Sequence[Tensor]) -> set[int]:
         """Of these, the numbers of those that nothing but an optimizer's step changes."""
         owned = {tensor.data_ptr() for tensor in self._of_optimizers()}
@@ -133,16 +140,21 @@ class Taker:
             settled = self._host.drain()
             for device in devices:
                 settled = device.drain() and settled
-            for rows, numbers, ids in tables:
+            for rows, numbers, lists in tables:
                 rows.finish()
-                found = None if ids is None else _rows(ids, rows.count)
+                found = None if lists is None else rows.ids(lists)
                 if found is not None and found.numel() <= FEW * rows.count:
                     changed.append(Changed(numbers, found))
+            settled = self.tracker.settled() and settled
             good, self.tracker.torn = settled and not self.tracker.torn, False
         finally:
-            if not good:  # nobody knows what is in it
+            if not good:  # nobody knows what is in it, and no optimizer has to wait for it
                 for rows, _, _ in tables:
+                    rows.give_up()
                     rows.all_changed()
+                self._host.give_up()
+                for device in devices:
+                    device.give_up()
             whole(good, changed)
 
     def _work(self) -> None:
@@ -152,10 +164,7 @@ class Taker:
                 return
             try:
                 asked()
+            except Exception as error:  # the image was said to be bad; the next may be good
+                warnings.warn(f"an image of the state could not be made: {error}", stacklevel=1)
             finally:
                 self._idle.set()
-
-
-def _rows(lists: Sequence[Tensor], count: int) -> Tensor:
-    """Their ids in order, each once, in the host's memory."""
-    return marked([ids.cpu() for ids in lists], count).nonzero().squeeze(1)

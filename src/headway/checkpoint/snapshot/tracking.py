@@ -29,6 +29,8 @@ class Tracker:
         self._owners: dict[Tensor, Optimizer] = {}  # of parameters with sparse gradients only
         self._dense: set[Tensor] = set()
         self._versions: dict[Tensor, int] = {}
+        self._stepping = False
+        self._spoilt: set[Tensor] = set()  # they were changed past it while an image was made
         self._hooks = []
         for optimizer in optimizers:
             if _by_rows(optimizer):
@@ -50,21 +52,31 @@ class Tracker:
         """
         places = {_place(tensor): number for number, tensor in live.items()}
         found: dict[int, Table] = {}
-        for table, owner in self._owners.items():
-            parts = [table, *_kept_by_row(owner, table)]
-            numbers = [places.get(_place(part)) for part in parts]
-            if None in numbers:  # not all of it is saved
+        for table, owner in list(self._owners.items()):
+            known = [table, *_kept_by_row(owner, table)]
+            parts = [part for part in known if _place(part) in places]  # others save the others
+            if not parts:
                 continue
             rows = self.tables.get(table)
             if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
                 rows = self.tables[table] = _table(parts, self.images)
                 self._versions[table] = table._version
-            elif table._version != self._versions[table]:
-                self._changed_past(table, rows)
-            found.update({number: rows for number in numbers if number is not None})
+            elif table._version != self._versions[table] and self._changed_past(table, rows):
+                continue
+            found.update({places[_place(part)]: rows for part in parts})
         return found
 
+    def settled(self) -> bool:
+        """By another thread: whether nothing was changed past its optimizer, up to now."""
+        for table, noted in list(self._versions.items()):
+            version = table._version
+            stepped = self._stepping or self._versions.get(table) != noted
+            if version != noted and not stepped:
+                self._spoilt.add(table)
+        return self._spoilt.isdisjoint(self.tables)
+
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
+        self._stepping = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 grad = parameter.grad
@@ -78,15 +90,17 @@ class Tracker:
     def _will_change(self, table: Tensor, optimizer: Optimizer, ids: Tensor) -> None:
         self._owners.setdefault(table, optimizer)
         rows = self.tables.get(table)
-        if rows is not None:
-            if table._version != self._versions[table]:
-                self._changed_past(table, rows)
-            rows.before(ids)
-            rows.changed(ids)
+        if rows is None:
+            return
+        if table._version != self._versions[table] and self._changed_past(table, rows):
+            return
+        rows.before(ids)
+        rows.changed(ids)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         for table in self.tables:
             self._versions[table] = table._version
+        self._stepping = False
 
     def _lost(self, parameter: Tensor) -> None:
         """From now on any row of it may change."""
@@ -95,13 +109,19 @@ class Tracker:
         self._dense.add(parameter)
         self._owners.pop(parameter, None)
         rows = self.tables.pop(parameter, None)
+        self._versions.pop(parameter, None)
         if rows is not None:
-            rows.finish()
+            rows.release()
 
-    def _changed_past(self, table: Tensor, rows: Table) -> None:
-        self.torn = rows.give_up() or self.torn
+    def _changed_past(self, table: Tensor, rows: Table) -> bool:
+        """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
+        spoilt = rows.give_up() or table in self._spoilt
         rows.all_changed()
         self._versions[table] = table._version
+        if spoilt:
+            self.torn = True
+            self._lost(table)
+        return spoilt
 
 
 def _table(parts: list[Tensor], images: int) -> Table:

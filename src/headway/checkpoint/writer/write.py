@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -98,32 +99,31 @@ def clear_up(job: Job) -> None:
 
 
 def _items(job: Job, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
-    by_rows = _rows(job, view, ids)
+    tables = {number: one for one in job.changed for number in one["tensors"]}
+    if tables and importlib.util.find_spec("numpy") is None:
+        tables = {}  # then they are written as a whole
     for number, (name, record, at, nbytes) in enumerate(job.layout["tensors"]):
-        if number in by_rows:
-            yield from by_rows[number]
+        data = view[at : at + nbytes]
+        if number in tables:
+            yield from _rows(name, data, tables[number], ids)
         else:
-            yield TensorItem(name, base64.b64decode(record), view[at : at + nbytes])
+            yield TensorItem(name, base64.b64decode(record), data)
     for name, value in zip(job.layout["values"], job.values, strict=True):
         yield BytesItem(name, base64.b64decode(value))
 
 
-def _rows(job: Job, view: memoryview, ids: memoryview) -> dict[int, list[BytesItem]]:
-    """Of each tensor of a changed table: which rows, and what is in them."""
-    try:
-        import numpy as np
-    except ImportError:  # then the whole tables are written
-        return {}
-    found = {}
-    for one in job.changed:
-        which = np.frombuffer(ids, np.int64, one["ids"], one["at"])
-        for number in one["tensors"]:
-            name, _, at, nbytes = job.layout["tensors"][number]
-            whole = np.frombuffer(view, np.uint8, nbytes, at).reshape(one["count"], -1)
-            picked = np.ascontiguousarray(whole[which]).data.cast("B") if one["ids"] else b""
-            here = ids[one["at"] : one["at"] + 8 * one["ids"]]
-            found[number] = [BytesItem(name + IDS, here), BytesItem(name + ROWS, picked)]
-    return found
+def _rows(
+    name: str, data: memoryview, changed: dict[str, Any], ids: memoryview
+) -> Iterator[BytesItem]:
+    """Of a tensor of a changed table: which rows, and what is in them."""
+    import numpy
+
+    count, at = changed["ids"], changed["at"]
+    yield BytesItem(name + IDS, ids[at : at + 8 * count])
+    which = numpy.frombuffer(ids, numpy.int64, count, at)
+    whole = numpy.frombuffer(data, numpy.uint8).reshape(changed["count"], -1)
+    picked = numpy.ascontiguousarray(whole[which]).data.cast("B") if count else b""
+    yield BytesItem(name + ROWS, picked)
 
 
 def _described(job: Job) -> Callable[[Any], bytes]:

@@ -234,31 +234,98 @@ def test_blocks_are_small() -> None:
     assert Rows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK
 
 
-def test_rows_of_a_gpu_are_gathered_at_the_moment_of_the_save() -> None:
+def gathered(images: int = 2) -> tuple[DeviceRows, list[Tensor], list[list[Tensor]]]:
+    """A table that is treated as on a GPU, and images that hold it."""
     draw = torch.Generator().manual_seed(3)
-    table, sums = torch.randn(50, 4, generator=draw), torch.zeros(50, 4)
-    rows = DeviceRows([table, sums], images=2)
-    views = [[torch.zeros(50, 4), torch.zeros(50, 4)] for _ in range(2)]
-    for image in (0, 1):
+    live = [torch.randn(50, 4, generator=draw), torch.zeros(50, 4)]
+    rows = DeviceRows(live, images)
+    views = [[torch.zeros(50, 4), torch.zeros(50, 4)] for _ in range(images)]
+    for image in range(images):
         assert not rows.begin(image, views[image]), "nothing is in it yet"
-        views[image][0].copy_(table)
-        views[image][1].copy_(sums)
-        assert rows.changes() == [] or image == 0
-    for step in range(40):
-        ids = torch.randint(0, 50, (5,), generator=draw)
+        for view, tensor in zip(views[image], live, strict=True):
+            view.copy_(tensor)
+    rows.changes()
+    return rows, live, views
+
+
+def test_rows_of_a_gpu_are_those_of_the_save() -> None:
+    rows, (table, sums), views = gathered()
+    draw = torch.Generator().manual_seed(4)
+    noted = []
+    for step in range(80):
+        ids = torch.randint(0, 40, (5,), generator=draw)
+        noted.append(ids)
         rows.before(ids)
         rows.changed(ids)
         table[ids] += 1
         sums[ids] = step
-        if step % 4 == 3:
-            image = step // 4 % 2
+        if step % 16 == 15:  # by then more ids were noted than there are rows
+            image = step // 16 % 2
             assert rows.begin(image, views[image])
-            wanted = table.clone(), sums.clone()
-            table.zero_()  # while the image is made; noted by no save
+            wanted = [table.clone(), sums.clone()]
+            rows.prepare()
+            table.zero_()  # as the optimizer may from now on
             rows.finish()
             table.copy_(wanted[0])
-            assert torch.equal(views[image][0], wanted[0])
-            assert torch.equal(views[image][1], wanted[1])
-    assert rows.changes() is None, "200 ids of 50 rows were noted since"
-    rows.changed(torch.zeros(51, dtype=torch.long))
-    assert not rows.begin(0, views[0]), "too many to gather"
+            assert equal(views[image], wanted)
+    changed = rows.changes()
+    assert changed is not None
+    assert torch.equal(rows.ids(changed), torch.cat(noted).unique())
+    assert rows.ids([]).numel() == 0
+
+
+def test_an_optimizer_waits_until_rows_of_a_gpu_are_gathered() -> None:
+    rows, (table, _), views = gathered()
+    rows.changed(torch.tensor([3]))
+    rows.begin(0, views[0])
+    wanted = table.clone()
+
+    def optimizer() -> None:
+        rows.before(torch.tensor([3]))
+        table.zero_()
+
+    thread = threading.Thread(target=optimizer)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    rows.prepare()
+    thread.join()
+    rows.finish()
+    assert torch.equal(views[0][0], wanted)
+
+
+def test_an_optimizer_does_not_wait_for_rows_that_nobody_wants() -> None:
+    rows, _, views = gathered()
+    rows.changed(torch.tensor([3]))
+    rows.begin(0, views[0])
+    assert rows.give_up()
+    rows.before(torch.tensor([3]))
+    rows.finish()
+    assert not rows.begin(0, views[0]), "it lacks everything"
+
+
+def test_a_change_past_the_optimizer_is_noticed_when_the_image_is_made() -> None:
+    bag = nn.Embedding(50, 4, sparse=True)
+    opt = torch.optim.SGD(bag.parameters(), lr=0.1)
+    tracker = Tracker([opt], images=1)
+
+    def step() -> None:
+        bag(torch.tensor([1, 2])).sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    step()
+    live = {0: bag.weight.detach()}
+    (rows,) = tracker.find(live).values()
+    rows.begin(0, image_of([live[0]]))
+    step()
+    rows.finish()
+    assert tracker.settled()
+    rows.begin(0, image_of([live[0]]))
+    with torch.no_grad():
+        bag.weight.clamp_(-1, 1)
+    rows.finish()
+    assert not tracker.settled()
+    assert tracker.find(live) == {}, "it may happen again: from now on the table is copied"
+    step()
+    assert tracker.settled()

@@ -108,3 +108,23 @@ def test_a_torn_image_is_said_to_be_bad_and_the_next_is_good() -> None:
     taker.wait()
     assert image.good is True
     taker.close()
+
+
+@pytest.mark.filterwarnings("ignore:an image of the state could not be made")
+def test_an_image_that_fails_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    taker = Taker([training.optimizer], 2)
+
+    def fails(_: HostImages) -> bool:
+        raise RuntimeError("no memory")
+
+    for broken, good in ((True, False), (False, True)):
+        with monkeypatch.context() as patched:
+            if broken:
+                patched.setattr(HostImages, "drain", fails)
+            image = Image(training)
+            taker.take(0, training.tensors(), image.views, image.taken)
+            training.step()
+            taker.wait()
+        assert image.good is good
+    taker.close()
