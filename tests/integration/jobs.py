@@ -66,30 +66,23 @@ def wait_for(*paths: Path) -> None:
         time.sleep(0.01)
 
 
-def writers() -> set[int]:
-    """Checkpoint writers on this machine."""
+def writers(folder: Path) -> set[int]:
+    """Checkpoint writers of trainings in a folder, or below it."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if b"headway.checkpoint.writer" in path.read_bytes().split(b"\0"):
-                found.add(int(path.parent.name))
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            where = Path(os.readlink(process / "cwd"))
         except OSError:
             continue
+        if b"headway.checkpoint.writer" in words and where.is_relative_to(folder.resolve()):
+            found.add(int(process.name))
     return found
 
 
 @contextmanager
 def no_writer_is_left(folder: Path) -> Iterator[None]:
-    """Those that were started meanwhile and work for this folder are told to end."""
-    before = writers()
+    """Those that work for this folder are told to end."""
     yield
-    for pid in writers() - before:
-        if _works_in(pid, folder):
-            os.kill(pid, 15)
-
-
-def _works_in(pid: int, folder: Path) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd") == str(folder.resolve())
-    except OSError:
-        return False
+    for pid in writers(folder):
+        os.kill(pid, 15)

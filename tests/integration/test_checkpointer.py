@@ -22,16 +22,16 @@ JOB = Path(__file__).parent / "checkpointed" / "train.py"
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """Whatever was killed: in the end no writer of this test is there any more."""
-    before = writers()
     yield
     until = time.monotonic() + 15
-    while writers() - before and time.monotonic() < until:
+    while writers(tmp_path) and time.monotonic() < until:
         time.sleep(0.1)
-    for pid in writers() - before:
+    left = writers(tmp_path)
+    for pid in left:
         os.kill(pid, 15)
-    assert not writers() - before
+    assert not left
 
 
 def run(

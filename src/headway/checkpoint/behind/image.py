@@ -138,27 +138,16 @@ class Image:
 
     def _mark(self) -> None:
         """Note on each GPU where the copies are done."""
-        import torch
+        from headway.checkpoint.snapshot.gpu import gpu
 
-        cuda: Any = torch.cuda
         for device in {copy.device for _, copy in self._late}:
-            event = cuda.Event()
-            event.record(cuda.current_stream(device))
-            self._copied.append((device, event))
+            self._copied.append((gpu(device), gpu(device).moment()))
 
     def drain(self) -> None:
         """Bring what is still on a GPU to the host, beside the training."""
-        import torch
-
-        cuda: Any = torch.cuda
-        for device, copied in self._copied:
-            stream = cuda.Stream(device)
-            stream.wait_event(copied)
-            with cuda.device(device), cuda.stream(stream):
-                for place, copy in self._late:
-                    if copy.device == device:
-                        place.copy_(copy)
-            stream.synchronize()
+        for found, copied in self._copied:
+            pairs = [pair for pair in self._late if pair[1].device == found.device]
+            found.lanes.to_host(pairs, copied)
         self._late.clear()
 
     def free(self, pool: Pool) -> None:
