@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-torchrec lint format bench bench-checkpoint docs clean
+.PHONY: help demo test test-all test-mlflow test-torchrec lint format bench bench-checkpoint docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -32,14 +32,23 @@ $(VENV)/.docs: pyproject.toml
 	.venv-torchrec/bin/python -m pip install -q --no-deps -r tests/torchrec/requirements.txt
 	@touch $@
 
+# An environment of its own: a server of MLflow brings a hundred packages, and pins many of them.
+.venv-mlflow/.ready: pyproject.toml tests/mlflow/requirements.txt
+	python3 -m venv .venv-mlflow
+	.venv-mlflow/bin/python -m pip install -q $(TORCH) -r tests/mlflow/requirements.txt -e .
+	@touch $@
+
 demo: $(VENV)/.run  ## train on two ranks, kill one, and see where the time went
 	$(PY) examples/demo.py
 
 test: $(VENV)/.dev  ## run the tests, without the slow ones
-	$(PY) -m pytest -m 'not slow'
+	$(PY) -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-all: $(VENV)/.dev  ## run every test
 	$(PY) -m pytest
+
+test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
+	.venv-mlflow/bin/python -m pytest tests/mlflow
 
 test-torchrec: .venv-torchrec/.ready  ## run the tests of the TorchRec adapter, beside a real TorchRec
 	.venv-torchrec/bin/python -m pytest tests/torchrec

@@ -31,6 +31,9 @@ def compiled(model: DLRM, args: argparse.Namespace, device: torch.device, path: 
     torch._inductor.aoti_compile_and_package(program, package_path=str(path))
 
 
+MAKES = {"export": export, "aoti": compiled}
+
+
 def train(args: argparse.Namespace) -> None:
     device = torch.device(args.device)
     args.dim, args.batch = DIM, BATCH
@@ -63,16 +66,15 @@ def train(args: argparse.Namespace) -> None:
             example_inputs=(dense, ids),
         )
         anchors.close()
-    else:
-        make = {"export": export, "aoti": compiled}[args.way]
-        make(model, args, device, args.folder / "model.pt2")
+    elif args.way in MAKES:
+        MAKES[args.way](model, args, device, args.folder / "model.pt2")
     done = time.monotonic()
     args.told.write_text(json.dumps({"last_step": last, "done": done, "model_bytes": size}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=("export", "aoti", "anchor"))
+    parser.add_argument("way", choices=("nothing", *MAKES, "anchor"))
     parser.add_argument("megabytes", type=int)
     parser.add_argument("device")
     parser.add_argument("folder", type=Path)

@@ -1,7 +1,10 @@
 """The job of train.py with a start whose parts overlap, and tables that the ranks share.
 
+It exports nothing: it ends with an anchor, which a job of its own makes ready to serve.
+
 python examples/dlrm/train_headway.py --steps 200 --data-warmup 20
 torchrun --standalone --nproc-per-node 2 examples/dlrm/train_headway.py --steps 200
+headway run --publish examples/dlrm/publish.toml -- python examples/dlrm/train_headway.py
 """
 
 import argparse
@@ -16,9 +19,10 @@ from sharded_tables import RANK, WORLD, ShardedTables, plan
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.parallel import DistributedDataParallel
-from train import DLRM, Batch, Dense, arguments, click_batch, evaluate, export, save
+from train import Batch, Dense, arguments, click_batch, evaluate, save
 
 from headway import startup
+from headway.checkpoint import Checkpointer
 
 
 class Model(nn.Module):
@@ -87,6 +91,10 @@ class Trainer:
             adam = state["optimizer"][name]
             moments = {k: v.to(self.device) for k, v in adam.items() if k != "step"}
             self.optimizer.state[value] = {"step": adam["step"], **moments}
+
+    def weights(self) -> dict[str, Tensor]:
+        """What this rank holds of the model."""
+        return {name: value.detach() for name, value in self.named()}
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, value in self.model.named_parameters():
@@ -163,10 +171,25 @@ def mean_over_ranks(value: float) -> float:
     return mean.item()
 
 
+def anchor(trainer: Trainer, checkpointer: Checkpointer, args: argparse.Namespace) -> None:
+    """What is trained, durable, with all that a publish needs to know."""
+    dense, ids, _ = click_batch(args.seed, 0, args.batch, args.rows)
+    checkpointer.anchor(
+        trainer.at,
+        model_ref="serving:build",
+        model_arguments={"rows": args.rows, "dim": args.dim},
+        example_inputs=(dense, ids),
+        model=trainer.model,
+    )
+    checkpointer.close()
+
+
 def train(args: argparse.Namespace) -> None:
     ready = stages(args).run(overlap=args.overlap)
     trainer, batches = ready.train_module_creation, ready.preproc_creation
     batch = ready.get_first_batch_data
+    anchors = args.checkpoint_dir / "anchors"
+    checkpointer = Checkpointer(anchors, {"model": trainer.weights}) if args.export else None
     held_out = -(-args.eval_batches // WORLD) * WORLD  # a full share for each rank
     while trainer.at < args.steps:
         loss = trainer.step(batch)
@@ -184,16 +207,11 @@ def train(args: argparse.Namespace) -> None:
                 print(f"step {trainer.at} eval loss {eval_loss:.4f}", flush=True)
         batch = next(batches)
 
-    state = trainer.state() if args.export else {}
+    if checkpointer is not None:
+        anchor(trainer, checkpointer, args)
     if WORLD > 1:
         dist.barrier()
         dist.destroy_process_group()
-    if RANK == 0 and args.export:
-        path = args.checkpoint_dir / "model.pt2"
-        model = DLRM(args)
-        model.load_state_dict(state["model"])
-        export(model.to(trainer.device), args, trainer.device, path)
-        print(f"exported {path}", flush=True)
 
 
 if __name__ == "__main__":

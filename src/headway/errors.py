@@ -12,6 +12,7 @@ HeadwayError            one sentence on stderr, no traceback; exit code 70
   CheckpointDamaged     a checkpoint is not what its manifest says
   PublishFailed         an anchor did not become a snapshot; exit code 1
   SnapshotDamaged       a snapshot is not what its manifest says
+  RegistryFailed        a snapshot serves, and its model registry does not know
 """
 
 from __future__ import annotations
@@ -69,3 +70,7 @@ class PublishFailed(HeadwayError):
 
 class SnapshotDamaged(HeadwayError):
     """A snapshot is not what its manifest says."""
+
+
+class RegistryFailed(HeadwayError):
+    """A snapshot serves, and its model registry does not know."""

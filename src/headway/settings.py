@@ -43,6 +43,8 @@ class Settings:
     autotune: str | None = None  # run or file whose pruned autotune configs are used
     async_save: bool = False  # write what torch.save and dcp.save save behind the training
     learn: bool = False  # mark as dynamic what earlier runs of the job have recompiled for
+    store: str | None = None  # folder or URL of the store that runs are written to
+    labels: str | None = None  # what a run belongs to: team=ads,model=dlrm
     report: bool = True  # print the summary at the end of a run
 
     @classmethod

@@ -24,6 +24,8 @@ ROOMS = {
     "startup": {"probe", "sdk", "errors"},
     "checkpoint": {"journal", "probe", "sdk", "errors"},
     "publish": {"checkpoint", "errors", "settings"},
+    "fleet": {"ledger", "journal", "errors", "taxonomy"},
+    "schedule": {"ledger", "errors"},
     "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")

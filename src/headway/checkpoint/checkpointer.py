@@ -18,17 +18,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
 
 from headway import sdk
+from headway.checkpoint import golden, record
 from headway.checkpoint import plan as plans
-from headway.checkpoint import record
 from headway.checkpoint.outcomes import Outcomes
 from headway.checkpoint.pacing import TOTALS, Level, Pacing, restarted
 from headway.checkpoint.preempt import Preemption
@@ -36,17 +40,23 @@ from headway.checkpoint.ranks import Ranks
 from headway.checkpoint.restore import Restored, from_memory, from_store, held, newest
 from headway.checkpoint.snapshot.take import Changed, Taker
 from headway.checkpoint.staging import IMAGES, LOOK_S, Staging, text
-from headway.checkpoint.state import Parts
+from headway.checkpoint.state import Parts, unwrapped
+from headway.checkpoint.store import packed
 from headway.checkpoint.store.read import Found
 from headway.checkpoint.store.retain import Policy
 from headway.checkpoint.tuner import Tuner
 from headway.checkpoint.writer.client import WriterFailed, look
 from headway.errors import SaveFailed, UsageError
+from headway.journal import folder
 from headway.probe import ENV_FOLDER
 
 LINGER_S = 600.0  # how long the writer waits for a rank that was killed to come back
 ALONE_S = 10.0  # the same where nothing says that one may
+ONLY_ONE = "a kill while the only one is filled would leave none"
+WRITERS = 3  # that are tried for one save
 FULL_EVERY = 8  # saves; between them tables are saved by the rows that have changed
+
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Saving:
     blocked_s: float  # that the training waited for it
     waited_s: float  # of that, for an image to be free
     level: Level = "disk"
-    skipped: bool = False  # a snapshot for which no image was free
+    skipped: bool = False  # a snapshot for which no image was free, or there was no writer
 
 
 class Checkpointer:
@@ -78,12 +88,24 @@ class Checkpointer:
         memory_interval: float | Tuner | None = None,
         grace_s: float | None = None,
         full_every: int = FULL_EVERY,
+        images: int = IMAGES,
         rate: float | None = None,
+        compress: str | None = None,
         linger_s: float | None = None,
     ) -> None:
+        if not isinstance(images, int) or images not in (1, IMAGES):
+            raise UsageError(f"a Checkpointer has one image or two, not {images}")
+        if images == 1 and memory_interval is not None:
+            raise UsageError(f"memory_interval needs images={IMAGES}: {ONLY_ONE}")
+        if compress not in (None, "zstd"):
+            raise UsageError(
+                f"checkpoints are compressed by zstd, or not at all, not by {compress}"
+            )
+        if compress is not None:
+            packed.needed()
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
-        self.full_every = full_every
+        self.full_every, self.compress = full_every, compress
         self.preempted = False  # all ranks were told to stop: time to leave the loop
         self._ranks = Ranks(group)
         self.rank, self.world = self._ranks.rank, self._ranks.world
@@ -97,8 +119,9 @@ class Checkpointer:
         self._outcomes = Outcomes(self._pacing, self.rank)
         self._two_levels = memory_interval is not None
         linger_s = linger_s or (LINGER_S if _job_name() else ALONE_S)
-        self._staging = Staging(_name(self.store, self.rank), linger_s)
-        self._taker = Taker(self.parts.optimizers, IMAGES)
+        name = _name(self.store, self.rank)
+        self._staging = Staging(name, linger_s, commits=self.rank == 0, images=images)
+        self._taker = Taker(self.parts.optimizers, images)
         self._plan: plans.Plan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None
@@ -136,7 +159,7 @@ class Checkpointer:
         begun = time.monotonic()
         level = self._level(step, level, anchor)
         self._two_levels = self._two_levels or level == "memory"
-        with sdk.span("checkpoint_block", level=level):
+        with sdk.span("checkpoint_block", level=level, store=self.store):
             state = self.parts.collect()
             plan = self._plan or self.replan(state)
             saved = plan.share(state)
@@ -148,10 +171,13 @@ class Checkpointer:
                 told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
                 job = self._job(told, anchor)
                 try:
-                    waited += self._take(step, level, plan, saved, job, images)
+                    waited += self._insist(
+                        lambda: self._take(step, level, plan, saved, job, images), saved
+                    )
                 except WriterFailed as error:
-                    self._revive(error, saved)
-                    waited += self._take(step, level, plan, saved, job, images)
+                    images = ()
+                    self._outcomes.broken = True
+                    warnings.warn(f"step {step} is not saved: {error}", stacklevel=2)
         blocked = time.monotonic() - begun
         if images:
             self._pacing.saved(step, level, blocked)
@@ -161,6 +187,8 @@ class Checkpointer:
         if level not in (None, "memory", "disk") or (anchor and level == "memory"):
             what = "an anchor is saved to disk" if anchor else "a save is to memory or to disk"
             raise UsageError(f"{what}, not to {level}")
+        if level == "memory" and self._staging.images == 1:
+            raise UsageError(f"a snapshot in memory needs images={IMAGES}: {ONLY_ONE}")
         due = self._due if self._due is not None and self._due[0] == step else None
         return "disk" if anchor else level or (due[1] if due else "disk")
 
@@ -170,16 +198,12 @@ class Checkpointer:
         With two levels all ranks take the same one, once all have the last one whole: so there is
         always one of all ranks, also if they are killed while they fill the other.
         """
-        try:
-            status = self._staging.status()
-        except WriterFailed as error:
-            self._revive(error, saved)
-            status = self._staging.status()
+        status = self._insist(self._staging.status, saved)
         self._warn(status)
         wanted = self._pacing.wanted()
         if not self._two_levels:
             self._pacing.agreed(step, self._ranks.first(wanted) if wanted else {})
-            return range(IMAGES)
+            return range(self._staging.images)
         last = self._staging.last
         older = (last + 1) % IMAGES
         mine = {"busy": [image in status["busy"] for image in (older, last)], "wanted": wanted}
@@ -200,6 +224,7 @@ class Checkpointer:
             "keep": asdict(self.keep),
             "anchor": anchor,
             "rate": self.rate,
+            "compress": self.compress,
             "parent": self._parent,
         }
 
@@ -238,8 +263,18 @@ class Checkpointer:
         self._taker.take(image, saved.tensors, views, whole, written=write)
         return waited
 
+    def _insist(self, call: Callable[[], Told], saved: plans.Saved) -> Told:
+        """With another writer, and one more, should they be killed."""
+        for _ in range(WRITERS - 1):
+            try:
+                return call()
+            except WriterFailed as error:
+                with contextlib.suppress(WriterFailed):  # that one, too: the call finds out
+                    self._revive(error, saved)
+        return call()
+
     def _revive(self, error: WriterFailed, saved: plans.Saved) -> None:
-        warnings.warn(f"{error}; another one is started", stacklevel=3)
+        warnings.warn(f"{error}; another one is started", stacklevel=4)
         self._taker.forget_images()
         self._pacing.lost()
         self._staging.revive(saved.tensors)
@@ -251,10 +286,7 @@ class Checkpointer:
         self._plan = plan = plans.make(collected, self.group)
         self._taker.forget_images()
         saved = plan.share(collected)
-        try:
-            self._staging.reserve(plan, saved.tensors)
-        except WriterFailed as error:
-            self._revive(error, saved)
+        self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
         return plan
 
     def restore(self) -> Restored | None:
@@ -272,11 +304,62 @@ class Checkpointer:
             self._pacing.resumed(restored.extra, failed=restarted(), level=level)
         return restored
 
-    def anchor(self, step: int, **told: Any) -> Saving:
-        """Save, and keep it until it is released; returns once it is on disk."""
-        saving = self.save(step, anchor=True, **told)
-        self.wait()
+    def anchor(
+        self,
+        step: int,
+        *,
+        model_ref: str | None = None,
+        model_arguments: Mapping[str, Any] | None = None,
+        example_inputs: Any = None,
+        model: nn.Module | None = None,
+        metrics: Mapping[str, float] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Saving:
+        """Save, and keep it until it is released; returns once it is on disk.
+
+        What a publish would else be told by its recipe goes with it: `model_ref`, the factory of
+        the model that serves as `module:function`, and what it is called with; inputs on which all
+        has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
+        """
+        told: dict[str, Any] = {"factory": model_ref} if model_ref else {}
+        told |= self._plain(model_arguments) if model_arguments else {}
+        if example_inputs is not None:
+            told |= self._record(example_inputs, model)
+            self._plan = None  # there is a part more
+        about = {**(extra or {}), **({golden.TOLD: told} if told else {}), **_run()}
+        try:
+            saving = self.save(step, anchor=True, metrics=metrics, extra=about)
+            self.wait()
+            if saving.skipped:
+                raise SaveFailed(f"the anchor of step {step} could not be saved")
+        finally:
+            if example_inputs is not None:
+                self.parts.parts.pop(golden.PART, None)
+                self._plan = None
         return saving
+
+    def _plain(self, model_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(model_arguments)
+        except (TypeError, ValueError) as error:
+            self._say(f"the arguments of the model were not recorded: {error}")
+            return {}
+        return {"arguments": dict(model_arguments)}
+
+    def _record(self, example_inputs: Any, model: nn.Module | None) -> dict[str, Any]:
+        """Rank 0 has the golden part; what is told of it."""
+        if self.rank:
+            return {}
+        if golden.PART in self.parts.parts:
+            self._say(f"no golden inputs were recorded: the state has a part {golden.PART!r}")
+            return {}
+        asked = self.parts.model if model is None else unwrapped(model)
+        part, told, why = golden.record(example_inputs, asked, alone=self.world == 1)
+        if part:
+            self.parts.parts[golden.PART] = part
+        if why:
+            self._say(why)
+        return told
 
     def wait(self) -> None:
         """Until every save that was begun is on disk; raises if one could not be written."""
@@ -392,6 +475,16 @@ def _choice(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, An
     free = [number for number in range(IMAGES) if not busy[number]]
     waits = [0] if level == "disk" else []
     return {"images": free[:1] or waits, "wanted": everyone[0]["wanted"]}
+
+
+def _run() -> dict[str, Any]:
+    """The run that this process is recorded in, if it is."""
+    journal = os.environ.get(ENV_FOLDER)
+    if not journal:
+        return {}
+    path = os.path.dirname(journal)
+    known = folder.read_identity(Path(path))
+    return {"run": known.get("run") or os.path.basename(path), "ledger": path}
 
 
 def _job_name() -> str:

@@ -29,7 +29,7 @@ from torch.futures import Future
 from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.memory import Memory
 from headway.checkpoint.state import Parts
-from headway.checkpoint.store import dcp
+from headway.checkpoint.store import dcp, packed
 from headway.checkpoint.store.manifest import changed
 from headway.checkpoint.store.read import Checkpoint, Found, Store
 from headway.checkpoint.writer.images import WHOLE
@@ -125,6 +125,8 @@ class _Damaged(Exception):
 
 def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str, Any]:
     """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
+    if any(item.unpacked for one in chain for f in one.manifest.files for item in f.items):
+        packed.needed()
     readers = [dcp.Reader(one.path, check=True) for one in chain]
     for one, reader in zip(chain, readers, strict=True):
         _together(one, reader.read_metadata, group)

@@ -15,21 +15,28 @@ from headway.checkpoint.plan import Plan
 from headway.checkpoint.snapshot.memory import Memory, place
 from headway.checkpoint.snapshot.take import Changed
 from headway.checkpoint.store import dcp
-from headway.checkpoint.writer.client import Client, WriterTaken
+from headway.checkpoint.writer.client import Client, WriterFailed, WriterTaken
 
 IMAGES = 2  # one is written while the other is filled
 LOOK_S = 0.002
+ROOM = 1 << 20  # bytes of an image, or a share of them, that are left for what an anchor has more
+SHARE = 64
 
 
 class Staging:
-    """Room for this rank's share of a state, twice."""
+    """Room for this rank's share of a state, twice if it is not said otherwise."""
 
-    def __init__(self, name: str, linger_s: float) -> None:
-        self.name, self.linger_s = name, linger_s
+    def __init__(
+        self, name: str, linger_s: float, *, commits: bool = False, images: int = IMAGES
+    ) -> None:
+        self.name, self.linger_s, self.images = name, linger_s, images
+        self._commits = commits  # the writer of rank 0 makes checkpoints of what all have written
         self.views: list[list[Tensor]] = []  # of each image
         self._plan: Plan | None = None
         self._lock = threading.Lock()  # two threads talk
-        self.last = IMAGES - 1  # the image that was filled last
+        self.last = images - 1  # the image that was filled last
+        self._size = 0  # of an image
+        self._memories: list[Memory] = []
         self._client = self._connect()
         self.found = self._client.found
         numbers = [outcome["number"] for outcome in self.found["outcomes"]]
@@ -37,9 +44,16 @@ class Staging:
 
     def _connect(self) -> Client:
         try:
-            return Client(self.name, self.linger_s)
+            client = Client(self.name, self.linger_s)
         except WriterTaken:  # another job with the same store
-            return Client(f"{self.name}-{os.getpid()}", self.linger_s)
+            client = Client(f"{self.name}-{os.getpid()}", self.linger_s)
+        if self._commits:
+            try:
+                client.tell("prepare")
+            except WriterFailed:
+                client.close()
+                raise
+        return client
 
     def descriptors(self) -> list[int]:
         """Of the images that were there when this process came; the caller closes them."""
@@ -48,19 +62,26 @@ class Staging:
     def reserve(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
         """Memory for what the plan says, and a note of what lies where."""
         self._plan = plan
-        offsets, size = place(tensors)
+        offsets, needed = place(tensors)
+        if not needed <= self._size <= 2 * needed + ROOM:  # else the memory that is there serves
+            size = needed + max(ROOM, needed // SHARE)
+            self._memories = self._reserved(size)
+            self._size = size
+        self.views = [
+            [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
+            for m in self._memories
+        ]
+        self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
+
+    def _reserved(self, size: int) -> list[Memory]:
         with self._lock:
-            self._client.reserve(IMAGES, size)
+            self._client.reserve(self.images, size)
             handles = self._client.images()
         memories = [Memory(handle, size) for handle in handles]
         for handle in handles:
             os.close(handle)
-        self.views = [
-            [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
-            for m in memories
-        ]
-        self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
         threading.Thread(target=_prepare, args=(memories,), daemon=True).start()
+        return memories
 
     def revive(self, tensors: Sequence[Tensor]) -> None:
         """The writer was killed: another one, with empty images."""
@@ -68,10 +89,11 @@ class Staging:
             self._client.close()
             self._client = self._connect()
             self._heard = -1
+            self._size = 0  # what is there is nobody's
         if self._plan is not None:
             self.reserve(self._plan, tensors)
 
-    def free_image(self, among: Sequence[int] = range(IMAGES)) -> int:
+    def free_image(self, among: Sequence[int]) -> int:
         """One that is not being written, the older one first; waits for it."""
         while True:
             busy = self.status()["busy"]
@@ -84,7 +106,7 @@ class Staging:
     def spare(self, save: str) -> None:
         """The image of that save, found when this process came, is the last to be filled again."""
         saves = [image.get("save") for image in self.found["images"]]
-        self.last = saves.index(save)
+        self.last = saves.index(save) % self.images
 
     def tell(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
@@ -125,7 +147,8 @@ class Staging:
             self._client.close()
 
     def end(self) -> dict[str, Any]:
-        """Once everything is written, the writer goes."""
+        """Once everything is written, the writer goes, and takes the images with it."""
+        self.views, self._memories = [], []
         with self._lock:
             status = self._client.end()
             self._client.close()

@@ -54,13 +54,19 @@ class Parts:
         odd = [name for name in (*parts, *own) if name == SKELETON or "@" in name]
         if odd:
             raise UsageError(f"a part of the state cannot be called {odd[0]!r}")
-        self.parts = {name: _unwrapped(part) for name, part in parts.items()}
+        self.parts = {name: unwrapped(part) for name, part in parts.items()}
         self.own = {f"{name}@{rank}": part for name, part in own.items()}
 
     @property
     def optimizers(self) -> list[Optimizer]:
         """Those among the parts."""
         return [part for part in self.parts.values() if isinstance(part, Optimizer)]
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module among the parts: that called `model`, or the only one."""
+        modules = {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
+        return modules.get("model", next(iter(modules.values())) if len(modules) == 1 else None)
 
     def collect(self) -> dict[str, Any]:
         """All of it now; tensors are the live ones."""
@@ -117,7 +123,8 @@ class Parts:
         return torch.empty(kept.size, dtype=kept.properties.dtype)
 
 
-def _unwrapped(part: Any) -> Any:
+def unwrapped(part: Any) -> Any:
+    """A module without what DDP and `torch.compile` have put around it."""
     while isinstance(part, nn.Module):
         inner = getattr(part, "_orig_mod", None)
         if isinstance(part, nn.parallel.DistributedDataParallel):

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import UsageError
+from headway.errors import SnapshotDamaged, UsageError
 
 if TYPE_CHECKING:
     from headway.publish.snapshot import Snapshot
@@ -43,9 +43,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--to", required=True, metavar="STORE", help="folder or URL of snapshots")
     parser.add_argument("--recipe", metavar="FILE", help="what to make")
+    parser.add_argument("--run", metavar="RUN", help="the training run that the anchor is of")
     parser.add_argument("--again", action="store_true", help="also if it was published before")
     parser.add_argument("--every", type=float, default=10.0, metavar="S", help="watch: how often")
     parser.add_argument("--once", action="store_true", help="watch: what is there, and end")
+    parser.add_argument("--check", action="store_true", help="list: read every byte of them")
     parser.add_argument("--json", action="store_true", help="list, show: print JSON")
 
 
@@ -57,11 +59,26 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         return _list(store, args)
     if args.show is not None:
-        return _show(store.snapshot(args.show), args)
+        return _show(store, store.snapshot(args.show), args)
     if args.rollback is not None:
-        print(f"{store.rollback(args.rollback or None).name} serves now")
-        return 0
+        return _rollback(store, args)
     return _publish(store, args)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _rollback(store: Store, args: argparse.Namespace) -> int:
+    _say(f"{store.rollback(args.rollback or None, _say).name} serves now")
+    from headway.publish import registry
+
+    told = registry.remembered(store)
+    if told is not None:
+        version = registry.follow(store, told, registry.opened(told))
+        if version is not None:
+            _say(f"{told.alias} of {told.mlflow} is version {version} now")
+    return 0
 
 
 def _publish(store: Store, args: argparse.Namespace) -> int:
@@ -76,39 +93,57 @@ def _publish(store: Store, args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         raise UsageError("a publish needs torch; type: pip install torch") from None
+    from headway.cli import training
+
     if anchor is None:
         from headway.publish.watch import watch
 
-        def say(text: str) -> None:
-            print(text, flush=True)
-
-        watch(args.watch, told, store, say=say, every_s=args.every, once=args.once)
+        how = {"every_s": args.every, "once": args.once}
+        watch(args.watch, told, store, say=_say, publish=training.publish, **how)
         return 0
-    from headway.publish.job import publish
+    from headway.publish import claims
+    from headway.publish.after import after
 
     begun = time.monotonic()
-    outcome = publish(anchor, told, store, again=args.again)
-    name = outcome.snapshot.name
-    if not outcome.fresh:
-        print(f"{args.anchor} was published before, as {name}; --again does it anew")
-        return 0
-    print(_line(outcome.snapshot, serving=True))
-    print(f"published in {time.monotonic() - begun:.1f} s; load it with:")
-    print(f"  headway.publish.load({args.to!r}, {name!r})")
+    then = after(told, store, _say)
+    anchor = training.linked(anchor, args.run)
+    with then.registering(), claims.publishing(anchor) as claim:
+        outcome = training.publish(anchor, told, store, again=args.again)
+        name = outcome.snapshot.name
+        if outcome.fresh:
+            _say(_line(outcome.snapshot, serving=True))
+            _say(f"published in {time.monotonic() - begun:.1f} s; load it with:")
+            _say(f"  headway.publish.load({args.to!r}, {name!r})")
+        else:
+            _say(f"{args.anchor} was published before, as {name}; --again does it anew")
+        then.release(anchor, claim)
     return 0
 
 
 def _list(store: Store, args: argparse.Namespace) -> int:
-    found = store.snapshots()
-    latest = store.latest()
-    serving = latest.name if latest else None
+    found, unreadable = store.snapshots(), store.unreadable()
+    why = {one.name: store.damage(one, every_byte=args.check) for one in found}
+    serving, lost = None, ""
+    try:
+        latest = store.latest()
+        serving = latest.name if latest else None
+    except SnapshotDamaged as error:
+        lost = str(error)
     if args.json:
-        print(json.dumps([_row(one, one.name == serving) for one in found], indent=1))
-        return 0
-    if not found:
-        print(f"no snapshots in {store.place.url}")
-    for one in found:
-        print(_line(one, serving=one.name == serving))
+        rows = [{**_row(one, one.name == serving), "damage": why[one.name]} for one in found]
+        print(json.dumps(rows, indent=1))
+    else:
+        if not found:
+            print(f"no snapshots in {store.place.url}")
+        for one in found:
+            print(_line(one, serving=one.name == serving), *filter(None, [why[one.name]]))
+    if lost:
+        raise SnapshotDamaged(lost)
+    damaged = {name: told for name, told in (why | unreadable).items() if told}
+    if damaged:
+        name = max(damaged)
+        more = f", and {len(damaged) - 1} more cannot" if len(damaged) > 1 else ""
+        raise SnapshotDamaged(f"the snapshot {name} cannot serve: {damaged[name]}{more}")
     return 0
 
 
@@ -134,14 +169,21 @@ def _line(one: Snapshot, *, serving: bool) -> str:
     return f"{one.name} {'*' if serving else ' '} {made} {step:>12} {size:>10}  {targets}"
 
 
-def _show(one: Snapshot, args: argparse.Namespace) -> int:
+def _show(store: Store, one: Snapshot, args: argparse.Namespace) -> int:
+    _detail(one, args)
+    if why := store.damage(one):
+        raise SnapshotDamaged(f"the snapshot {one.name} cannot serve: {why}")
+    return 0
+
+
+def _detail(one: Snapshot, args: argparse.Namespace) -> None:
     told = one.manifest
     detail = {"snapshot": one.name, **vars(told)}
     detail["files"] = {name: vars(file) for name, file in told.files.items()}
     detail["targets"] = {name: vars(made) for name, made in told.targets.items()}
     if args.json:
         print(json.dumps(detail, indent=1))
-        return 0
+        return
     for name, value in detail.items():
         if not isinstance(value, dict):
             print(f"{name:<10} {value}")
@@ -149,7 +191,6 @@ def _show(one: Snapshot, args: argparse.Namespace) -> int:
         print(name)
         for key, inner in value.items():
             print(f"  {key:<22} {_plain(inner)}")
-    return 0
 
 
 def _plain(value: Any) -> str:

@@ -3,6 +3,7 @@
   headway run -- torchrun --nproc-per-node 8 train.py
   headway run --name night-1 -- python train.py --lr 0.1
   headway run -o s3://bucket/night-1 -- srun python train.py
+  headway run --publish recipe.toml --publish-to ./snapshots -- torchrun train.py
 
 The command runs as it would without Headway: its exit code is passed through, signals reach its
 whole process group, and its output is its own. Restarted jobs (torchrun, Slurm requeue, or the
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from headway.compile.archive.store import Store
     from headway.compile.courier import Courier
     from headway.compile.recompiles.learned import Lesson
+    from headway.launch.ingest import Ingester
+    from headway.launch.last_save import Saves
+    from headway.launch.publish import Order
     from headway.launch.supervise import Options
     from headway.launch.target import Target
     from headway.settings import Settings
@@ -71,6 +75,22 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument(
         "--async-save", action="store_true", default=None, help="write saves behind the training"
     )
+    parser.add_argument(
+        "--publish", metavar="RECIPE", help="publish its last checkpoint by a job of its own"
+    )
+    parser.add_argument(
+        "--publish-to", metavar="STORE", default="snapshots", help="folder or URL; snapshots"
+    )
+    parser.add_argument(
+        "--publish-by",
+        metavar="HOW",
+        default="local",
+        help="local, 'slurm [OPTIONS of sbatch]', or a command that runs a command",
+    )
+    parser.add_argument("--store", metavar="URL", help="write its ledger to a store of many runs")
+    parser.add_argument(
+        "--label", metavar="NAME=VALUE,...", help="what the run belongs to: team=ads,model=dlrm"
+    )
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
 
@@ -79,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     """Run it."""
     from headway.cli.chaos import read_plan
     from headway.errors import UsageError
-    from headway.launch import signals, supervise, target
+    from headway.launch import publish, signals, supervise, target
     from headway.ledger.model import shell_code
     from headway.settings import Settings
 
@@ -100,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         learn=args.learn,
         async_save=args.async_save,
         hang_watch=False if args.no_hang_watch else None,
+        store=args.store,
+        labels=args.label,
         report=False if args.no_report else None,
     )
     options = supervise.Options(
@@ -111,22 +133,67 @@ def run(args: argparse.Namespace) -> int:
         env=_env(settings),
     )
     store = _store(settings)
-    where = target.prepare(command, output=settings.output, name=settings.name, force=args.force)
+    order = None
+    if args.publish:
+        order = publish.order(args.publish, args.publish_to, args.publish_by)
+        _read_recipe(order)
+    where = target.prepare(
+        command,
+        output=settings.output,
+        name=settings.name,
+        force=args.force,
+        labels=_labels(settings, command),
+    )
     say(f"headway: recording to {where.url or where.folder}")
     say(f"headway: watch it with `headway top {where.folder}`")
     lesson = _lesson(command, where) if settings.learn else None
     if lesson is not None:
         options = replace(options, env={**options.env, **lesson.begin(os.environ)})
+    ingester = _ingester(settings, where)
+    if ingester is not None:
+        options = replace(options, spare=ingester.pids)
     with signals.held():  # threads that begin in it leave signals to this one
         if store is not None:
             options = replace(options, companion=_courier(store, command, settings))
-        status = _run(command, where, options, quiet=not settings.report)
+        if ingester is not None:
+            ingester.start()
+        status = _run(command, where, options, order, quiet=not settings.report)
+        if ingester is not None:
+            ingester.finish()
         if lesson is not None:
             lesson.end(where.folder, status)
     if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return shell_code(status)
+
+
+def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
+    """What the run belongs to; for a store also by which code and configuration it was made."""
+    from headway.fleet.labels import parse
+
+    labels = parse(settings.labels)
+    if not (labels or settings.store):
+        return {}
+    from headway.compile.courier import code_of, config_of
+
+    return {"code": code_of(command), "config": config_of(command), **labels}
+
+
+def _ingester(settings: Settings, where: Target) -> Ingester | None:
+    """Who writes the run to a store, if that is wanted and can be done."""
+    if not settings.store:
+        return None
+    from headway.errors import MissingExtra
+    from headway.fleet.arrow import TO_WRITE, need
+    from headway.launch.ingest import Ingester
+
+    try:
+        need(*TO_WRITE)
+    except MissingExtra as error:
+        say(f"headway: the run will not be in the store: {error}")
+        return None
+    return Ingester(where.folder, settings.store, say)
 
 
 def _env(settings: Settings) -> dict[str, str]:
@@ -191,7 +258,46 @@ def _courier(store: Store, command: Sequence[str], settings: Settings) -> Courie
         return None
 
 
-def _run(command: Sequence[str], where: Target, options: Options, *, quiet: bool) -> int:
+def _read_recipe(order: Order) -> None:
+    """What is wrong in it is told before the training begins, not when it has ended."""
+    from headway.launch.publish import LOCAL
+    from headway.publish import factories, recipe
+
+    found = recipe.read(Path(order.recipe))
+    if order.by[0] == LOCAL:  # elsewhere other things may be installed
+        factories.check(found)
+
+
+def _publish(order: Order, where: Target) -> None:
+    """The last checkpoint of a job that has ended well is handed over; nobody waits for it."""
+    from headway.launch import last_save, publish
+
+    try:
+        saves = last_save.find(where.journal, os.uname().nodename)
+        if not saves.here:
+            return  # the node of rank 0 does it
+        anchor = _anchor(saves, where)
+        if anchor is None:
+            say("headway: nothing is published: no checkpoint of the job was found")
+            return
+        say(f"headway: publishing {anchor}: {publish.begin(order, anchor, where)}")
+    except Exception as error:  # the job has ended well: that is not to be lost
+        say(f"headway: nothing is published: {error or type(error).__name__}")
+
+
+def _anchor(saves: Saves, where: Target) -> str | None:
+    """A checkpoint of a Checkpointer that this run has made, else of DCP, else of torch.save."""
+    from headway.journal import folder
+    from headway.publish.last import last
+
+    since = float(folder.read_identity(where.folder).get("created") or 0.0)
+    found = filter(None, (last(store, since) for store in saves.stores))
+    return next(found, next(iter((*saves.folders, *saves.files)), None))
+
+
+def _run(
+    command: Sequence[str], where: Target, options: Options, order: Order | None, *, quiet: bool
+) -> int:
     """The job, and what is told of it; nothing after its end can cost it its exit code."""
     from headway.launch import supervise
     from headway.launch.ship import Shipper
@@ -201,7 +307,9 @@ def _run(command: Sequence[str], where: Target, options: Options, *, quiet: bool
         shipper.start()
     status = supervise.supervise(command, where, options, say)
     try:
-        _conclude(where.folder, quiet=quiet)
+        if order is not None and status == 0:
+            _publish(order, where)
+        conclude(where.folder, quiet=quiet)
     except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
         say(
             f"headway: the ledger could not be written ({type(error).__name__}: {error}); "
@@ -223,7 +331,7 @@ def say(text: str) -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _conclude(path: Path, *, quiet: bool) -> None:
+def conclude(path: Path, *, quiet: bool) -> None:
     """Write ledger.json and report.html, and print the summary."""
     from headway.journal import folder
     from headway.ledger.run import load

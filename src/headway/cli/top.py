@@ -71,6 +71,8 @@ def picture(ledger: Ledger, console: Console) -> RenderableType:
     from headway.report.terminal import overview
 
     lines = [*overview(ledger, console), Text(f"  {_now(ledger)}", style="dim")]
+    if ledger.running and ledger.attempts:
+        lines.append(Text(f"  {_price(ledger)}", style="dim"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis" if console.color_system else "crop"
     return Group(*lines)
@@ -88,3 +90,18 @@ def _now(ledger: Ledger) -> str:
     life = f"attempt {last.index}, {duration(last.end - last.start)}"
     failed = count(len(ledger.failures), "failure")
     return f"now: {state}   {life}   {step}   {failed}"
+
+
+def _price(ledger: Ledger) -> str:
+    from headway.ledger.model import NS
+    from headway.report.words import count, duration
+    from headway.schedule.cost import of_ledger
+
+    price = of_ledger(ledger)
+    unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
+    since = "since the last save" if price.save is not None else "since its start, it saves nothing"
+    held = count(price.accelerators, "accelerator")
+    return (
+        f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {held}   "
+        f"{unsaved} {since}   {recover} to recover"
+    )

@@ -58,6 +58,7 @@ class Options:
     chaos: Plan | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
     companion: Companion | None = None
+    spare: Callable[[], set[int]] = set  # processes below the launcher that are not the job's
 
 
 def check(command: Sequence[str]) -> None:
@@ -183,6 +184,7 @@ class Supervisor:
         agreement = self.agreement
         attempt = Attempt(self.target, number, supervised=agreement is not None)
         attempt.env_extra.update(self.env)
+        attempt.spare = self.options.spare
         if self.companion:
             self.companion.begin(attempt.writer.write)
         if self.injector:
@@ -256,7 +258,7 @@ class Supervisor:
                     warm.stepped()
 
         attempt.on_wake.append(stepping)
-        attempt.spare = warm.pids
+        attempt.spare = lambda: warm.pids() | self.options.spare()
 
     def _spawn(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -56,6 +58,7 @@ def prepare(
     output: str | None,
     name: str | None,
     force: bool = False,
+    labels: Mapping[str, str] | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> Target:
     """Make or join the run folder; one sentence if that cannot be done."""
@@ -75,7 +78,7 @@ def prepare(
         folder = _own(folder, identity, command)
         run = folder.name
     known = _join(folder, run, identity, force)
-    _write(folder, run, identity, command, url, known)
+    _write(folder, run, identity, command, url, known, labels)
     launch = together.take(folder / JOURNAL, env)
     names = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
     before = {name for name in names if name.partition(".")[0] != launch}  # restarts are name.1 ...
@@ -149,6 +152,7 @@ def _write(
     command: Sequence[str],
     url: str | None,
     known: bool,
+    labels: Mapping[str, str] | None = None,
 ) -> None:
     try:
         (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
@@ -167,13 +171,21 @@ def _write(
             "cwd": os.getcwd(),
             "host": os.uname().nodename,
             "user": os.environ.get("USER", ""),
-            "versions": {"headway": __version__, "python": sys.version.split()[0]},
+            "versions": _versions(),
+            "labels": dict(labels or {}),
         }
         write_atomically(folder / RUN_JSON, json.dumps(facts, indent=1) + "\n")
     except OSError as error:
         raise TargetUnwritable(
             f"cannot write to {folder}: {error.strerror}; give a folder you may write with -o"
         ) from None
+
+
+def _versions() -> dict[str, str]:
+    found = {"headway": __version__, "python": sys.version.split()[0]}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")  # found, not imported
+    return found
 
 
 def adopt() -> tuple[Path, str]:

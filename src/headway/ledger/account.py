@@ -18,6 +18,7 @@ from headway.ledger import (
     figures,
     notes,
     progress,
+    publish,
     stages,
     timeline,
 )
@@ -102,6 +103,7 @@ def account(
         faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
         saved=checkpoints.saved(drafts, zero),
         rhythms=rhythms,
+        publishes=publish.told(drafts),
     )
 
 
@@ -173,8 +175,8 @@ def _rank_ledgers(
     for rank in numbers:
         pieces: list[list[Segment]] = []
         steps = 0
-        hosts: dict[str, None] = {}
-        for draft, resume, lives in zip(drafts, resumes, lived, strict=True):
+        hosts: dict[int, str] = {}
+        for index, (draft, resume, lives) in enumerate(zip(drafts, resumes, lived, strict=True)):
             mine = [x for x in draft.lives if x.rank == rank]
             theirs = [x for x in lives.lives if x.rank == rank]
             if not mine or not theirs:
@@ -183,10 +185,17 @@ def _rank_ledgers(
             since = progress.kept_until(mine, resume)
             pieces.append(progress.move_lost(theirs[0].segments, since))
             steps += mine[0].steps
-            hosts[mine[0].journal.host] = None
+            hosts[index] = mine[0].journal.host
         segments = _compose(drafts, pieces, zero, end)
         out.append(
-            RankLedger(rank, _from(zero, segments), timeline.total(segments), steps, tuple(hosts))
+            RankLedger(
+                rank,
+                _from(zero, segments),
+                timeline.total(segments),
+                steps,
+                tuple(dict.fromkeys(hosts.values())),
+                hosts,
+            )
         )
     return tuple(out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headway.ledger import publish
 from headway.ledger.leaves import LEAVES
 from headway.ledger.model import (
     COMPILE_PARTS,
@@ -19,6 +20,7 @@ from headway.ledger.model import (
     GaveUp,
     GroupsMade,
     Ledger,
+    Publish,
     RankCompiles,
     Rhythm,
     StageGraph,
@@ -59,6 +61,8 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             **({"levels": _levels(ledger)} if ledger.saved else {}),
             **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.saved) else {}),
         },
+        **({"publish": _publish_of(ledger, ledger.publish)} if ledger.publish else {}),
+        **({"publishes": _publish(ledger.publishes)} if ledger.publishes else {}),
         "compile": {
             "cold": cold,
             "cached": sum(not c.recompile and c.cached for c in ledger.compiles),
@@ -219,6 +223,28 @@ def _behind(one: Behind) -> dict[str, Any]:
         "waited_s": one.waited / NS,
         "failed": one.failed,
         "plain": dict(one.plain),
+    }
+
+
+def _publish(one: Publish) -> dict[str, Any]:
+    return {
+        "run": one.run,
+        "folder": one.folder,
+        "anchor": one.anchor,
+        "store": one.store,
+        "snapshot": one.snapshot or None,
+        "error": one.error or None,
+        "seconds": _s(one.took),
+    }
+
+
+def _publish_of(ledger: Ledger, one: Publish) -> dict[str, Any]:
+    held = publish.accelerators(ledger)
+    return {
+        **_publish(one),
+        "accelerators": held,
+        "would_cost_s": None if one.took is None else held * one.took / NS,
+        "did_cost_s": held * publish.after_training(ledger) / NS,
     }
 
 

@@ -144,6 +144,20 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """A training's last checkpoint made ready to serve, by a run of its own; times in ns."""
+
+    run: str  # the other one: of the publish for a training, of the training for a publish
+    folder: str
+    anchor: str
+    store: str
+    snapshot: str = ""
+    took: int | None = None  # None while that is not known
+    error: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
     """One PT2 compile, as one rank saw it."""
 
@@ -311,6 +325,7 @@ class RankLedger:
     buckets: Mapping[str, int]
     steps: int
     hosts: tuple[str, ...] = ()
+    host_of: Mapping[int, str] = field(default_factory=dict)  # where it was in each attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +381,8 @@ class Ledger:
     behind: Behind | None = None
     saved: tuple[Saved, ...] = ()
     rhythms: tuple[Rhythm, ...] = ()  # one for each level
+    publish: Publish | None = None  # of this training
+    publishes: Publish | None = None  # this run is one, of that training
 
     @property
     def ett_percent(self) -> float:

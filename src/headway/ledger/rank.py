@@ -307,6 +307,8 @@ def _flatten(
 
 def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str:
     first, last = life.first_step_end, life.last_step_end
+    if first is None and span.name == "publish":
+        return PUBLISH  # a process that never trains
     starting = first is None or span.start < first
     if starting and span.name == "data_wait" and train_start is not None:
         starting = span.start < train_start

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.journal import folder, reader, remote
+from headway.journal import publish as notes
+from headway.ledger import publish
 from headway.ledger.account import account
 from headway.ledger.model import Ledger
 
@@ -78,4 +80,5 @@ def _load(found: Path, default: str) -> Run:
     if not identity:
         problems.append(f"{folder.RUN_JSON} is missing or damaged")
     ledger = account(journals, run=name, problems=problems, facts=identity)
+    ledger = replace(ledger, publish=publish.noted(notes.read(found)))
     return Run(path=found, name=name, ledger=ledger)

@@ -12,7 +12,7 @@ from typing import Any
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
 from headway.checkpoint.store.place import Folder, place
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store.read import Checkpoint, Store, Unusable
 from headway.errors import CheckpointDamaged, UsageError
 
 
@@ -41,6 +41,7 @@ class Anchor:
             "order": list(self.order),
             "step": self.step,
             "run": self.extra.get("run"),
+            "ledger": self.extra.get("ledger"),
             "metrics": self.extra.get("metrics") or {},
         }
 
@@ -58,14 +59,17 @@ def find(url: str) -> Anchor:
         if (path / manifests.METADATA).is_file():
             return _dcp(path)
     store = Store(url)
-    good, _ = store.listed()
-    if not good:
+    good, bad = store.listed()
+    if not good and not bad:
         above, _, name = url.rstrip("/").rpartition("/")
         if names.REMOTE_STEP.fullmatch(name):
             return _of_store(Store(above), name)
         raise UsageError(f"{url} is no checkpoint, and there is none in it")
-    pinned = [one for one in store.checkpoints() if _pinned(store, one)]
+    pinned = [one for one in store.checkpoints() if _pinned(store, one.name)]
     newest = pinned[0] if pinned else store.newest_good().checkpoint
+    for one in bad:
+        if _pinned(store, one.name) and (newest is None or one.step > newest.step):
+            return _unusable(store, one)
     if newest is None:
         raise CheckpointDamaged(f"none of the checkpoints in {url} is whole")
     return _committed(store, newest)
@@ -75,8 +79,11 @@ def waiting(url: str) -> Iterator[Anchor]:
     """The anchors in a place, the oldest first: those pinned in a store, or folders of DCP."""
     store = Store(url)
     for one in reversed(store.checkpoints()):
-        if _pinned(store, one):
+        if _pinned(store, one.name):
             yield _committed(store, one)
+    for unusable in store.listed()[1]:
+        if _pinned(store, unusable.name):
+            yield _unusable(store, unusable)
     if isinstance(store.place, Folder):
         found = [Path(store.place.path(name)) for name in store.place.names()]
         plain = [one for one in found if _is_plain(one)]
@@ -92,8 +99,8 @@ def _has(path: Path, name: str) -> bool:
     return (path / name).is_file()
 
 
-def _pinned(store: Store, one: Checkpoint) -> bool:
-    return names.ANCHOR in store.place.names(one.name)
+def _pinned(store: Store, name: str) -> bool:
+    return names.ANCHOR in store.place.names(name)
 
 
 def _of_store(store: Store, name: str) -> Anchor:
@@ -115,6 +122,19 @@ def _committed(store: Store, one: Checkpoint) -> Anchor:
         extra=one.manifest.extra,
         chain=tuple(store.chain(one)),
         damage=store.verify(one),
+    )
+
+
+def _unusable(store: Store, one: Unusable) -> Anchor:
+    """One whose manifest cannot be read: it is turned down, and not passed over."""
+    path = store.place.path(one.name)
+    return Anchor(
+        id=hashlib.sha256(f"{path} {one.why}".encode()).hexdigest(),
+        kind="store",
+        path=path,
+        order=(store.place.url, 0),
+        step=one.step,
+        damage=one.why,
     )
 
 

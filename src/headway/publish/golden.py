@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from headway.checkpoint.golden import handed_over
 from headway.errors import PublishFailed, UsageError
 from headway.publish import recipe as recipes
 from headway.publish.model import named, told
@@ -53,28 +53,25 @@ class Inputs:
         return [one for one in pytree.tree_leaves(said) if isinstance(one, Tensor)]
 
 
-def inputs(golden: recipes.Golden, given: Source, folder: Path) -> tuple[Inputs, list[Tensor]]:
+def inputs(recipe: recipes.Recipe, given: Source) -> tuple[Inputs, list[Tensor]]:
     """The inputs that a recipe names, and the outputs that were recorded with them, if any."""
+    golden = recipe.golden
     if golden.anchor is not None:
         recorded = _recorded(given, f"{golden.anchor}.inputs.")
         if not recorded:
             raise PublishFailed(f"the anchor has no golden inputs {golden.anchor}.inputs.0")
-        return Inputs(tuple(recorded)), _recorded(given, f"{golden.anchor}.outputs.")
+        found = _handed(recorded, recipe.spec) if recipe.spec else Inputs(tuple(recorded))
+        return found, _recorded(given, f"{golden.anchor}.outputs.")
     assert golden.inputs is not None
-    make = named(golden.inputs, folder)
+    make = named(golden.inputs, recipe.folder)
     try:
         made = make()
     except Exception as error:  # of the user's code
         raise UsageError(f"{golden.inputs} cannot give inputs: {told(error)}") from error
-    found = Inputs((made,)) if isinstance(made, Tensor) else None
-    if isinstance(made, dict):
-        found = Inputs(kwargs=made)
-    elif isinstance(made, (list, tuple)):
-        found = Inputs(tuple(made))
-    leaves = pytree.tree_leaves(made)
-    if found is None or not leaves or not all(isinstance(one, Tensor) for one in leaves):
-        raise UsageError(f"{golden.inputs} must give tensors: one, a tuple, or a dict by name")
-    return found, []
+    try:
+        return Inputs(*handed_over(made)), []
+    except ValueError as error:
+        raise UsageError(f"{golden.inputs} must give {error}") from None
 
 
 def _recorded(given: Source, prefix: str) -> list[Tensor]:
@@ -93,8 +90,12 @@ def kept(given: Inputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
 def read(tensors: Mapping[str, Tensor], spec: str) -> tuple[Inputs, list[Tensor]]:
     """The inputs and outputs that a snapshot has."""
     ins, outs = (_numbered(tensors, prefix) for prefix in ("inputs.", "outputs."))
-    args, kwargs = pytree.tree_unflatten(ins, pytree.treespec_loads(spec))
-    return Inputs(tuple(args), kwargs), outs
+    return _handed(ins, spec), outs
+
+
+def _handed(tensors: Sequence[Tensor], spec: str) -> Inputs:
+    args, kwargs = pytree.tree_unflatten(tensors, pytree.treespec_loads(spec))
+    return Inputs(tuple(args), kwargs)
 
 
 def _numbered(tensors: Mapping[str, Tensor], prefix: str) -> list[Tensor]:

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from headway import __version__
+from headway.checkpoint.golden import TOLD
+from headway.checkpoint.store.place import failing
 from headway.errors import CheckpointDamaged, PublishFailed, SnapshotDamaged, UsageError
 from headway.publish import gates
 from headway.publish.anchor import Anchor
@@ -19,7 +21,7 @@ from headway.publish.examine import Answer, Asked, Examine, fresh
 from headway.publish.lease import lease
 from headway.publish.make import Product, make
 from headway.publish.packages import Shelf
-from headway.publish.recipe import Recipe
+from headway.publish.recipe import Recipe, completed
 from headway.publish.snapshot import File, Made, Manifest, Snapshot
 from headway.publish.store import Store
 from headway.publish.targets import Target, target
@@ -66,19 +68,23 @@ def publish(
     store does. Taken is raised if another worker is at it.
     """
     targets = {one.name: target(one.name, one.options) for one in recipe.targets}
+    recipe = completed(recipe, anchor.path, anchor.extra.get(TOLD) or {})
     job = _Job(anchor, recipe, store, targets, examine, orderly)
     store.sweep()
     with store.publishing(), lease(store.place, job.key):
         done = store.noted(job.key)
         if "snapshot" in done and not again:
-            with contextlib.suppress(UsageError):  # it is not kept any more
-                return Outcome(store.snapshot(done["snapshot"]), fresh=False)
+            with contextlib.suppress(UsageError, SnapshotDamaged):  # it is not kept any more
+                found = store.snapshot(done["snapshot"])
+                if not store.damage(found):
+                    return Outcome(found, fresh=False)
         if anchor.damage:
             raise CheckpointDamaged(f"{anchor.path} is not published: {anchor.damage}")
-        try:
-            made = _publish(job, reuse=True)
-        except _Stale:
-            made = _publish(job, reuse=False)
+        with failing(f"{anchor.path} cannot be published"):
+            try:
+                made = _publish(job, reuse=True)
+            except _Stale:
+                made = _publish(job, reuse=False)
     store.sweep()
     return Outcome(made, fresh=True)
 

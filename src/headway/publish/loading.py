@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.errors import UsageError
 from headway.publish import tensors
+from headway.publish.loose import loose
 from headway.publish.store import LATEST, Store
 from headway.publish.targets import CONFIG, WEIGHTS, Opened
 from headway.publish.targets import target as known
@@ -31,7 +32,7 @@ def load(
     Nothing in a store is unpickled, and no name in it is imported: weights alone need the
     `factory` of the model. Compiled code is run as it is: load it from stores that you trust.
     """
-    shelf = Store(store)
+    shelf = loose(store) or Store(store)
     one = shelf.snapshot(snapshot)
     made = one.manifest.targets
     name = next(iter(made)) if target is None else target

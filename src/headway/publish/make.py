@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from headway.publish.source import Source, source
 from headway.publish.store import Store
 from headway.publish.targets import CONFIG, WEIGHTS, Packages, Target, Work
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
 SHARED = (WEIGHTS, CONFIG, golden.FILE)  # what every target is served with
 
 
@@ -47,7 +49,7 @@ def make(
     with _timed(seconds, "load"):
         given = source(brought(anchor, folder))
         built = model.build(recipe.model.factory, recipe.model.arguments, recipe.folder)
-        inputs, recorded = golden.inputs(recipe.golden, given, recipe.folder)
+        inputs, recorded = golden.inputs(recipe, given)
         model.fill(built, given, recipe.model)
     with _timed(seconds, "process"):
         outputs, told = _processed(anchor, recipe, built, given, inputs, recorded)
@@ -63,6 +65,8 @@ def make(
             except HeadwayError:
                 raise
             except Exception as error:  # it may be the user's own
+                if isinstance(error, OSError) and error.errno in FULL:
+                    raise
                 raise PublishFailed(f"{name} cannot be made: {model.told(error)}") from error
             for file in made:
                 files[file] = store.add(_of_file(own / file), Path(file).suffix)

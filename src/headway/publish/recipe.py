@@ -6,21 +6,24 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.errors import UsageError
+from headway.errors import PublishFailed, UsageError
+from headway.publish import offered
 from headway.settings import read_toml
 
 T = TypeVar("T")
+AFTERWARDS = ("registry", "release")  # a snapshot is the same with or without
+PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """How the model is built, and which of the anchor's parts are its weights."""
 
-    factory: str  # module:function
+    factory: str = ""  # module:function; else the one that the anchor names
     arguments: Mapping[str, Any] = field(default_factory=dict)
     weights: tuple[str, ...] = ()  # parts of the anchor: a tensor is of the first that has it
     ignore: tuple[str, ...] = ("n_averaged",)  # tensors of the anchor that the model may lack
@@ -28,7 +31,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """Inputs on which everything that is made has to agree."""
+    """Inputs on which everything that is made has to agree; else those that the anchor has."""
 
     inputs: str | None = None  # module:function
     anchor: str | None = None  # or a part of the anchor, with `inputs` and perhaps `outputs`
@@ -65,6 +68,15 @@ class Limits:
     latency_growth: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Registry:
+    """Where snapshots are registered besides: MLflow's model registry."""
+
+    mlflow: str  # the registered model
+    uri: str | None = None  # of the server; without it, what MLFLOW_TRACKING_URI says
+    alias: str = "champion"  # names the version that serves
+
+
 @dataclass(frozen=True)
 class TargetOptions:
     """One thing to make: its name, and what its section says."""
@@ -82,9 +94,12 @@ class Recipe:
     tables: Tables
     limits: Limits
     targets: tuple[TargetOptions, ...]
+    registry: Registry | None
     keep: int  # snapshots; that which serves is kept besides
+    release: bool  # the anchor, once it is published
     folder: Path
     digest: str
+    spec: str = ""  # how golden inputs of the anchor are handed over; else one after the other
 
 
 def read(path: Path) -> Recipe:
@@ -92,34 +107,67 @@ def read(path: Path) -> Recipe:
     if not path.is_file():
         raise UsageError(f"there is no recipe {path}; `headway publish --help` shows one")
     found = read_toml(path)
-    sections = ("model", "golden", "tables", "limits", "targets", "keep")
+    sections = ("model", "golden", "tables", "limits", "targets", "registry", "keep", "release")
     _known(found, sections, f"{path.name} has no section")
-    for name in ("model", "golden", "targets"):
-        if not found.get(name):
-            raise UsageError(f"{path.name} needs a section [{name}]")
+    if not found.get("targets"):
+        raise UsageError(f"{path.name} needs a section [targets]")
     keep = found.get("keep", 5)
     if type(keep) is not int or keep < 1:
         raise UsageError(f"{path.name} sets keep to {keep!r}, but it must be 1 or more")
-    golden = _section(Golden, found["golden"], f"{path.name} [golden]")
-    if (golden.inputs is None) == (golden.anchor is None):
-        raise UsageError(f"{path.name} [golden] needs either inputs or anchor")
-    digest = hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode())
+    model = _section(Model, found.get("model", {}), f"{path.name} [model]")
+    golden = _section(Golden, found.get("golden", {}), f"{path.name} [golden]")
+    if golden.inputs is not None and golden.anchor is not None:
+        raise UsageError(f"{path.name} [golden] has inputs and anchor; it can only have one")
+    for name in filter(None, (model.factory, golden.inputs)):
+        if not all(name.partition(":")):
+            raise UsageError(f"{path.name}: {name!r} is not like module:function")
+    release = found.get("release", False)
+    if type(release) is not bool:
+        raise UsageError(f"{path.name} sets release to {release!r}, but it must be a switch")
+    made_of = {name: told for name, told in found.items() if name not in AFTERWARDS}
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
     return Recipe(
-        model=_section(Model, found["model"], f"{path.name} [model]"),
+        model=model,
         golden=golden,
         tables=_section(Tables, found.get("tables", {}), f"{path.name} [tables]"),
         limits=_section(Limits, found.get("limits", {}), f"{path.name} [limits]"),
         targets=_targets(found["targets"], f"{path.name} [targets]"),
+        registry=_section(Registry, found["registry"], f"{path.name} [registry]")
+        if "registry" in found
+        else None,
         keep=keep,
+        release=release,
         folder=path.resolve().parent,
         digest=digest.hexdigest(),
     )
+
+
+def completed(recipe: Recipe, anchor: str, told: Mapping[str, Any]) -> Recipe:
+    """With what was told at an anchor where the recipe is silent; PublishFailed if both are."""
+    model, golden = recipe.model, recipe.golden
+    factory, arguments = told.get("factory"), told.get("arguments") or {}
+    if not model.factory:
+        if not isinstance(factory, str) or not isinstance(arguments, dict):
+            raise PublishFailed(
+                f"{anchor} is not published: neither it nor the recipe names the model's factory"
+            )
+        model = replace(model, factory=factory, arguments={**arguments, **model.arguments})
+    spec = told.get("inputs")
+    if golden.inputs is None and golden.anchor in (None, PART):
+        if not isinstance(spec, str) and golden.anchor is None:
+            raise PublishFailed(
+                f"{anchor} is not published: neither it nor the recipe has golden inputs"
+            )
+        golden = replace(golden, anchor=PART)
+        recipe = replace(recipe, spec=spec if isinstance(spec, str) else "")
+    return replace(recipe, model=model, golden=golden)
 
 
 def _targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
     made = []
     for name, options in _table(found, where).items():
         made.append(TargetOptions(name, _table(options, f"{where[:-1]}.{name}]")))
+        offered.check(name, made[-1].options)
     return tuple(made)
 
 

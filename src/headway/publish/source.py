@@ -7,11 +7,12 @@ Nothing is read that nobody asks for: an optimizer's state stays on the disk.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Protocol
@@ -21,13 +22,14 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from headway.checkpoint.store import dcp
-from headway.checkpoint.store.manifest import Item
+from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store.manifest import Item, Unreadable
 from headway.checkpoint.store.read import Checkpoint
 from headway.errors import CheckpointDamaged
+from headway.publish import zipped
 from headway.publish.anchor import Anchor
 
 PIECE = 64 << 20  # bytes that are read at once
@@ -58,13 +60,19 @@ def whole(given: Source, name: str) -> torch.Tensor:
     return made
 
 
-def _shapes(path: str) -> dict[str, TensorStorageMetadata]:
+Tensors = dict[str, TensorStorageMetadata]
+
+
+def _metadata(path: str) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
+    """What a checkpoint has of tensors, and where each part of one lies."""
     try:
-        known = FileSystemReader(path).read_metadata().state_dict_metadata
+        found = FileSystemReader(path).read_metadata()
+        known, stored = found.state_dict_metadata, found.storage_data
     except Exception as error:  # a damaged pickle may raise anything
         why = f"its .metadata cannot be read: {type(error).__name__}"
         raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
-    return {name: one for name, one in known.items() if isinstance(one, TensorStorageMetadata)}
+    tensors = {n: one for n, one in known.items() if isinstance(one, TensorStorageMetadata)}
+    return tensors, stored or {}
 
 
 class _Store:
@@ -72,7 +80,7 @@ class _Store:
 
     def __init__(self, chain: Iterable[Checkpoint]) -> None:
         self._chain = tuple(chain)
-        self._told = {one.path: _shapes(one.path) for one in self._chain}
+        self._told = {one.path: _metadata(one.path)[0] for one in self._chain}
         self._items = {
             one.path: {
                 item.name: (file.name, item) for file in one.manifest.files for item in file.items
@@ -88,9 +96,15 @@ class _Store:
     def read(self, name: str, into: torch.Tensor) -> None:
         """From the last that has it as a whole; then the rows that later ones have changed."""
         having = [at for at, one in enumerate(self._chain) if name in self._told[one.path]]
-        self._read(self._chain[having[-1]].path, name, into)
-        for delta in self._chain[having[-1] + 1 :]:
-            dcp.apply_rows(delta.path, delta.manifest, {name: into})
+        deltas = self._chain[having[-1] + 1 :]
+        dtype = self.shapes[name][1]
+        # Rows are bytes: they fit only what has the type of the table.
+        room = torch.empty(into.shape, dtype=dtype) if deltas and into.dtype != dtype else into
+        self._read(self._chain[having[-1]].path, name, room)
+        for delta in deltas:
+            dcp.apply_rows(delta.path, delta.manifest, {name: room})
+        if room is not into:
+            into.copy_(room)
 
     def _read(self, path: str, name: str, into: torch.Tensor) -> None:
         told = self._told[path][name]
@@ -106,8 +120,11 @@ class _Store:
                 part.copy_(room)
 
 
-def _fill(path: Path, item: Item, room: torch.Tensor) -> None:
-    """The bytes of one item, and their checksum compared."""
+def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> None:
+    """The bytes of one item, and their checksum compared, if that is known."""
+    if item.unpacked is not None:
+        _unpack(path, item, item.unpacked[0], room)
+        return
     view, done, crc32 = dcp.raw(room), 0, 0
     try:
         with path.open("rb", buffering=0) as file:
@@ -120,8 +137,28 @@ def _fill(path: Path, item: Item, room: torch.Tensor) -> None:
         raise _damaged(path, "it is missing") from None
     if done != item.size:
         raise _damaged(path, f"it ends before {item.name}")
-    if crc32 != item.crc32:
+    if known and crc32 != item.crc32:
         raise _damaged(path, f"{item.name} was changed")
+
+
+def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
+    """The same of one that is compressed: it is summed up before a byte of it is used."""
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as whole,
+            whole[item.data : item.data + item.size] as data,
+        ):
+            if len(data) != item.size:
+                raise _damaged(path, f"it ends before {item.name}")
+            if zlib.crc32(data) != item.crc32:
+                raise _damaged(path, f"{item.name} was changed")
+            packed.unpack(data, at, dcp.raw(room))
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
+    except Unreadable as error:
+        raise _damaged(path, f"{item.name}: {error}") from None
 
 
 def _damaged(path: Path, why: str) -> CheckpointDamaged:
@@ -133,11 +170,49 @@ class _Dcp:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        known = _shapes(path)
-        self.shapes = {n: (tuple(told.size), told.properties.dtype) for n, told in known.items()}
+        self._told, stored = _metadata(path)
+        self._stored = {(at.fqn, tuple(at.offset or ())): info for at, info in stored.items()}
+        self.shapes = {
+            name: (tuple(told.size), told.properties.dtype) for name, told in self._told.items()
+        }
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """As torch does."""
+        """Straight from the files, and every checksum compared; what is unusual, as torch does."""
+        chunks = self._told[name].chunks
+        if sum(math.prod(one.sizes) for one in chunks) != into.numel():
+            why = f"its .metadata does not tell all of {name}"
+            raise CheckpointDamaged(f"the checkpoint {self._path} cannot be loaded: {why}")
+        for chunk in chunks:
+            part = narrow_tensor_by_index(into, chunk.offsets, chunk.sizes)
+            if not self._straight(name, tuple(chunk.offsets), part):
+                self._as_torch_does(name, into)
+                return
+
+    def _straight(self, name: str, offsets: tuple[int, ...], part: torch.Tensor) -> bool:
+        info = self._stored.get((name, offsets)) or self._stored.get((name, ()))
+        if info is None or getattr(info, "transform_descriptors", None):
+            return False
+        path = Path(self._path, info.relative_path)
+        try:
+            with path.open("rb") as file:
+                found = zipped.record(file, info.offset, info.length)
+        except FileNotFoundError:
+            raise _damaged(path, "it is missing") from None
+        except Exception as error:  # a damaged pickle may raise anything
+            raise _damaged(path, f"{name} was changed: {_last(error)}") from None
+        if found is None or found.tensor.shape != part.shape:
+            return False
+        item = Item(name, info.offset, info.length, found.at, found.size, found.crc32)
+        if found.straight and part.is_contiguous() and part.dtype == found.tensor.dtype:
+            _fill(path, item, part, known=bool(found.crc32))
+        else:
+            flat = torch.empty(found.size, dtype=torch.uint8)
+            _fill(path, item, flat, known=bool(found.crc32))
+            laid = (found.tensor.shape, found.tensor.stride(), found.tensor.storage_offset())
+            part.copy_(flat.view(found.tensor.dtype).as_strided(*laid))
+        return True
+
+    def _as_torch_does(self, name: str, into: torch.Tensor) -> None:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -161,6 +236,8 @@ class _File:
         except (RuntimeError, UnpicklingError, EOFError, ValueError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else "it is no file"
             raise CheckpointDamaged(f"{path} cannot be loaded: {first}") from None
+        if wrong := zipped.changed(path):
+            raise CheckpointDamaged(f"{path} cannot be loaded: {wrong} in it was changed")
         flat, _ = flatten_state_dict(found if isinstance(found, dict) else {"": found})
         self._tensors: dict[str, Any] = {n: t for n, t in flat.items() if torch.is_tensor(t)}
         self.shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._tensors.items()}

@@ -6,6 +6,7 @@
     STORE/packages/SIGNATURE.json   the compiled code that fits a graph
     STORE/anchors/KEY.json          what became of an anchor under a recipe
     STORE/leases/KEY                who publishes an anchor now
+    STORE/registry.json             what a model registry knows of them
     STORE/.work-TOKEN               a publish on its way
 
 Files are written first, then the manifest, then `latest`: each is safe on disk before the next.
@@ -28,13 +29,16 @@ from headway.checkpoint.store import disk, names
 from headway.checkpoint.store.place import Folder, Place, failing, place
 from headway.errors import SaveFailed, SnapshotDamaged, UsageError
 from headway.publish.snapshot import NAME, File, Manifest, Snapshot, from_bytes, named
+from headway.publish.whole import brought, damage, has, sound
 
 LATEST = "latest"
+REGISTRY = "registry.json"
 WORK = ".work-"  # the folder of one publish
 BUSY = ".busy"  # held by all who publish, so that nobody takes their files for left over
 OLD_S = 86400.0  # where there are no locks, what is left over goes after this time
 
 Pieces = Callable[[], Iterable[bytes | memoryview]]
+Say = Callable[[str], None]
 
 
 class Store:
@@ -47,13 +51,30 @@ class Store:
 
     def snapshots(self) -> list[Snapshot]:
         """All of them, the newest last; what cannot be read is left out."""
-        found = []
-        for listed in sorted(self.place.names("snapshots")):
-            name, suffix = os.path.splitext(listed)
-            if suffix == ".json" and NAME.fullmatch(name):
-                with contextlib.suppress(FileNotFoundError, SnapshotDamaged):
-                    found.append(self._read(name))
-        return found
+        return self._listed()[0]
+
+    def unreadable(self) -> dict[str, str]:
+        """The names of the others, and why each cannot be read."""
+        return self._listed()[1]
+
+    def _listed(self) -> tuple[list[Snapshot], dict[str, str]]:
+        good, bad = [], {}
+        for name in self._names():
+            try:
+                good.append(self._read(name))
+            except SnapshotDamaged as error:
+                bad[name] = str(error)
+            except FileNotFoundError:  # deleted meanwhile
+                pass
+        return good, bad
+
+    def _names(self) -> list[str]:
+        split = (os.path.splitext(listed) for listed in self.place.names("snapshots"))
+        return sorted(name for name, suffix in split if suffix == ".json" and NAME.fullmatch(name))
+
+    def newest(self) -> int:
+        """The highest number of a snapshot that is there."""
+        return int(max(self._names(), default="0").partition("-")[0])
 
     def _read(self, name: str) -> Snapshot:
         return from_bytes(name, self.place.read(f"snapshots/{name}.json"))
@@ -63,11 +84,10 @@ class Store:
         if name == LATEST:
             found = self.latest()
             if found is None:
-                raise UsageError(f"no snapshot serves from {self.place.url} yet")
+                raise self._none()
             return found
-        listed = [os.path.splitext(one)[0] for one in self.place.names("snapshots")]
         wanted = name.zfill(8) if name.isdecimal() else name
-        matching = [one for one in listed if NAME.fullmatch(one) and one.startswith(wanted)]
+        matching = [one for one in self._names() if one.startswith(wanted)]
         if len(matching) != 1:
             what = "no snapshot" if not matching else f"{len(matching)} snapshots"
             raise UsageError(f"there is {what} {name} in {self.place.url}; --list shows them")
@@ -81,35 +101,40 @@ class Store:
         try:
             return self._read(name)
         except FileNotFoundError:
-            raise SnapshotDamaged(f"the snapshot {name} is gone from {self.place.url}") from None
+            why = f"the snapshot {name} is gone from {self.place.url}"
+        except SnapshotDamaged as error:
+            why = str(error)
+        raise self._lost(why)
 
     def _pointer(self) -> tuple[str | None, int]:
         """The name that `latest` holds, and the newest number that was committed."""
         try:
             told = json.loads(self.place.read(LATEST))
-            return str(told["snapshot"]), int(told["newest"])
+            name, newest = told["snapshot"], told["newest"]
+            if (name is None or NAME.fullmatch(name)) and type(newest) is int:
+                return name, newest
         except FileNotFoundError:
+            if self._names():
+                raise self._lost(f"{self.place.path(LATEST)} is missing") from None
             return None, 0
         except (ValueError, KeyError, TypeError):
-            raise SnapshotDamaged(f"{self.place.path(LATEST)} was changed") from None
+            pass
+        raise self._lost(f"{self.place.path(LATEST)} was changed")
+
+    def _lost(self, why: str) -> SnapshotDamaged:
+        cure = f"`headway publish --rollback --to {self.place.url}` lets a whole one serve"
+        return SnapshotDamaged(f"{why}; {cure}")
+
+    def _none(self) -> UsageError:
+        return UsageError(f"no snapshot serves from {self.place.url}; --list shows what is there")
+
+    def damage(self, one: Snapshot, *, every_byte: bool = True) -> str:
+        """Why a snapshot cannot serve, as one clause; empty if it can."""
+        return damage(self.place, one, every_byte=every_byte)
 
     def checked(self, file: File, name: str, folder: Path) -> Path:
         """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
-        digest = hashlib.sha256()
-        local = isinstance(self.place, Folder)
-        path = Path(self.place.path(file.stored)) if local else folder / name
-        try:
-            with contextlib.ExitStack() as stack:
-                out = None if local else stack.enter_context(path.open("wb"))
-                for piece in self.place.pieces(file.stored):
-                    digest.update(piece)
-                    if out is not None:
-                        out.write(piece)
-        except FileNotFoundError:
-            raise SnapshotDamaged(f"{name} is missing in {self.place.url}") from None
-        if digest.hexdigest() != file.sha256:
-            raise SnapshotDamaged(f"{name} was changed in {self.place.url}: {file.stored}")
-        return path
+        return brought(self.place, file.stored, file, name, folder)
 
     # Writing
 
@@ -150,24 +175,9 @@ class Store:
             size += len(piece)
         file = File(digest.hexdigest(), size, suffix)
         with failing(f"a file of {size} bytes cannot be written to {self.place.url}"):
-            if not self._whole(file):
+            if not sound(self.place, file):  # what was damaged is written anew
                 self._write(file, pieces)
         return file
-
-    def _whole(self, file: File) -> bool:
-        """Whether it is there, and as it should be: what was damaged is written anew."""
-        if not self._has(file):
-            return False
-        digest = hashlib.sha256()
-        for piece in self.place.pieces(file.stored):
-            digest.update(piece)
-        return digest.hexdigest() == file.sha256
-
-    def _has(self, file: File) -> bool:
-        try:
-            return self.place.size(file.stored) == file.size
-        except FileNotFoundError:
-            return False
 
     def _write(self, file: File, pieces: Pieces) -> None:
         renames = isinstance(self.place, Folder)
@@ -194,7 +204,7 @@ class Store:
         with failing(f"the snapshot cannot be committed to {self.place.url}"), self.place.locked():
             self._roll_forward()
             for name, file in manifest.files.items():
-                if not self._has(file):
+                if not has(self.place, file):
                     raise SaveFailed(f"{name} went away from {self.place.url} meanwhile")
             _, newest = self._pointer()
             current = not orderly or self._follows(manifest)
@@ -218,40 +228,71 @@ class Store:
 
     def _point(self, one: Snapshot) -> None:
         serving = one.name if one.manifest.current else self._pointer()[0] or one.name
-        told = {"snapshot": serving, "newest": one.manifest.number}
-        self.place.write(LATEST, json.dumps(told).encode())
+        self._serve(serving, one.manifest.number)
 
-    def _roll_forward(self) -> None:
-        """A commit that was cut short after its manifest is brought to its end."""
-        _, newest = self._pointer()
+    def _roll_forward(self) -> bool:
+        """Bring a commit that was cut short to its end; whether `latest` had to be made anew."""
+        try:
+            _, newest = self._pointer()
+        except SnapshotDamaged:
+            return self._mend()
         for one in self.snapshots():
             if one.manifest.number > newest:
                 self._point(one)
-                self.note(str(one.manifest.anchor["key"]), {"snapshot": one.name})
+                self._note_published(one)
+        return False
+
+    def _mend(self) -> bool:
+        """Without a pointer: the newest that is whole serves, or none."""
+        found = self.snapshots()
+        for one in found:
+            self._note_published(one)
+        best_first = sorted(found, key=lambda one: (one.manifest.current, one.name), reverse=True)
+        serving = next((one.name for one in best_first if not self.damage(one)), None)
+        self._serve(serving, self.newest())
+        return True
+
+    def _serve(self, name: str | None, newest: int) -> None:
+        told = {"snapshot": name, "newest": newest}
+        self.place.write(LATEST, json.dumps(told).encode())
+
+    def _note_published(self, one: Snapshot) -> None:
+        self.note(str(one.manifest.anchor["key"]), {"snapshot": one.name})
 
     def _retain(self, keep: int) -> None:
         serving, _ = self._pointer()
-        for one in self.snapshots()[:-keep]:
-            if one.name != serving:
-                self.place.delete(f"snapshots/{one.name}.json")
+        first = self.snapshots()[-keep:][0].name
+        for name in self._names():
+            if name < first and name != serving:
+                self.place.delete(f"snapshots/{name}.json")
 
-    def rollback(self, to: str | None = None) -> Snapshot:
-        """Let an earlier snapshot serve: the one before that which does, or the one named."""
+    def rollback(self, to: str | None = None, say: Say = lambda _: None) -> Snapshot:
+        """Let an earlier snapshot serve: the one before that which does, or the one named.
+
+        Where nobody can tell which one serves, it is the newest. One that is damaged never is.
+        """
         with failing(f"{self.place.url} cannot be rolled back"), self.place.locked():
-            self._roll_forward()
+            mended = self._roll_forward()
             serving, newest = self._pointer()
-            if serving is None:
-                raise UsageError(f"no snapshot serves from {self.place.url} yet")
             if to is not None:
                 one = self.snapshot(to)
+                if why := self.damage(one):
+                    raise SnapshotDamaged(f"the snapshot {one.name} cannot serve: {why}")
+            elif serving is None:
+                raise self._none()
             else:
-                before = [one for one in self.snapshots() if one.name < serving]
-                if not before:
-                    raise UsageError(f"there is no snapshot before {serving}")
-                one = before[-1]
-            told = {"snapshot": one.name, "newest": newest}
-            self.place.write(LATEST, json.dumps(told).encode())
+                one = self.snapshot(serving) if mended else self._before(serving, say)
+            self._serve(one.name, newest)
         return one
+
+    def _before(self, serving: str, say: Say) -> Snapshot:
+        for one in reversed(self.snapshots()):
+            if one.name < serving:
+                why = self.damage(one)
+                if not why:
+                    return one
+                say(f"{one.name} is passed over: {why}")
+        raise UsageError(f"there is no snapshot before {serving}; --list shows what can be named")
 
     # What is known of anchors and of compiled code
 
@@ -267,7 +308,8 @@ class Store:
 
     def note(self, key: str, told: dict[str, Any]) -> None:
         """Remember what became of an anchor."""
-        self.place.write(f"anchors/{key}.json", json.dumps(told).encode())
+        with failing(f"{self.place.url} cannot be written to"):
+            self.place.write(f"anchors/{key}.json", json.dumps(told).encode())
 
     def package(self, signature: str) -> File | None:
         """The code that was compiled for a graph, if it is still there."""
@@ -276,11 +318,20 @@ class Store:
             file = File(**told)
         except TypeError:
             return None
-        return file if self._has(file) else None
+        return file if has(self.place, file) else None
 
     def keep_package(self, signature: str, file: File) -> None:
         """Remember which code fits a graph."""
         self.place.write(f"packages/{signature}.json", json.dumps(vars(file)).encode())
+
+    def registered(self) -> dict[str, Any]:
+        """What a model registry knows of the snapshots, as it was kept."""
+        return self._small(REGISTRY)
+
+    def keep_registered(self, told: dict[str, Any]) -> None:
+        """Remember what a model registry knows by now."""
+        with failing(f"{self.place.url} cannot be written to"):
+            self.place.write(REGISTRY, json.dumps(told, indent=1).encode())
 
     def _small(self, name: str) -> dict[str, Any]:
         try:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
-from headway.errors import CheckpointDamaged, PublishFailed, SaveFailed
-from headway.publish.anchor import waiting
+from headway.errors import (
+    CheckpointDamaged,
+    PublishFailed,
+    RegistryFailed,
+    SaveFailed,
+    SnapshotDamaged,
+)
+from headway.publish import claims, job
+from headway.publish.after import After, after
+from headway.publish.anchor import Anchor, waiting
 from headway.publish.examine import Examine, fresh
-from headway.publish.job import publish
+from headway.publish.job import Outcome
 from headway.publish.lease import Taken
 from headway.publish.recipe import Recipe
 from headway.publish.store import Store
@@ -23,28 +32,47 @@ def watch(
     every_s: float = 10.0,
     once: bool = False,
     examine: Examine = fresh,
+    publish: Callable[..., Outcome] = job.publish,
 ) -> None:
     """Publish what is there and was not, the oldest first; again and again unless `once`.
 
     An anchor that was turned down is not tried again; after a full disk the next round tries anew.
     """
+    then = after(recipe, store, say)
     while True:
+        claim = claims.watching(url, recipe.digest, store)
         for anchor in waiting(url):
-            key = anchor.key(recipe.digest)
-            if store.noted(key):
-                continue
             try:
-                outcome = publish(anchor, recipe, store, orderly=True, examine=examine)
-            except Taken:
-                continue
-            except (PublishFailed, CheckpointDamaged) as error:
-                store.note(key, {"rejected": str(error)})
-                say(f"turned down: {error}")
+                _one(anchor, then, claim, partial(publish, orderly=True, examine=examine))
             except SaveFailed as error:
                 say(f"not yet: {error}")
-            else:
-                if outcome.fresh:
-                    say(f"published {anchor.path} as {outcome.snapshot.name}")
+        _register(then)  # last: a registry that is away holds up nobody
         if once:
             return
         time.sleep(every_s)
+
+
+def _one(anchor: Anchor, then: After, claim: str, publish: Callable[..., Outcome]) -> None:
+    """Publish it if nobody has, and release it if somebody has."""
+    recipe, store = then.recipe, then.store
+    key = anchor.key(recipe.digest)
+    if not store.noted(key):
+        try:
+            outcome = publish(anchor, recipe, store)
+        except Taken:
+            return
+        except (PublishFailed, CheckpointDamaged) as error:
+            store.note(key, {"rejected": str(error)})
+            then.say(f"turned down: {error}")
+            return
+        if outcome.fresh:
+            then.say(f"published {anchor.path} as {outcome.snapshot.name}")
+    if recipe.release and "snapshot" in store.noted(key):
+        then.release(anchor, claim)
+
+
+def _register(then: After) -> None:
+    try:
+        then.register()
+    except (RegistryFailed, SnapshotDamaged, SaveFailed) as error:
+        then.say(f"not registered yet: {error}")

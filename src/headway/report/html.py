@@ -17,7 +17,7 @@ from markupsafe import Markup
 from headway import __version__
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
-from headway.report import ahead, behind, checkpoints, communication, findings, graph
+from headway.report import ahead, behind, checkpoints, communication, findings, graph, publish
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
@@ -147,6 +147,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "save_facts": [*checkpoints.facts(ledger), *behind.summary(ledger)],
         "failed_saves": checkpoints.failed(ledger)[:_MAX_ROWS],
         "resumed": checkpoints.resumed,
+        "published": publish.facts(ledger),
         "first_compiles": _first_compiles(ledger),
         "compile_parts": _compile_parts(ledger),
         "archives": findings.archives(ledger),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.ledger.leaves import LEAVES
@@ -23,8 +23,13 @@ class Family:
 
 
 def text(ledger: Ledger) -> Iterator[str]:
+    """Of one run; each sample has its name."""
+    return lines(_families(ledger), {"run": ledger.run})
+
+
+def lines(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str]:
     """Line by line, each metric after its type; the last line is `# EOF`."""
-    for family in _families(ledger):
+    for family in families:
         if not family.samples:
             continue
         yield f"# TYPE {family.name} gauge\n"
@@ -32,7 +37,7 @@ def text(ledger: Ledger) -> Iterator[str]:
             yield f"# UNIT {family.name} {family.unit}\n"
         yield f"# HELP {family.name} {_escaped(family.help)}\n"
         for labels, value in family.samples:
-            yield f"{family.name}{_labels({'run': ledger.run, **labels})} {_number(value)}\n"
+            yield f"{family.name}{_labels({**common, **labels})} {_number(value)}\n"
     yield "# EOF\n"
 
 
@@ -105,7 +110,8 @@ def _seconds(name: str, help_text: str, samples: Iterable[tuple[dict[str, str], 
 
 
 def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{told}}}" if told else ""
 
 
 def _escaped(value: str) -> str:

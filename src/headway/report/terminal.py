@@ -85,6 +85,9 @@ def headline(ledger: Ledger) -> Text:
         style = "bold green" if ledger.ett_percent >= 90 else "bold"
         line.append(Text(f"ETT {percent(ledger.ett_percent)}", style=style))
         line.append(Text(f"  of {duration(ledger.wall)}", style="bold"))
+    elif ledger.publishes is not None:
+        what = "not published" if ledger.publishes.error else "published"
+        line.append(Text(f"{what}, in {duration(ledger.wall)}", style="bold"))
     else:
         line.append(Text(f"no training step seen in {duration(ledger.wall)}", style="bold yellow"))
     return line.append(Text(f"   ({', '.join(about)})", style="dim"))
@@ -226,7 +229,7 @@ def _largest_gap(ledger: Ledger) -> str:
 
 def _advice(ledger: Ledger) -> list[str]:
     if not ledger.steps:
-        return _mend(ledger)
+        return [] if ledger.publishes else _mend(ledger)
     loss = findings.largest_loss(ledger)
     if loss is None or ledger.percent(loss.ns) < 0.5:
         return []

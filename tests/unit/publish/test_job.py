@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.errors import PublishFailed, SnapshotDamaged, UsageError
+from headway.errors import PublishFailed, SaveFailed, SnapshotDamaged, UsageError
 from headway.publish import load
 from headway.publish.anchor import find
 from headway.publish.examine import Answer, Asked, here
@@ -292,3 +292,42 @@ def test_looking_needs_no_torch(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     made(tmp_path)
     subprocess.run([sys.executable, "-c", PROBE, tmp_path / "store"], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("what", ["weights", "manifest"])
+def test_a_snapshot_that_is_damaged_is_published_anew(what: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    first = made(tmp_path).snapshot
+    assert not made(tmp_path).fresh
+    files = {
+        "weights": first.manifest.files["weights.safetensors"].stored,
+        "manifest": f"snapshots/{first.name}.json",
+    }
+    path = tmp_path / "store" / files[what]
+    path.write_bytes(path.read_bytes()[:-1])
+    again = made(tmp_path)
+    assert again.fresh and Store(tmp_path / "store").latest() == again.snapshot
+    assert same(says(load(tmp_path / "store", factory=build)), says(trained().eval()))
+
+
+FULL = """
+import errno
+class Full:
+    tolerance = 0.0
+    def make(self, work):
+        raise OSError(errno.ENOSPC, "No space left on device")
+"""
+
+
+def test_a_disk_that_is_full_while_a_target_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "full-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: full\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[headway.targets]\nfull = full_target:Full\n")
+    (tmp_path / "full_target.py").write_text(FULL)
+    monkeypatch.syspath_prepend(tmp_path)
+    checkpoint(tmp_path / "anchor", state(trained()))
+    with pytest.raises(SaveFailed, match="cannot be published: No space left on device"):
+        made(tmp_path, **{"targets.full": ""})

@@ -58,13 +58,18 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
     [
         ("factory =", "facory =", "recipe.toml [model] has no 'facory'; did you mean 'factory'?"),
         ("[limits]", "[limit]", "recipe.toml has no section 'limit'; did you mean 'limits'?"),
-        ('factory = "model:build"', "", "recipe.toml [model] needs 'factory'"),
+        ("[targets.aoti]", "[targets.aotin]", "there is no target 'aotin'; there are aoti, onnx"),
         ('"model:build"', "7", "recipe.toml [model] sets factory to 7, but it must be text"),
         ('["tables.*"]', "true", "[tables] sets int8 to True, but it must be a list of names"),
         ("latency_growth = 2", 'latency_growth = "2"', "sets latency_growth to '2', but it must"),
         ("latency_growth = 2", "latency_growth = -2", "but it must be 0 or more"),
         ("within = 100", "", "recipe.toml [tables.prune] needs 'within'"),
-        ('inputs = "model:golden"', "batch = true", "[golden] needs either inputs or anchor"),
+        ('inputs = "model:golden"', 'inputs = "m:g"\nanchor = "g"', "it can only have one"),
+        (
+            'inputs = "model:golden"',
+            'inputs = "golden"',
+            "recipe.toml: 'golden' is not like module:function",
+        ),
         ("keep = 3", "keep = 0", "sets keep to 0, but it must be 1 or more"),
         ("[targets.aoti]", "[targets", "is not valid TOML"),
         (

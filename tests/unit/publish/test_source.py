@@ -71,6 +71,9 @@ def test_the_rows_of_deltas(tmp_path: Path) -> None:
     given = source(anchor)
     for name, tensor in wanted.items():
         assert torch.equal(whole(given, f"model.{name}"), tensor)
+        into = torch.zeros(tensor.shape, dtype=torch.int32 if tensor.is_floating_point() else None)
+        given.read(f"model.{name}", into)
+        assert torch.equal(into, tensor.to(into.dtype)), "also of another type"
 
 
 def test_no_anchor(tmp_path: Path) -> None:

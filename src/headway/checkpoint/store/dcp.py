@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.futures import Future
 
-from headway.checkpoint.store import disk
+from headway.checkpoint.store import disk, packed
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem
@@ -149,7 +149,8 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
             if item.name not in named:
                 raise SaveFailed(f"rank {part.rank} has saved {item.name}, which is not planned")
             index = named.pop(item.name)
-            storage[index] = _StorageInfo(part.file.name, item.offset, item.length)
+            how = None if item.unpacked is None else [packed.DESCRIPTOR]
+            storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
     if named:
         raise SaveFailed(f"no rank has saved {next(iter(named))}, which is planned")
     where = StorageMeta(save_id=save_id)
@@ -216,7 +217,7 @@ class Reader(FileSystemReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the targets, several at once."""
         known = self._known()
-        if known is None or any(self._packed(one) for one in plan.items):
+        if known is None:
             return super().read_data(plan, planner)
         wanted: dict[tuple[str, int], list[ReadItem]] = {}
         for one in plan.items:
@@ -260,9 +261,6 @@ class Reader(FileSystemReader):
             raise self._damaged(f"its manifest cannot be used: {error}") from None
         return {(file.name, item.offset): item for file in manifest.files for item in file.items}
 
-    def _packed(self, one: ReadItem) -> bool:
-        return bool(self.storage_data[one.storage_index].transform_descriptors)
-
     def _open(self, name: str) -> _Source:
         try:
             if self._remote is not None:
@@ -284,6 +282,13 @@ class Reader(FileSystemReader):
             raise self._damaged(f"{source.name} ends before {item.name}")
         if self._check and zlib.crc32(data) != item.crc32:
             raise self._damaged(f"{item.name} in {source.name} was changed")
+        try:
+            if item.unpacked and (room := self._room(item, requests, targets)) is not None:
+                packed.unpack(data, item.unpacked[0], room)
+                return b""
+            data = packed.content(data, item)
+        except Unreadable as error:
+            raise self._damaged(f"{item.name} in {source.name}: {error}") from None
         if requests[0].type == LoadItemType.BYTE_IO:
             return data
         tensor = self._tensor(requests[0].storage_index, data)
@@ -297,6 +302,19 @@ class Reader(FileSystemReader):
                 )
             target.copy_(found)
         return b""
+
+    def _room(
+        self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
+    ) -> memoryview | None:
+        """The memory of the target, if all of the item belongs there as it is."""
+        target = targets.get(id(requests[0]))
+        if target is None or len(requests) > 1 or self._metadata is None:
+            return None
+        told = self._metadata.state_dict_metadata[requests[0].storage_index.fqn]
+        assert isinstance(told, TensorStorageMetadata)
+        fits = target.size() == requests[0].lengths and target.nbytes == item.raw_size
+        same = target.device.type == "cpu" and target.dtype == told.properties.dtype
+        return raw(target) if fits and same and target.is_contiguous() else None
 
     def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
         assert self._metadata is not None
@@ -329,7 +347,7 @@ def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) ->
         )
         for name in names:
             target = flat[name]
-            if not items[name + IDS].size:
+            if not items[name + IDS].raw_size:
                 continue
             content = []
             for item in (items[name + IDS], items[name + ROWS]):
@@ -338,10 +356,18 @@ def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) ->
                     raise CheckpointDamaged(
                         f"the checkpoint {path} cannot be loaded: {item.name} was changed"
                     )
-                content.append(torch.frombuffer(data, dtype=torch.uint8))
+                content.append(torch.frombuffer(_content(path, data, item), dtype=torch.uint8))
             ids = content[0].view(torch.int64).to(target.device)
             rows = content[1].view(target.dtype).view(-1, *target.shape[1:]).to(target.device)
             target.detach().index_copy_(0, ids, rows)
+
+
+def _content(path: str, data: memoryview, item: Item) -> memoryview:
+    try:
+        return packed.content(data, item)
+    except Unreadable as error:
+        why = f"{item.name}: {error}"
+        raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
 
 
 class _Source(Protocol):

@@ -31,6 +31,13 @@ class Item:
     data: int  # where its raw bytes begin in the file
     size: int  # of those
     crc32: int  # of those
+    # If it is compressed, all that is of its frame. Inside: where its raw bytes begin, their size.
+    unpacked: tuple[int, int] | None = None
+
+    @property
+    def raw_size(self) -> int:
+        """Of its bytes, once they are not compressed."""
+        return self.size if self.unpacked is None else self.unpacked[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,18 +163,31 @@ def _unsealed(content: bytes) -> dict[str, Any]:
 
 
 def _file_to_json(file: File) -> dict[str, Any]:
-    items = [list(vars(item).values()) for item in file.items]
-    return {**vars(file), "items": items}
+    return {**vars(file), "items": [_item_to_json(item) for item in file.items]}
+
+
+def _item_to_json(item: Item) -> list[Any]:
+    *always, unpacked = vars(item).values()
+    return [*always, *(unpacked or ())]
 
 
 def _file_from_json(found: dict[str, Any]) -> File:
-    items = tuple(Item(str(name), *map(_count, rest)) for name, *rest in found["items"])
+    items = tuple(_item_from_json(*item) for item in found["items"])
     file = File(**{**found, "items": items})
     if not isinstance(file.name, str) or "/" in file.name or file.name in ("", ".", ".."):
         raise ValueError(file.name)
     _count(file.size)
     _count(file.crc32)
     return file
+
+
+def _item_from_json(name: object, *numbers: object) -> Item:
+    counts = [_count(number) for number in numbers]
+    offset, length, data, size, crc32, *rest = counts
+    if len(rest) not in (0, 2):
+        raise ValueError(rest)
+    unpacked = (rest[0], rest[1]) if rest else None
+    return Item(str(name), offset, length, data, size, crc32, unpacked)
 
 
 def _count(value: object) -> int:

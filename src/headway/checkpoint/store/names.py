@@ -18,6 +18,7 @@ STEP = re.compile(r"step-(\d{10})")
 REMOTE_STEP = re.compile(rf"step-(\d{{10}})-({ID})")
 DRAFT = re.compile(rf"\.draft-(\d{{10}})-({ID})")
 ASIDE = re.compile(rf"\.aside-(\d{{10}})-({ID})")
+GIVEN_UP = re.compile(rf"\.given-up-(\d{{10}})-({ID})")
 TRASH = re.compile(r"\.trash-\d{10}-[0-9a-f]+")
 NEW = re.compile(r"\.new-.+")  # a file that was to replace another
 
@@ -40,6 +41,11 @@ def draft(number: int, save_id: str) -> str:
 def aside(number: int, save_id: str) -> str:
     """A checkpoint that was replaced by another save of its step."""
     return f".aside-{_checked(number):010}-{_checked_id(save_id)}"
+
+
+def given_up(number: int, save_id: str) -> str:
+    """The mark of a save that will never be a checkpoint."""
+    return f".given-up-{_checked(number):010}-{_checked_id(save_id)}"
 
 
 def trash(number: int) -> str:

@@ -16,12 +16,14 @@ from headway.checkpoint.store.manifest import (
     part_name,
     part_to_bytes,
 )
+from headway.checkpoint.store.packed import Packer
 from headway.checkpoint.store.place import Output, failing, place
 from headway.checkpoint.store.sums import SMALL, Beside, combine
 from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
 
 BUFFER = 1 << 20  # small items are written together
 PACED = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
+PACKED = 4 << 20  # bytes that are compressed at once
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,17 @@ def write_part(
     items: Iterable[TensorItem | BytesItem],
     fsync: bool = True,
     rate: float | None = None,
+    compress: bool = False,
 ) -> Part:
     """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s."""
+    pace = None if rate is None else Pace(rate)
+    packer = Packer() if compress else None
     where = place(folder)
     with failing(f"rank {rank} cannot write its part of the checkpoint to {where.url}"):
         where.delete(part_name(rank))
         out = where.open(data_name(rank))
         try:
-            file = _write(out, data_name(rank), items, None if rate is None else Pace(rate))
+            file = _write(out, data_name(rank), items, pace, packer)
             out.finish(sync=fsync)
         except BaseException:
             out.drop()
@@ -84,7 +89,11 @@ def _laid(name: str, record: bytes | None, size: int, end: int) -> tuple[Item, F
 
 
 def _write(
-    out: Output, name: str, items: Iterable[TensorItem | BytesItem], pace: Pace | None
+    out: Output,
+    name: str,
+    items: Iterable[TensorItem | BytesItem],
+    pace: Pace | None,
+    packer: Packer | None,
 ) -> File:
     written: list[Item] = []
     stream = _Stream(out, pace)
@@ -93,16 +102,44 @@ def _write(
             # Views are given back also when the disk fails: the memory may have to be closed then.
             with memoryview(item.data) as given, _flat(given, item.name) as data:
                 record = item.record if isinstance(item, TensorItem) else None
-                spot, around = _laid(item.name, record, len(data), stream.at)
-                stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
-                crc32 = stream.put_data(data)
-            if around is not None:
-                stream.put(around.tail(crc32))
-            written.append(replace(spot, crc32=crc32))
+                if packer is None:
+                    written.append(_put(stream, item.name, record, data))
+                else:
+                    written.append(_put_packed(stream, packer, item.name, record, data))
         stream.flush()
     finally:
         stream.close()
     return File(name=name, size=stream.at, crc32=stream.crc32, items=tuple(written))
+
+
+def _put(stream: _Stream, name: str, record: bytes | None, data: memoryview) -> Item:
+    spot, around = _laid(name, record, len(data), stream.at)
+    stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
+    crc32 = stream.put_data(data)
+    if around is not None:
+        stream.put(around.tail(crc32))
+    return replace(spot, crc32=crc32)
+
+
+def _put_packed(
+    stream: _Stream, packer: Packer, name: str, record: bytes | None, data: memoryview
+) -> Item:
+    """The same in one frame: no more of it than a few pieces is in memory."""
+    around = None if record is None else frame(record, len(data))
+    head = around.head if around else b""
+    packing = packer.begin(around.length if around else len(data))
+    begin, raw = stream.at, 0
+    crc32 = stream.add(packing.more(head), 0)
+    for start in range(0, len(data), PACKED):
+        with data[start : start + PACKED] as piece:
+            raw = zlib.crc32(piece, raw)
+            crc32 = stream.add(packing.more(piece), crc32)
+    if around is not None:
+        crc32 = stream.add(packing.more(around.tail(raw)), crc32)
+    crc32 = stream.add(packing.end(), crc32)
+    size = stream.at - begin
+    stream.crc32 = combine(stream.crc32, crc32, size)
+    return Item(name, begin, size, begin, size, crc32, (len(head), len(data)))
 
 
 def _flat(data: memoryview, name: str) -> memoryview:
@@ -124,11 +161,17 @@ class _Stream:
 
     def put(self, data: bytes | memoryview) -> None:
         """A small piece."""
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.at += len(data)
-        self._small += data
-        if len(self._small) >= BUFFER:
-            self.flush()
+        self.crc32 = self.add([data], self.crc32)
+
+    def add(self, pieces: Iterable[bytes | memoryview], crc32: int) -> int:
+        """Small pieces of something with a checksum of its own, which goes on with them."""
+        for data in pieces:
+            crc32 = zlib.crc32(data, crc32)
+            self.at += len(data)
+            self._small += data
+            if len(self._small) >= BUFFER:
+                self.flush()
+        return crc32
 
     def put_data(self, data: memoryview) -> int:
         """The bytes of an item, and their own checksum."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from headway.checkpoint.store import disk, names, owners
+from headway.checkpoint.store import disk, given_up, names, owners
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import leftover
 from headway.checkpoint.store.place import Folder, Place, failing, place
@@ -37,6 +37,7 @@ def _sweep_folder(where: Folder, before: float) -> list[str]:
                 doomed += filter(None, [_given_up(where, name, before)])
             elif names.NEW.fullmatch(name):
                 where.delete(name)
+        given_up.clear(where, before)
         doomed += _settle(where)
         for one in Store(where.url).listed()[0]:
             for left in filter(leftover, where.names(one.name)):
@@ -95,6 +96,7 @@ def _settle(where: Folder) -> list[str]:
 def _sweep_remote(where: Place, before: float) -> list[str]:
     """What has no manifest is a draft, or was being deleted."""
     doomed = []
+    given_up.clear(where, before)
     for name in where.names():
         if names.REMOTE_STEP.fullmatch(name) is None:
             continue

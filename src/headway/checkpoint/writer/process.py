@@ -8,6 +8,7 @@ when no rank has come back for a while and nothing is left to write.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import queue
 import signal
@@ -19,18 +20,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headway.checkpoint.store.commit import Draft
+from headway.checkpoint.store.given_up import GivenUp
 from headway.checkpoint.writer import wire
 from headway.checkpoint.writer.images import EMPTY, FILLING, WHOLE, Images
 from headway.checkpoint.writer.write import (
     Job,
+    abandoned,
     all_there,
     check,
     clear_up,
     finish,
     give_up,
     settled,
+    told,
     write,
 )
+from headway.errors import HeadwayError, SaveFailed
 
 LOOK_S = 0.5  # how often it asks itself whether it is still wanted
 FIRST_S = 10.0  # for the first word of whoever comes
@@ -38,6 +43,7 @@ PARTS_S = 0.01  # how often it looks for the parts of other ranks
 PATIENCE_S = 600.0  # for them
 KEPT = 100  # outcomes that are kept
 WAITING = 128  # ranks that look at once
+DCP = "headway.checkpoint.store.dcp"  # what imports torch
 
 
 class Writer:
@@ -62,6 +68,7 @@ class Writer:
         self.asker = 0  # its process, also when that is gone
         self.seen = time.monotonic()
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+            "prepare": self._prepare,
             "reserve": self._reserve,
             "layout": self._layout,
             "filling": self._filling,
@@ -137,6 +144,10 @@ class Writer:
     def _descriptors(self) -> list[int]:
         return [image.descriptor for image in self.images.all]
 
+    def _prepare(self, _: dict[str, Any]) -> None:
+        """It will commit, and needs torch for that: imported now, nobody waits for it then."""
+        threading.Thread(target=importlib.import_module, args=(DCP,), daemon=True).start()
+
     def _reserve(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             self.images.reserve(message["count"], message["size"])
@@ -159,12 +170,18 @@ class Writer:
         image.told = {"layout": message["layout"], "values": message["values"]}
         image.told |= {key: asked[key] for key in ("world", "extra")}
         image.told["save"] = asked["save_id"]
-        if not message["good"] or not message["write"]:  # a snapshot: whole, and in memory only
+        if not message["write"]:  # a snapshot: in memory only
             wire.close(message["handles"])
             return
-        told = {"values": message["values"], "layout": self.layouts[message["layout"]]}
-        told["changed"] = message["changed"]
-        job = Job(step=image.step, **told, **asked)
+        about = {"values": message["values"], "layout": self.layouts[message["layout"]]}
+        about["changed"] = message["changed"]
+        job = Job(step=image.step, **about, **asked)
+        if not message["good"]:
+            wire.close(message["handles"])
+            if job.world > 1:
+                with contextlib.suppress(HeadwayError):  # there may be no such store
+                    give_up(job, job.draft(), GivenUp(job.rank, "its image is not whole"))
+            return
         (ids,) = message["handles"]
         with self.lock:
             self.busy.append(number)
@@ -201,8 +218,8 @@ class Writer:
             try:
                 self._write(asked, begun)
             except Exception as error:  # whatever it is, the next one may be written
-                told = {"error": str(error) or type(error).__name__}
-                self._over(asked.job, asked.asker, begun, told)
+                outcome = {"error": str(error) or type(error).__name__}
+                self._over(asked.job, asked.asker, begun, outcome)
             with self.lock:
                 self.busy.remove(asked.image)
 
@@ -212,12 +229,17 @@ class Writer:
             handles.callback(wire.close, (asked.descriptor, asked.ids))
             draft = job.draft()
             try:
+                if given := abandoned(job, draft):
+                    raise SaveFailed(told(job, given))
                 stack.enter_context(draft)
                 handles.pop_all()  # they are closed by whoever reads them
                 size = write(job, draft, asked.descriptor, asked.ids)
-            except BaseException:
-                if job.rank == 0:
-                    give_up(draft)
+            except BaseException as error:
+                mine = GivenUp(job.rank, str(error) or type(error).__name__)
+                given = abandoned(job, draft) or mine
+                give_up(job, draft, given)
+                if given is not mine:  # whatever came of that, such as a folder that is gone
+                    raise SaveFailed(told(job, given)) from error
                 raise
             took = {"bytes": size, "written_s": time.monotonic() - begun}
             with self.lock:
@@ -243,61 +265,65 @@ class Writer:
             with self.lock:
                 waiting = list(self.waiting)
             for one in waiting:
-                if why := self._hopeless(one):
-                    self._drop(one, why)
+                if given := self._hopeless(one):
+                    self._drop(one, given)
 
-    def _hopeless(self, one: Waiting) -> str:
-        """Why it will never be a checkpoint; empty if it may."""
+    def _hopeless(self, one: Waiting) -> GivenUp | None:
+        """Why it will never be a checkpoint; None if it may be."""
         now = time.monotonic()
+        mine = one.job.rank
         if now - one.since > PATIENCE_S:
-            return "not all ranks have written their part"
+            return GivenUp(mine, "not all ranks have written their part")
         if one.asker != self.asker and self.ending is not None and now - self.ending > FIRST_S:
-            return "the ranks that have begun it are gone"
+            return GivenUp(mine, "the ranks that have begun it are gone")
         with contextlib.suppress(Exception):  # looked for again
-            if one.job.rank == 0 and not any(part.rank == 0 for part in one.draft.parts()):
-                return "its files were taken away"
-        return ""
+            if given := abandoned(one.job, one.draft):
+                return given
+            if mine == 0 and not any(part.rank == 0 for part in one.draft.parts()):
+                return GivenUp(mine, "its files were taken away")
+        return None
 
     def _commit(self, one: Waiting, older: list[Waiting]) -> None:
         for other in older:
             if _ready(other):
                 self._commit(other, [])
             else:
-                self._drop(other, f"step {one.job.step} is there already")
-        told = dict(one.took)
+                why = f"step {one.job.step} is there already"
+                self._drop(other, GivenUp(other.job.rank, why))
+        outcome = dict(one.took)
         try:
             with one.held:
                 if one.job.rank == 0:
-                    told |= finish(one.job, one.draft)
+                    outcome |= finish(one.job, one.draft)
                 else:
-                    check(one.job)
+                    check(one.job, one.draft)
             self.made = one.job.save_id
             if one.job.rank == 0:
                 clear_up(one.job)
         except Exception as error:
-            told["error"] = str(error) or type(error).__name__
-            if one.job.rank == 0 and "name" not in told:
-                give_up(one.draft)
-        self._over(one.job, one.asker, one.begun, told, one)
+            outcome["error"] = str(error) or type(error).__name__
+            if one.job.rank == 0 and "name" not in outcome:
+                give_up(one.job, one.draft, GivenUp(0, outcome["error"]))
+        self._over(one.job, one.asker, one.begun, outcome, one)
 
-    def _drop(self, one: Waiting, why: str) -> None:
+    def _drop(self, one: Waiting, given: GivenUp) -> None:
         with contextlib.suppress(Exception):  # what is left of it is swept
             one.held.close()
             if one.job.rank == 0:
-                give_up(one.draft)
-        text = f"the checkpoint of step {one.job.step} was given up: {why}"
-        self._over(one.job, one.asker, one.begun, {**one.took, "error": text}, one)
+                give_up(one.job, one.draft, given)
+        outcome = {**one.took, "error": told(one.job, given)}
+        self._over(one.job, one.asker, one.begun, outcome, one)
 
     def _over(
         self,
         job: Job,
         asker: int,
         begun: float,
-        told: dict[str, Any],
+        became: dict[str, Any],
         waited: Waiting | None = None,
     ) -> None:
         """Told to the process that has asked for it; if that is gone, nobody wants to know."""
-        outcome = {"step": job.step, "seconds": time.monotonic() - begun, **told}
+        outcome = {"step": job.step, "seconds": time.monotonic() - begun, **became}
         with self.lock:
             if waited in self.waiting:
                 self.waiting.remove(waited)

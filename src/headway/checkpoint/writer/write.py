@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headway.checkpoint.store import given_up
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.given_up import GivenUp
 from headway.checkpoint.store.manifest import IDS, ROWS, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.read import Store
@@ -37,6 +39,7 @@ class Job:
     keep: dict[str, Any] | None
     anchor: bool
     rate: float | None
+    compress: str | None = None
 
     def draft(self) -> Draft:
         """Where it is written."""
@@ -49,7 +52,8 @@ def write(job: Job, draft: Draft, descriptor: int, ids: int) -> int:
     `ids`: of the rows that have changed, one table after the other.
     """
     items = list(_items(job, _mapped(descriptor), _mapped(ids)))
-    return write_part(draft.folder, job.rank, items, rate=job.rate).file.size
+    how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
+    return write_part(draft.folder, job.rank, items, **how).file.size
 
 
 def _mapped(descriptor: int) -> memoryview:
@@ -69,16 +73,33 @@ def settled(draft: Draft) -> bool:
     return not left or (not draft.place.renames and manifests.NAME in left)
 
 
-def check(job: Job) -> None:
+def check(job: Job, draft: Draft) -> None:
     """By the other ranks: the checkpoint is there."""
     if not any(one.manifest.save_id == job.save_id for one in Store(job.store).listed()[0]):
-        raise SaveFailed(f"the checkpoint of step {job.step} was given up by rank 0")
+        raise SaveFailed(told(job, abandoned(job, draft) or GivenUp(0, "")))
 
 
-def give_up(draft: Draft) -> None:
-    """By rank 0: the others need not wait for it."""
-    with contextlib.suppress(OSError):
-        draft.place.delete_folder(draft.name)
+def abandoned(job: Job, draft: Draft) -> GivenUp | None:
+    """Which rank has given it up, if one has."""
+    return given_up.marked(draft) if job.world > 1 else None
+
+
+def give_up(job: Job, draft: Draft, given: GivenUp) -> None:
+    """No rank need wait for it: a mark says so, and rank 0 takes away what was written."""
+    known = job.world == 1 or (job.rank != 0 and given.rank != job.rank)  # the mark is another's
+    said = known or given_up.mark(draft, given)
+    if job.rank == 0:
+        with contextlib.suppress(OSError):
+            draft.place.delete_folder(draft.name)
+    if not said:  # on a disk that was full there may be room now
+        given_up.mark(draft, given)
+
+
+def told(job: Job, given: GivenUp) -> str:
+    """What the rank hears of it."""
+    by = f" by rank {given.rank}" if given.rank != job.rank else ""
+    why = f": {given.why}" if given.why else ""
+    return f"the checkpoint of step {job.step} was given up{by}{why}"
 
 
 def finish(job: Job, draft: Draft) -> dict[str, Any]:

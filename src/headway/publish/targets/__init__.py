@@ -9,21 +9,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from headway.errors import UsageError
+from headway.publish import offered
 from headway.publish.golden import Inputs
 
-GROUP = "headway.targets"
-OWN = {
-    "safetensors": "headway.publish.targets.weights:Weights",
-    "aoti": "headway.publish.targets.aoti:Aoti",
-    "onnx": "headway.publish.targets.onnx:Onnx",
-}
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
 
 
@@ -72,10 +66,7 @@ class Target(Protocol):
 
 def target(name: str, options: Mapping[str, Any]) -> Target:
     """The target of that name; UsageError if there is none, or it knows no such option."""
-    offered = {one.name: one.value for one in entry_points(group=GROUP)} | OWN
-    if name not in offered:
-        raise UsageError(f"there is no target {name!r}; there are {', '.join(sorted(offered))}")
-    module, _, kind = offered[name].partition(":")
+    module, _, kind = offered.where(name).partition(":")
     try:
         make = getattr(importlib.import_module(module), kind)
     except (ImportError, AttributeError) as error:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.checkpoint.store.commit import Draft
+from headway.checkpoint.store.given_up import GivenUp, mark, marked
 from headway.checkpoint.store.part import write_part
 from headway.checkpoint.store.place import place
 from headway.checkpoint.store.read import Checkpoint, Store
@@ -87,12 +88,22 @@ class Saves(RuleBasedStateMachine):
         write_part(draft.folder, 0, items(save_id, 0, 100))
         self.open.append(draft)
 
+    @rule(step=STEPS, calls=KILLED, power=POWER)
+    def give_up(self, step: int, calls: int, power: int | None) -> None:
+        """The mark is there as a whole or not at all."""
+        draft, given = Draft(STORE, step, f"g{step}", 2), GivenUp(0, "the disk is full")
+        with self.until(calls, power):
+            assert mark(draft, given)
+            assert marked(draft) == given
+        assert marked(draft) in (None, given)
+
     @rule(calls=KILLED, power=POWER)
     def sweep(self, calls: int, power: int | None) -> None:
         with self.until(calls, power):
             sweep(STORE)
             names = place(STORE).names()
-            assert not [name for name in names if name.startswith((".trash", ".new"))]
+            over = (".trash", ".new", ".given-up")
+            assert not [name for name in names if name.startswith(over)]
             drafts = {name for name in names if name.startswith(".draft")}
             assert drafts == {draft.name for draft in self.open}
 

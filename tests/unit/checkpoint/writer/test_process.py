@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -67,8 +68,8 @@ def settle(writer: Writer) -> None:
             writer._commit(one, writer.waiting[:number])
             break
     for one in list(writer.waiting):
-        if why := writer._hopeless(one):
-            writer._drop(one, why)
+        if given := writer._hopeless(one):
+            writer._drop(one, given)
 
 
 def errors(writer: Writer) -> list[str]:
@@ -158,7 +159,7 @@ def test_a_draft_that_was_taken_away_is_given_up(writer: Writer, tmp_path: Path)
     ask(writer, tmp_path, 1, world=2)
     work(writer)
     assert writer._status()["waiting"] == [1]
-    process.give_up(writer.waiting[0].draft)
+    shutil.rmtree(writer.waiting[0].draft.folder)
     settle(writer)
     assert errors(writer) == ["the checkpoint of step 1 was given up: its files were taken away"]
     assert not writer._at_work()
@@ -206,7 +207,7 @@ def test_another_rank_waits_until_it_is_settled(writer: Writer, tmp_path: Path) 
     ask(writer, tmp_path, 1, rank=1, world=2)
     work(writer)
     assert writer._status()["waiting"] == [1]
-    process.give_up(writer.waiting[0].draft)
+    shutil.rmtree(writer.waiting[0].draft.folder)
     settle(writer)
     assert errors(writer) == ["the checkpoint of step 1 was given up by rank 0"]
     with contextlib.suppress(FileNotFoundError):

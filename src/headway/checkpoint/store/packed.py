@@ -1,0 +1,78 @@
+"""Items that are compressed: one zstd frame each, as DCP's extension `stream.zstd/1` reads them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from headway.checkpoint.store.manifest import Item, Unreadable
+from headway.errors import MissingExtra
+
+DESCRIPTOR = "stream.zstd/1"
+LEVEL = 3  # of zstd, and of torch
+CHUNK = 1 << 20  # bytes of a frame that are handed on at once
+THREADS = 4  # that compress at once, if there are so many cores: the training needs some too
+
+
+class Packing:
+    """A frame that is being made."""
+
+    def __init__(self, chunker: Any) -> None:
+        self._chunker = chunker
+
+    def more(self, data: bytes | memoryview) -> list[bytes]:
+        """What there is of it after these bytes; they are not looked at any more."""
+        return list(self._chunker.compress(data))
+
+    def end(self) -> Iterator[bytes]:
+        """The rest of it."""
+        chunks: Iterator[bytes] = self._chunker.finish()
+        return chunks
+
+
+class Packer:
+    """Makes frames, one after the other."""
+
+    def __init__(self) -> None:
+        threads = min(len(os.sched_getaffinity(0)), THREADS)
+        self._compressor = needed().ZstdCompressor(level=LEVEL, threads=threads)
+
+    def begin(self, size: int) -> Packing:
+        """One of so many bytes."""
+        return Packing(self._compressor.chunker(size=size, chunk_size=CHUNK))
+
+
+def unpack(data: memoryview, at: int, room: memoryview) -> None:
+    """Fill the room from the frame, from that byte of its content on, and need no other memory."""
+    zstd = needed()
+    done = 0
+    try:
+        with zstd.ZstdDecompressor().stream_reader(data) as reader:
+            reader.read(at)
+            while done < len(room) and (got := reader.readinto(room[done:])):
+                done += got
+    except zstd.ZstdError:
+        raise Unreadable("it cannot be decompressed") from None
+    if done != len(room):
+        raise Unreadable("it ends too early")
+
+
+def content(data: memoryview, item: Item) -> memoryview:
+    """The raw bytes of an item, from those that are in the file."""
+    if item.unpacked is None:
+        return data
+    at, size = item.unpacked
+    room = memoryview(bytearray(size))
+    unpack(data, at, room)
+    return room
+
+
+def needed() -> Any:
+    """The package, or one sentence."""
+    try:
+        import zstandard
+    except ImportError:
+        needs = "a checkpoint that is compressed needs zstandard; type: pip install 'headway[zstd]'"
+        raise MissingExtra(needs) from None
+    return zstandard

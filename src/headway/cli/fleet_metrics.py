@@ -1,0 +1,88 @@
+"""`headway fleet metrics`: a page for Prometheus to scrape, over what is in a store."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.fleet.database import Database
+    from headway.fleet.metrics import Window
+    from headway.fleet.store import Store
+
+DEFAULT = "127.0.0.1:9464"
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT, help=DEFAULT)
+    parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
+    parser.add_argument(
+        "--every", type=float, metavar="S", default=60.0, help="the store is read so often; 60"
+    )
+    shape(parser)
+
+
+def shape(parser: argparse.ArgumentParser) -> None:
+    """What the figures are of, and what they are split by."""
+    parser.add_argument("--by", metavar="NAMES", help="labels of runs; team,model")
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
+    parser.add_argument("--since", metavar="AGE", help="of the last 24h, or 7d, 2w")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until it is stopped."""
+    from headway.cli.fleet_ask import open_any
+    from headway.errors import UsageError
+    from headway.fleet.metrics_http import Page, server
+    from headway.fleet.store import Store
+    from headway.serve import listen
+
+    host, port = listen.parse(args.listen)
+    token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
+    listen.check(host, token)
+    if not args.every >= 0:
+        raise UsageError(f"--every is {args.every}, but it must be 0 or more")
+    found = window(args)
+    store = open_any(args.store)
+    if isinstance(store, Store):
+        store.check()
+    bound = listen.bind(host, port)
+    serving = server(bound, Page(lambda: text(store, found), args.every), token)
+    shown = f"[{host}]" if ":" in host else host
+    print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        serving.serve_forever()
+    return 0
+
+
+def window(args: argparse.Namespace) -> Window:
+    """Out of the flags of `shape`."""
+    from headway.cli.fleet_ask import conditions, names, when
+    from headway.errors import UsageError
+    from headway.fleet.metrics import BY, SINCE, Window
+    from headway.fleet.queries.slices import OF_RUNS
+
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    since = when(args.since, now)
+    by = names(args.by) or BY
+    for one in by:
+        if one not in OF_RUNS:
+            raise UsageError(f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}")
+    return Window(SINCE if since is None else now - since, by, conditions(args.where))
+
+
+def text(store: Store | Database, window: Window) -> str:
+    """All metrics, as a scraper reads them."""
+    from headway.cli.fleet_ask import told
+    from headway.fleet.metrics import families
+    from headway.report.openmetrics import Family, lines
+
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    with told(store):
+        found = families(store, window, now)
+    return "".join(lines((Family(*one) for one in found), {}))

@@ -1,0 +1,69 @@
+"""Show a store as web pages: the fleet, its runs, failures, regressions and alerts.
+
+  headway serve ./store                                     on this machine: http://127.0.0.1:8787
+  headway serve ./store --runs ./headway                    with the reports of runs, live
+  HEADWAY_TOKEN=... headway serve s3://team/fleet --listen 0.0.0.0:8787
+
+Any address but one of this machine needs a token. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import socket
+from pathlib import Path
+
+PACKAGES = ("starlette", "uvicorn", "plotly")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway serve`."""
+    from headway.serve.listen import DEFAULT
+
+    parser.add_argument("store", metavar="STORE", nargs="?", help="folder or URL of the store")
+    parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT, help=DEFAULT)
+    parser.add_argument("--token", help="what to log in with; better by HEADWAY_TOKEN")
+    parser.add_argument("--runs", metavar="FOLDER", action="append", help="with folders of runs")
+    parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until it is stopped."""
+    from headway.cli.fleet_ask import open_store
+    from headway.errors import MissingExtra, UsageError
+    from headway.fleet import arrow
+    from headway.serve import listen
+
+    host, port = listen.parse(args.listen)
+    token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
+    listen.check(host, token)
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(
+                f"`headway serve` needs {package}; type: pip install 'headway[serve]'"
+            )
+    arrow.need(*arrow.TO_READ)
+    folders = [Path(one) for one in args.runs or ()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(
+                f"--runs {folder} is no folder; give the one that holds folders of runs"
+            )
+    store = open_store(args.store)
+    store.check()
+    bound = listen.bind(host, port)
+
+    from headway.serve.app import application
+    from headway.serve.guard import Keys
+    from headway.serve.serving import serve
+    from headway.serve.source import Source
+
+    names = {socket.gethostname(), host, *(args.name or ())}
+    source = Source(store, folders)
+    app = application(source, Keys(token), frozenset(name.lower() for name in names))
+    shown = f"[{host}]" if ":" in host else host
+    print(f"headway: {store.url} is at http://{shown}:{bound.getsockname()[1]}/", flush=True)
+    serve(app, source, bound)
+    return 0

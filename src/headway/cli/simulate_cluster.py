@@ -1,0 +1,127 @@
+"""Play a trace of jobs through a cluster with quotas, once for each policy of eviction.
+
+examples:
+  headway simulate cluster --trace philly --gpus 600 --policy newest,least-lost,least-cost --seeds 5
+  headway simulate cluster --trace philly --from 2017-10-10 --days 30 --html out.html
+  headway simulate cluster --trace sacct:year.psv --gpus 2048 --quota quota.csv --json
+  headway simulate cluster --trace synthetic:100000 --policy least-cost,least-cost:notice=off
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.schedule.simulate.compare import Case
+    from headway.schedule.simulate.setting import Habit
+
+POLICIES = "newest,newest-2h,largest,least-lost,least-cost"
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    add = parser.add_argument
+    add("--trace", default="philly", help="philly, philly:PATH, sacct:PATH or synthetic:JOBS")
+    add("--from", dest="begin", default="", metavar="DATE", help="of philly: from this day on")
+    add("--days", type=float, default=0.0, metavar="N", help="of philly: so many days of it")
+    add("--load", type=float, default=0.9, metavar="X", help="of synthetic: mean load (0.9)")
+    add("--gpus", type=int, default=600, metavar="N", help="accelerators in all (600)")
+    add("--per-node", type=int, default=8, metavar="N", help="accelerators of a node (8)")
+    add("--quota", metavar="FILE", help="tenant,gpus a line; else by their accelerator-hours")
+    add("--policy", default=POLICIES, metavar="A,B", help=f"the first is the base ({POLICIES})")
+    add("--interval", type=float, default=3600.0, metavar="S", help="between two saves (3600)")
+    add("--save", type=float, default=15.0, metavar="S", help="training waits for a save (15)")
+    add("--start", type=float, default=0.0, metavar="S", help="first start to training (0)")
+    add("--recover", type=float, default=300.0, metavar="S", help="later start to training (300)")
+    add("--grace", type=float, default=60.0, metavar="S", help="from notice to kill (60)")
+    add("--habits", nargs="+", metavar="RUN", help="draw these three times from measured runs")
+    add("--silent", type=float, default=0.0, metavar="X", help="share of jobs that tell nothing")
+    add("--shift", action="store_true", help="each seed moves tenants' jobs by whole days")
+    add("--faults", default="", metavar="TRACE", help="stepfun, or a path: nodes fail")
+    add("--spot", default="", metavar="TRACE", help="p3, g4dn, or a path: nodes are taken back")
+    add("--spot-nodes", type=int, default=0, metavar="N", help="how many nodes are spot ones")
+    add("--spot-notice", type=float, default=120.0, metavar="S", help="before they go (120)")
+    add("--seeds", type=int, default=1, metavar="N", help="repetitions (1)")
+    add("--workers", type=int, default=1, metavar="N", help="processes (1)")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print all figures as JSON")
+    shape.add_argument("--html", metavar="FILE", help="write one HTML file")
+    add("--force", action="store_true", help="overwrite the HTML file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, then show."""
+    from headway.report import target
+
+    if args.html:
+        target.check(Path(args.html), force=args.force)
+    for name in ("seeds", "workers"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name} is {getattr(args, name)}; give 1 or more")
+    from headway.schedule.simulate.compare import compare
+
+    names = [name for name in args.policy.split(",") if name]
+    if not names:
+        raise UsageError(f"--policy names none; give for example {POLICIES}")
+    compared = compare(_case(args), names, range(args.seeds), args.workers)
+    if args.json:
+        print(json.dumps(compared.to_dict(), indent=1))
+    elif args.html:
+        from headway.schedule.show.html import page
+
+        target.write(Path(args.html), page(compared).encode(), force=args.force)
+        print(f"headway: the policies are compared in {args.html}")
+    else:
+        from headway.report.screen import console
+        from headway.schedule.show.table import WIDTH, table
+
+        screen = console()
+        screen.width = max(screen.width, WIDTH)
+        screen.print(table(compared), soft_wrap=True)
+    return 0
+
+
+def _case(args: argparse.Namespace) -> Case:
+    from headway.schedule import traces
+    from headway.schedule.simulate import quotas
+    from headway.schedule.simulate.compare import Case
+    from headway.schedule.simulate.setting import Setting
+
+    if bool(args.spot) != bool(args.spot_nodes):
+        raise UsageError("--spot and --spot-nodes go together; give both")
+    setting = Setting(
+        gpus=args.gpus,
+        per_node=args.per_node,
+        interval=args.interval,
+        grace=args.grace,
+        habits=_habits(args),
+        silent=args.silent,
+        quota=quotas.read(Path(args.quota)) if args.quota else None,
+        shift=args.shift,
+    )
+    trace = traces.read(
+        args.trace, gpus=args.gpus, begin=args.begin, days=args.days, load=args.load
+    )
+    return Case(
+        trace=trace,
+        setting=setting,
+        faults=args.faults,
+        spot=args.spot,
+        spot_nodes=args.spot_nodes,
+        spot_notice=args.spot_notice,
+    )
+
+
+def _habits(args: argparse.Namespace) -> tuple[Habit, ...]:
+    from headway.schedule.simulate.setting import Habit
+
+    if args.habits:
+        from headway.schedule.simulate.habits import from_runs
+
+        return from_runs(args.habits)
+    return (Habit(start=args.start, recover=args.recover, save=args.save),)

@@ -1,0 +1,1 @@
+"""The store of many runs' ledgers, and the questions asked of it."""

@@ -1,0 +1,147 @@
+"""Many small files into few: safe beside writers, readers and other compactions, at any kill -9.
+
+A compaction writes its files under a stem of its own and then says, in one object, which stems
+they replace. From then on readers take them instead. What was replaced stays for a while, for
+readers that are at work; a later compaction settles that one and deletes it. See log.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Collection
+from typing import NamedTuple
+
+from headway.errors import HeadwayError
+from headway.fleet import arrow, log
+from headway.fleet.engine import TRIES, find_damaged
+from headway.fleet.schema import SCHEMA, TABLES
+from headway.fleet.store import Snapshot, Store
+from headway.fleet.view import view
+
+GRACE_S = 3600.0  # how long a reader may be at work
+DEAD_S = 86400.0  # a file without a commit is a dead writer's; see store.WRITE_S
+GROWTH = 2  # a compacted stem is taken again when what is new has grown to half of it
+
+
+class Compacted(NamedTuple):
+    """What was done."""
+
+    replaced: int  # stems
+    files: int  # that took their place
+    rows: int
+    deleted: int  # files that earlier rounds had replaced, or that dead writers left
+    notes: tuple[str, ...] = ()
+
+
+def compact(store: Store, *, grace_s: float = GRACE_S) -> Compacted:
+    """One round: clear up after the earlier ones, then merge what is small."""
+    arrow.need(*arrow.TO_READ)
+    store.check()
+    deleted = clear(store, grace_s)
+    damaged: dict[str, str] = {}
+    for left in reversed(range(TRIES)):
+        snapshot = store.snapshot()
+        chosen = _choose(snapshot, damaged)
+        try:
+            files, rows = _merge(store, snapshot, damaged, chosen) if len(chosen) > 1 else (0, 0)
+            break
+        except HeadwayError:
+            raise
+        except Exception:
+            new = find_damaged(store, snapshot, known=damaged)
+            damaged.update(new)
+            if not left or not new:
+                raise
+    notes = tuple(f"left as it is: {why}" for why in damaged.values())
+    return Compacted(len(chosen) if files else 0, files, rows, deleted, notes)
+
+
+def _choose(snapshot: Snapshot, damaged: Collection[str]) -> set[str]:
+    """All plain writes, and those settled compactions that are not much larger than them."""
+    sizes: dict[str, int] = {}
+    for file in snapshot.files:
+        sizes[file.stem] = sizes.get(file.stem, 0) + file.size
+    told = snapshot.log
+    live = told.live() - {file.stem for file in snapshot.files if file.name in damaged}
+    chosen = set(live & told.writes)
+    total = sum(sizes.get(stem, 0) for stem in chosen)
+    for stem in sorted(live & told.settled, key=lambda one: (sizes.get(one, 0), one)):
+        if chosen and sizes.get(stem, 0) <= GROWTH * total:
+            chosen.add(stem)
+            total += sizes.get(stem, 0)
+    return chosen
+
+
+def _merge(
+    store: Store, snapshot: Snapshot, damaged: Collection[str], chosen: set[str]
+) -> tuple[int, int]:
+    """The rows of the chosen stems that count, one file for each table and day."""
+    began = time.monotonic()
+    stem = f"c{round(time.time() * 1000):013d}-{secrets.token_hex(4)}"
+    files = rows = 0
+    with view(store, snapshot, without=damaged) as found:
+        for name, day in sorted({(f.table, f.day) for f in snapshot.files if f.stem in chosen}):
+            wanted = {f.name for f in snapshot.files if f.stem in chosen and f.day == day}
+            table = found.table(name, wanted)
+            part = found.get(table.order_by(["run_id", TABLES[name].day]))
+            if part.num_rows:
+                content = arrow.to_parquet(part.cast(arrow.arrow_schema(TABLES[name])))
+                store.place.put(log.file_name(name, day, stem, SCHEMA), content)
+                files, rows = files + 1, rows + part.num_rows
+    if time.monotonic() - began > DEAD_S / 2:
+        raise HeadwayError(f"compacting {store.url} took more than {DEAD_S / 2:.0f} s")
+    told = {"schema": SCHEMA, "replaces": sorted(chosen)}
+    store.place.put(log.compaction(stem), json.dumps(told).encode())
+    return files, rows
+
+
+def clear(store: Store, grace_s: float) -> int:
+    """Settle compactions and delete what they replace, and what dead writers left."""
+    now = time.time()
+    told = _settle(store, now - grace_s)
+    files = store.files()
+    gone = 0
+    for stem in sorted(told.settled):  # in this order: one may replace an earlier one
+        replaced = told.compactions[stem]
+        gone += _delete(store, [file.name for file in files if file.stem in replaced])
+        for old in replaced:
+            for marker in (log.commit(old), log.compaction(old), log.settled(old)):
+                store.place.delete(marker)
+    counted = told.live()
+    for stem in told.compactions.keys() - counted - told.settled:
+        if told.missing(stem):  # it lost, and can never count again
+            store.place.delete(log.compaction(stem))
+    return gone + _delete(store, _dead(store, now - DEAD_S))
+
+
+def _settle(store: Store, before: float) -> log.Log:
+    """Those that were complete by then, and count, count from now on whatever comes."""
+    told = store.read_log()
+    counted = set(told.in_force())
+    for entry in list(store.place.entries(log.COMPACTIONS)):
+        for stem in log.stems([entry.name], ".json") & counted - told.settled:
+            if entry.changed <= before:
+                store.place.put(log.settled(stem), b"")
+    return store.read_log()
+
+
+def _dead(store: Store, before: float) -> list[str]:
+    """Old files of no write and no compaction, and what was never renamed."""
+    told = store.read_log()
+    known = told.writes | told.compactions.keys()
+    found = []
+    for folder in (*TABLES, log.COMMITS, log.COMPACTIONS):
+        for entry in store.place.entries(folder):
+            file = log.parse(entry.name, entry.size)
+            aside = entry.name.rpartition("/")[2].startswith(".")
+            if entry.changed <= before and (aside or (file and file.stem not in known)):
+                found.append(entry.name)
+    return found
+
+
+def _delete(store: Store, names: Collection[str]) -> int:
+    for name in names:
+        store.place.delete(name)
+    return len(names)

@@ -1,0 +1,122 @@
+"""Which files of a store count: pure functions over the names that lie in it.
+
+    store.json                                 says that this is a store
+    TABLE/day=2026-11-16/STEM.s1.parquet       rows; s1: the schema that they have
+    commits/STEM.json                          that write is complete: its rows count
+    compactions/STEM.json                      that compaction is complete, and what it replaces
+    compactions/STEM.settled                   it can no longer lose against another one
+
+A write is a stem, and so is a compaction. Nothing is ever changed in place. Files of a stem
+without its commit are of a writer that is at work, or was killed.
+
+Two compactions may replace the same write. Then one counts, the same for every reader: a settled
+one, else the one that was begun first. Only what a settled one replaces is ever deleted, so one
+that is not settled counts only while all that it replaces is complete.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+STORE = "store.json"
+COMMITS = "commits"
+COMPACTIONS = "compactions"
+
+_FILE = re.compile(
+    r"(?P<table>\w+)/day=(?P<day>\d{4}-\d\d-\d\d)/(?P<stem>[\w-]+)\.s(?P<schema>\d+)\.parquet"
+)
+
+
+@dataclass(frozen=True)
+class File:
+    """One Parquet file of a store."""
+
+    name: str
+    table: str
+    day: str
+    stem: str
+    schema: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Log:
+    """What is complete in a store."""
+
+    writes: frozenset[str] = frozenset()
+    compactions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # and what it replaces
+    settled: frozenset[str] = frozenset()
+
+    def in_force(self) -> list[str]:
+        """The compactions that count."""
+        taken: set[str] = set()
+        found = []
+        for stem in sorted(self.compactions, key=lambda one: (one not in self.settled, one)):
+            replaced = self.compactions[stem]
+            whole = stem in self.settled or not self.missing(stem)
+            if whole and not replaced & taken:
+                taken |= replaced
+                found.append(stem)
+        return found
+
+    def missing(self, stem: str) -> frozenset[str]:
+        """What a compaction replaces and is not there."""
+        return self.compactions[stem] - self.writes - self.compactions.keys()
+
+    def live(self) -> frozenset[str]:
+        """The stems whose rows count."""
+        counted = self.in_force()
+        replaced = frozenset[str]().union(*(self.compactions[stem] for stem in counted))
+        return (self.writes | frozenset(counted)) - replaced
+
+    def unclear(self) -> bool:
+        """Whether something was deleted while this was read: then it should be read again."""
+        return any(self.missing(stem) for stem in self.compactions if stem not in self.settled)
+
+
+def new_stem(as_of: float | None = None) -> str:
+    """A name for a write; of two, the one that knows more of a run sorts last."""
+    now = time.time()
+    known = now if as_of is None else as_of
+    return f"{round(known * 1000):013d}-{round(now * 1000):013d}-{secrets.token_hex(4)}"
+
+
+def file_name(table: str, day: str, stem: str, schema: int) -> str:
+    """Where rows of a table lie."""
+    return f"{table}/day={day}/{stem}.s{schema}.parquet"
+
+
+def commit(stem: str) -> str:
+    """The marker of a write."""
+    return f"{COMMITS}/{stem}.json"
+
+
+def compaction(stem: str) -> str:
+    """The marker of a compaction."""
+    return f"{COMPACTIONS}/{stem}.json"
+
+
+def settled(stem: str) -> str:
+    """The marker of a compaction that can no longer lose."""
+    return f"{COMPACTIONS}/{stem}.settled"
+
+
+def parse(name: str, size: int) -> File | None:
+    """The file that a name is of; None for what is none of ours."""
+    found = _FILE.fullmatch(name)
+    if found is None:
+        return None
+    return File(name, found["table"], found["day"], found["stem"], int(found["schema"]), size)
+
+
+def stems(names: Iterable[str], suffix: str) -> frozenset[str]:
+    """The stems of the markers with that suffix."""
+    return frozenset(
+        name.rpartition("/")[2].removesuffix(suffix)
+        for name in names
+        if name.endswith(suffix) and not name.rpartition("/")[2].startswith(".")
+    )

@@ -1,0 +1,140 @@
+"""A store as figures for Prometheus: gauges over the last hours, split by labels of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+from headway.fleet.database import Database
+from headway.fleet.engine import ask
+from headway.fleet.queries import question
+from headway.fleet.queries.slices import Asked
+from headway.fleet.store import Store
+
+SINCE = timedelta(hours=24)
+BY = ("team", "model")
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Figure(NamedTuple):
+    """One metric: out of which answer it is, and how its labels come from it."""
+
+    name: str
+    help: str
+    question: str
+    column: str
+    own: tuple[str, ...] = ()  # what the question is split by beside the labels of runs
+    told: tuple[tuple[str, str], ...] = ()  # labels that it has always
+    unit: str = ""
+    times: float = 1.0
+
+
+def _shares(side: str, text: str) -> Iterator[Figure]:
+    for weight, column in (("accelerators", ""), ("jobs", "_by_jobs")):
+        name = f"headway_fleet_{side}_percent"
+        told = (("weight", weight),)
+        yield Figure(name, text, "ett", f"{side}_percent{column}", (), told, "percent")
+
+
+def _times(name: str, text: str, query: str, column: str) -> Iterator[Figure]:
+    for quantile, part in (("0.5", "p50"), ("0.9", "p90")):
+        told = (("quantile", quantile),)
+        full = f"headway_fleet_{name}_seconds"
+        yield Figure(full, text, query, f"{column}_{part}_s", (), told, "seconds")
+
+
+FIGURES = (
+    *_shares("ett", "Effective training time as a share of all time, by accelerators or by jobs."),
+    *_shares("idleness", "Start, waste, stop and unknown as a share of all time."),
+    *_shares("failure", "Lost training, hangs and recovery as a share of all time."),
+    Figure("headway_fleet_jobs", "Runs that had any of that time.", "ett", "jobs"),
+    Figure(
+        "headway_fleet_accelerator_seconds",
+        "Time of accelerators.",
+        "ett",
+        "accelerator_hours",
+        unit="seconds",
+        times=3600.0,
+    ),
+    Figure(
+        "headway_fleet_lost_accelerator_seconds",
+        "Time of accelerators that was not training, by leaf.",
+        "top",
+        "accelerator_hours",
+        ("leaf",),
+        unit="seconds",
+        times=3600.0,
+    ),
+    *_times("time_to_start", "From allocation to the first training, of runs.", "tts", "tts"),
+    Figure("headway_fleet_never_trained", "Runs that never trained.", "tts", "never_trained"),
+    *_times("time_to_recover", "From the last progress to training again.", "ttr", "ttr"),
+    Figure(
+        "headway_fleet_failures",
+        "Failures by category and owner.",
+        "failures",
+        "failures",
+        ("category", "owner"),
+    ),
+    Figure(
+        "headway_fleet_checkpoint_blocked_seconds",
+        "How long a save held up the training, by level: the mean over saves.",
+        "checkpoints",
+        "blocked_s",
+        ("level",),
+        unit="seconds",
+    ),
+)
+
+
+class Family(NamedTuple):
+    """A metric with its samples, in the shape of headway.report.openmetrics."""
+
+    name: str
+    help: str
+    samples: tuple[tuple[dict[str, str], float], ...]
+    unit: str
+
+
+class Window(NamedTuple):
+    """Which time the figures are of, and what they are split by."""
+
+    since: timedelta = SINCE
+    by: tuple[str, ...] = BY
+    where: tuple[tuple[str, str], ...] = ()
+
+
+def families(store: Store | Database, window: Window, now: datetime) -> list[Family]:
+    """All metrics; `now` is UTC without a zone. A question is asked once for all that it gives."""
+    since = now - window.since
+    answers: dict[tuple[str, tuple[str, ...]], Rows] = {}
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for figure in FIGURES:
+        key = (figure.question, (*window.by, *figure.own))
+        if key not in answers:
+            answers[key] = _ask(store, figure.question, Asked(key[1], since, None, window.where))
+        found.setdefault(figure.name, []).extend(_samples(figure, answers[key], window.by))
+    out = []
+    for figure in {one.name: one for one in FIGURES}.values():
+        out.append(Family(figure.name, figure.help, tuple(found[figure.name]), figure.unit))
+    at = now.replace(tzinfo=timezone.utc).timestamp()
+    about = "When the store was read, in seconds since the epoch."
+    out.append(Family("headway_fleet_read_time_seconds", about, (({}, at),), "seconds"))
+    return out
+
+
+def _ask(store: Store | Database, name: str, asked: Asked) -> Rows:
+    put = question(name, asked)
+    answer = ask(store, put, since=asked.since) if isinstance(store, Store) else store.ask(put)
+    rows: Rows = answer.rows.to_pylist()
+    return rows
+
+
+def _samples(
+    figure: Figure, rows: Rows, by: Sequence[str]
+) -> Iterator[tuple[dict[str, str], float]]:
+    for row in rows:
+        value = row[figure.column]
+        if value is not None:
+            labels = {name: str(row[name] or "") for name in (*by, *figure.own)}
+            yield {**labels, **dict(figure.told)}, float(value) * figure.times

@@ -1,0 +1,137 @@
+"""A Grafana dashboard over the metrics of a store, to be imported as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+CHOSEN = 'team=~"$team", model=~"$model"'
+
+
+class Panel(NamedTuple):
+    """One panel: its title, what is asked, how a line is named, and its unit."""
+
+    title: str
+    expr: str
+    legend: str
+    unit: str
+    kind: str = "timeseries"
+    width: int = 12
+
+
+PANELS = (
+    Panel(
+        "ETT%, by accelerator-hours",
+        f'headway_fleet_ett_percent{{weight="accelerators", {CHOSEN}}}',
+        "{{team}} {{model}}",
+        "percent",
+    ),
+    Panel(
+        "ETT%, each job once",
+        f'headway_fleet_ett_percent{{weight="jobs", {CHOSEN}}}',
+        "{{team}} {{model}}",
+        "percent",
+    ),
+    Panel(
+        "Accelerator time lost, by leaf",
+        f"topk(12, sum by (leaf) (headway_fleet_lost_accelerator_seconds{{{CHOSEN}}}))",
+        "{{leaf}}",
+        "s",
+        "bargauge",
+    ),
+    Panel(
+        "Failures",
+        f"sum by (category) (headway_fleet_failures{{{CHOSEN}}})",
+        "{{category}}",
+        "short",
+        "bargauge",
+    ),
+    Panel(
+        "Time to Start, p90",
+        f'headway_fleet_time_to_start_seconds{{quantile="0.9", {CHOSEN}}}',
+        "{{team}} {{model}}",
+        "s",
+    ),
+    Panel(
+        "Time to Recover, p90",
+        f'headway_fleet_time_to_recover_seconds{{quantile="0.9", {CHOSEN}}}',
+        "{{team}} {{model}}",
+        "s",
+    ),
+    Panel(
+        "Failure%, by accelerator-hours",
+        f'headway_fleet_failure_percent{{weight="accelerators", {CHOSEN}}}',
+        "{{team}} {{model}}",
+        "percent",
+    ),
+    Panel(
+        "A save holds up the training",
+        f"headway_fleet_checkpoint_blocked_seconds{{{CHOSEN}}}",
+        "{{team}} {{model}} {{level}}",
+        "s",
+    ),
+)
+
+
+def dashboard() -> str:
+    """As JSON, for Dashboards > Import; it asks which Prometheus to use."""
+    source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
+    told: dict[str, Any] = {
+        "__inputs": [
+            {
+                "name": "DS_PROMETHEUS",
+                "label": "Prometheus",
+                "type": "datasource",
+                "pluginId": "prometheus",
+                "pluginName": "Prometheus",
+            }
+        ],
+        "title": "Headway fleet",
+        "uid": "headway-fleet",
+        "tags": ["headway"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "time": {"from": "now-30d", "to": "now"},
+        "refresh": "5m",
+        "templating": {"list": [_choice(source, name) for name in ("team", "model")]},
+        "panels": [_panel(source, index, panel) for index, panel in enumerate(PANELS)],
+    }
+    return json.dumps(told, indent=1) + "\n"
+
+
+def _choice(source: dict[str, str], label: str) -> dict[str, Any]:
+    return {
+        "name": label,
+        "label": label,
+        "type": "query",
+        "datasource": source,
+        "query": f"label_values(headway_fleet_ett_percent, {label})",
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panel(source: dict[str, str], index: int, panel: Panel) -> dict[str, Any]:
+    per_row = 24 // panel.width
+    place = {"x": index % per_row * panel.width, "y": index // per_row * 8}
+    return {
+        "id": index + 1,
+        "title": panel.title,
+        "type": panel.kind,
+        "datasource": source,
+        "gridPos": {**place, "w": panel.width, "h": 8},
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": [
+            {
+                "refId": "A",
+                "datasource": source,
+                "expr": panel.expr,
+                "legendFormat": panel.legend,
+                "instant": panel.kind == "bargauge",
+            }
+        ],
+    }

@@ -1,0 +1,78 @@
+"""What the questions share: rows of a stretch of time, split by what is known of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.fleet.schema import LABELS
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+OF_RUNS = (
+    *(column.name for column in LABELS),
+    *("run_id", "run", "job", "user", "torch", "python", "headway"),
+)
+TIMES = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # and how Ibis calls them
+DIMENSIONS = (*TIMES, *OF_RUNS)
+
+
+class Asked(NamedTuple):
+    """How a question is asked: split by what, of when, of which runs, how many rows at most."""
+
+    by: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    where: tuple[tuple[str, str], ...] = ()  # columns of runs and what they must be
+    limit: int | None = None
+
+
+def sliced(tables: Mapping[str, ir.Table], name: str, time: str, asked: Asked) -> ir.Table:
+    """The rows of a table in that stretch of time, with a column for each thing to split by."""
+    rows = tables[name]
+    if asked.since is not None:
+        rows = rows.filter(rows[time] >= asked.since)
+    if asked.until is not None:
+        rows = rows.filter(rows[time] < asked.until)
+    periods = {one: rows[time].truncate(TIMES[one]) for one in asked.by if one in TIMES}
+    rows = rows.mutate(**periods) if periods else rows
+    return rows if name == "runs" and not asked.where else _of_runs(tables, rows, asked)
+
+
+def _of_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Asked) -> ir.Table:
+    runs = tables["runs"]
+    for column, value in asked.where:
+        runs = runs.filter(runs[column] == value)
+    wanted = [one for one in asked.by if one in OF_RUNS and one not in rows.columns]
+    if wanted:
+        return rows.join(runs.select("run_id", *wanted), "run_id")
+    return rows.semi_join(runs, "run_id") if asked.where else rows
+
+
+def hours(seconds: ir.Value) -> ir.Value:
+    """A sum of accelerator-seconds in hours."""
+    return seconds.sum() / 3600.0
+
+
+def weighted(value: ir.Value, weight: ir.Value) -> ir.Value:
+    """The mean of a value in which each row counts by its weight; null where there is none."""
+    return (value * weight).sum() / weight.sum().nullif(0.0)
+
+
+def per_job(rows: ir.Table, value: str, asked: Asked) -> ir.Table:
+    """The rows with a weight, `job`, by which a mean of the value counts each run once."""
+    import ibis
+
+    alike = ibis.window(group_by=list(dict.fromkeys([*asked.by, "run_id"])))
+    return rows.mutate(job=1.0 / rows[value].count().over(alike).nullif(0))
+
+
+def ordered(found: ir.Table, asked: Asked, by: Sequence[str] = ("accelerator_hours",)) -> ir.Table:
+    """Periods in their order, then what weighs most first; rows that are alike by their names."""
+    periods = [one for one in asked.by if one in TIMES]
+    rest = [one for one in asked.by if one not in TIMES]
+    keys = [*(found[one].asc() for one in periods), *(found[one].desc() for one in by)]
+    found = found.order_by([*keys, *(found[one].asc() for one in rest)])
+    return found.limit(asked.limit) if asked.limit else found

@@ -1,0 +1,44 @@
+"""Where accelerator-hours are lost most: the leaves that are not training, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headway.fleet.queries.slices import TIMES, Asked, hours, ordered, sliced
+from headway.ledger.leaves import EFFECTIVE
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+OWN = ("leaf",)
+
+
+def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+    """`percent` is of all that the same runs and periods had, whatever was lost there."""
+    slices = [one for one in asked.by if one != "leaf"]
+    rows = sliced(tables, "hours", "hour", asked)
+    leaves = rows.agg(
+        by=list(dict.fromkeys([*slices, "leaf", "run_id"])),
+        seconds=rows.seconds.sum(),
+        accelerator_s=rows.accelerator_s.sum(),
+    )
+    run = ["run_id", *(one for one in slices if one in TIMES)]
+    lived = leaves.agg(by=run, lived_s=leaves.seconds.sum())
+    whole = leaves.agg(
+        by=slices, all_jobs=leaves.run_id.nunique(), all_s=leaves.accelerator_s.sum()
+    )
+    lost = leaves.filter(leaves.leaf != EFFECTIVE).join(lived, run)
+    found = lost.agg(
+        by=list(asked.by),
+        jobs=lost.run_id.nunique(),
+        accelerator_hours=hours(lost.accelerator_s),
+        share=(100.0 * lost.seconds / lost.lived_s).sum(),
+    )
+    joined = found.join(whole, [found[one].identical_to(whole[one]) for one in slices] or True)
+    shown = joined.select(
+        *(found[one] for one in found.columns if one != "share"),
+        percent=360000.0 * found.accelerator_hours / whole.all_s,
+        percent_by_jobs=found.share / whole.all_jobs,
+    )
+    return ordered(shown, asked)

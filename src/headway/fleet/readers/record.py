@@ -1,0 +1,188 @@
+"""What a reader finds in the records of another tool, and the ledger that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headway.ledger import timeline
+from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, START_STAGES, UNKNOWN
+from headway.ledger.model import NS, Attempt, Failure, Ledger, Outcome, RankLedger, Segment
+from headway.taxonomy import OWNERS
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch whose use is known: a stage of the start, or a leaf. Seconds since the epoch."""
+
+    start: float
+    end: float
+    what: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One attempt, as another tool saw it. What no span covers is unknown."""
+
+    start: float  # when it had its machines
+    end: float  # or up to when it is known
+    outcome: Outcome
+    accelerators: int
+    spans: tuple[Span, ...] = ()
+    hosts: tuple[str, ...] = ()
+    queued: float | None = None  # seconds that it waited for capacity
+    category: str = "unknown"  # of its failure, where its outcome is one
+    evidence: str = ""
+
+    @property
+    def trained(self) -> list[Span]:
+        """Its steps."""
+        return [span for span in self.spans if span.step is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One run. `key` is the same whenever it is read, and another one for any other run."""
+
+    key: str
+    run: str
+    lives: tuple[Life, ...]
+    job: str | None = None  # the same for every run of it
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    command: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+
+def ledger(record: Record) -> Ledger:
+    """The balanced account of a run that has lived at all."""
+    lives = record.lives
+    zero = min(lives[0].start, *(span.start for span in lives[0].spans), lives[0].end)
+    wall = _ns(lives[-1].end, zero)
+    segments = _segments(lives, zero)
+    steps = {span.step for life in lives for span in life.trained}
+    waits = [life.queued for life in lives if life.queued is not None]
+    return Ledger(
+        run=record.run,
+        wall=wall,
+        segments=tuple(segments),
+        buckets=timeline.total(segments),
+        ranks=_ranks(lives, segments),
+        steps=len(steps),
+        attempts=tuple(_attempt(index, life, zero) for index, life in enumerate(lives)),
+        failures=tuple(
+            _failure(index, life, zero)
+            for index, life in enumerate(lives)
+            if life.outcome in ("failed", "preempted")
+        ),
+        time_to_start=next((s.start for s in segments if s.leaf in (EFFECTIVE, LOST)), None),
+        time_to_recover=_recovered(lives),
+        hidden={},
+        queue_capacity=round(sum(waits) * NS) if waits else None,
+        checkpoints=(),
+        saves=0,
+        save_interval=None,
+        recommended_interval=None,
+        compiles=(),
+        gaps=(),
+        notes=(),
+        started_at=round(zero * NS),
+        running=lives[-1].outcome == "running",
+        command=record.command,
+        exit_code=record.exit_code,
+        facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
+    )
+
+
+def _ns(seconds: float, zero: float) -> int:
+    return round((seconds - zero) * NS)
+
+
+def _segments(lives: Sequence[Life], zero: float) -> list[Segment]:
+    """Lives one after the other. What lies before a later one is downtime, unless it is known."""
+    ground: list[Segment] = []
+    known: list[Segment] = []
+    at = 0
+    for index, life in enumerate(lives):
+        start, end = max(_ns(life.start, zero), at), max(_ns(life.end, zero), at)
+        ground += [Segment(at, start, DOWNTIME if index else UNKNOWN), Segment(start, end, UNKNOWN)]
+        again = [late.trained[0].step for late in lives[index + 1 :] if late.trained]
+        kept = min((step for step in again if step is not None), default=None)
+        spans = [
+            Segment(_ns(span.start, zero), _ns(span.end, zero), _leaf(span, index, kept))
+            for span in life.spans
+        ]
+        known += timeline.innermost(timeline.clip(spans, at, end))
+        at = end
+    return timeline.paint(timeline.join(ground), known)
+
+
+def _leaf(span: Span, index: int, kept: int | None) -> str:
+    """A step that a later life makes again was lost."""
+    if span.step is not None and kept is not None and span.step >= kept:
+        return LOST
+    if span.what in START_STAGES:
+        return f"{'recover' if index else 'start'}.{span.what}"
+    return span.what
+
+
+def _attempt(index: int, life: Life, zero: float) -> Attempt:
+    steps = [span.step for span in life.trained if span.step is not None]
+    return Attempt(
+        index=index,
+        start=_ns(life.start, zero),
+        end=_ns(life.end, zero),
+        outcome=life.outcome,
+        ranks=tuple(range(life.accelerators)),
+        world=life.accelerators,
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+    )
+
+
+def _failure(index: int, life: Life, zero: float) -> Failure:
+    owner, retry = OWNERS[life.category]
+    return Failure(
+        attempt=index,
+        at=_ns(life.end, zero),
+        category=life.category,
+        owner=owner,
+        retry=retry,
+        root_rank=None,
+        evidence=life.evidence,
+        node=life.hosts[0] if owner == "infra" and len(life.hosts) == 1 else None,
+    )
+
+
+def _recovered(lives: Sequence[Life]) -> tuple[int, ...]:
+    """From the last step before an interruption to the first one after it, where both are known."""
+    trained = [index for index, life in enumerate(lives) if life.trained]
+    found = []
+    for index in range(max(trained, default=0)):
+        before, after = lives[index].trained, lives[index + 1].trained
+        last = before[-1].end if before else lives[index].start
+        again = after[0].start if after else lives[index + 1].start
+        found.append(max(_ns(again, last), 0))
+    return tuple(found)
+
+
+def _ranks(lives: Sequence[Life], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
+    """Accelerators by host, where each host has as many; each shares the account of the run."""
+    hosts: dict[int, dict[int, str]] = {}
+    for index, life in enumerate(lives):
+        if life.hosts and life.accelerators % len(life.hosts) == 0:
+            each = life.accelerators // len(life.hosts)
+            for rank in range(life.accelerators):
+                hosts.setdefault(rank, {})[index] = life.hosts[rank // each]
+    return tuple(
+        RankLedger(
+            rank,
+            tuple(segments),
+            timeline.total(segments),
+            0,
+            tuple(dict.fromkeys(where.values())),
+            where,
+        )
+        for rank, where in sorted(hosts.items())
+    )

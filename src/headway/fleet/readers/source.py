@@ -1,0 +1,52 @@
+"""A file that was given to a reader, and the JSON and the times in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headway.errors import UsageError
+
+
+class Source(NamedTuple):
+    """One file: `taken` is when it was written, in seconds since the epoch."""
+
+    name: str
+    text: str
+    taken: float
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """Every JSON object: of one document, of several, or of lines; a torn end is left out."""
+        decoder, at = json.JSONDecoder(), 0
+        while True:
+            at = self.text.find("{", at)
+            if at < 0:
+                return
+            try:
+                found, at = decoder.raw_decode(self.text, at)
+            except ValueError:
+                at = self.text.find("\n", at)
+                if at < 0:
+                    return
+                continue
+            yield found
+
+
+def read(path: Path) -> Source:
+    """A file from the disk; UsageError where that is not possible."""
+    try:
+        return Source(path.name, path.read_text(encoding="utf-8"), path.stat().st_mtime)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+
+
+def instant(text: str) -> float:
+    """A time as ISO 8601 has it, in seconds since the epoch; one without a zone is UTC."""
+    whole, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    fraction = f".{rest[:digits][:6]:0<6}{rest[digits:]}" if dot else ""
+    found = datetime.fromisoformat(whole + fraction)
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

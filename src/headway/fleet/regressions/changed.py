@@ -1,0 +1,114 @@
+"""Which recorded fields changed at a break: image, torch, kind of host, config, code.
+
+A field is named if its values moved more at the break than they move at other moments of the same
+slice: a code version that is new every day tells nothing. How much of the bucket's change goes with
+the field is the mix part of the change over the field's values (see decompose).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.fleet.regressions.decompose import by_cell, decompose
+from headway.fleet.regressions.series import Floats, Ints
+
+DAYS = 86400.0
+NEAR = 7 * DAYS  # on either side of the break
+BLUR = 1 * DAYS  # the break may lie so much earlier or later: jobs that near do not count
+UNUSUAL = 0.25  # of the weight, more than at other moments
+PLACEBOS = 24
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field, its most common value before and after, and how much of the weight moved."""
+
+    field: str
+    before: str
+    after: str
+    moved: float  # share of the weight that has another value after the break: 0 to 1
+    usual: float  # the same at other moments
+    explains: float | None  # share of the bucket's change that goes with the field
+
+
+def changes(
+    fields: dict[str, NDArray[Any]], start: Floats, weights: Floats, points: Floats, at: float
+) -> list[Change]:
+    """The fields that changed at `at`, the one that moved most first; `points`: of the bucket."""
+    found = []
+    for name, values in fields.items():
+        words, codes = np.unique(values.astype(str), return_inverse=True)
+        one = _change(name, words, codes, start, weights, points, at) if words.size > 1 else None
+        if one:
+            found.append(one)
+    return sorted(found, key=lambda one: (one.usual - one.moved, one.field))
+
+
+def _change(
+    name: str,
+    words: NDArray[np.str_],
+    codes: Ints,
+    start: Floats,
+    weights: Floats,
+    points: Floats,
+    at: float,
+) -> Change | None:
+    sides = _sides(codes, words.size, start, weights, at)
+    if sides is None:
+        return None
+    before, after = sides
+    moved = float(np.abs(after - before).sum() / 2)
+    others = _placebos(codes, words.size, start, weights, at)
+    usual = float(np.mean(others)) if others else 0.0
+    if moved < usual + UNUSUAL:
+        return None
+    old, new = int(before.argmax()), int((after - before).argmax())
+    return Change(
+        name, str(words[old]), str(words[new]), moved, usual,
+        _explained(codes, words.size, start, weights, points, at),
+    )  # fmt: skip
+
+
+def _sides(
+    codes: Ints, count: int, start: Floats, weights: Floats, at: float
+) -> tuple[Floats, Floats] | None:
+    """The share of each value among the jobs near `at`, before and after it."""
+    blur = _blur(start, at)
+    before = (start >= at - NEAR) & (start < at - blur)
+    after = (start >= at + blur) & (start < at + NEAR)
+    tables = [np.bincount(codes[side], weights[side], count) for side in (before, after)]
+    if not all(table.sum() > 0 for table in tables):
+        return None
+    return tables[0] / tables[0].sum(), tables[1] / tables[1].sum()
+
+
+def _blur(start: Floats, at: float) -> float:
+    """Less of it where little is known after the break."""
+    return min(BLUR, max(0.0, float(start.max()) - at) / 2)
+
+
+def _placebos(codes: Ints, count: int, start: Floats, weights: Floats, at: float) -> list[float]:
+    """How much of the weight moved at other moments, none of them near the break."""
+    moments = np.linspace(start.min() + NEAR, start.max() - NEAR, PLACEBOS)
+    far = moments[np.abs(moments - at) > NEAR]
+    sides = (_sides(codes, count, start, weights, moment) for moment in far)
+    return [float(np.abs(pair[1] - pair[0]).sum() / 2) for pair in sides if pair is not None]
+
+
+def _explained(
+    codes: Ints, count: int, start: Floats, weights: Floats, points: Floats, at: float
+) -> float | None:
+    blur = _blur(start, at)
+    before, after = start < at - blur, start >= at + blur
+    value = points[:, None]
+    parts = decompose(
+        *by_cell(codes[before], count, weights[before], value[before]),
+        *by_cell(codes[after], count, weights[after], value[after]),
+    )
+    total = float(parts.total[0])
+    # Noise can make the mix part larger than the change, or turn it round.
+    return min(1.0, max(0.0, float(parts.mix[:, 0].sum()) / total)) if total else None

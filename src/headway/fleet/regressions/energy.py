@@ -1,0 +1,89 @@
+"""The weighted energy distance between what came before and after each moment.
+
+In one dimension it is twice the integral of the squared distance of the two distribution functions
+(Szekely and Rizzo), so that no pair of jobs has to be looked at: values are put into cells of equal
+weight, and each channel costs slots x cells for all moments at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.fleet.regressions.series import Floats, Ints
+
+Singles = NDArray[np.float32]
+CELLS = 9
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """What each slot adds to the distance between the distributions: slots x channels x cells."""
+
+    parts: Singles
+    weights: Floats  # of each slot
+
+    @classmethod
+    def of(cls, values: Floats, weights: Floats, slots: Ints, count: int) -> Deviations:
+        """The deviations of jobs with `values` (jobs x channels) in `count` slots of time."""
+        per_slot: Floats = np.bincount(slots, weights, count).astype(np.float64)
+        total = per_slot.sum()
+        parts = np.zeros((count, values.shape[1], CELLS - 1), dtype=np.float32)
+        for channel in range(values.shape[1]):
+            cells, gaps = _cells(values[:, channel], weights)
+            table = np.bincount(slots * CELLS + cells, weights, count * CELLS)
+            below = table.reshape(count, CELLS).cumsum(axis=1)[:, :-1]
+            shares = below.sum(axis=0) / total
+            parts[:, channel] = (below - per_slot[:, None] * shares) * np.sqrt(2 * gaps / total)
+        return cls(parts, per_slot)
+
+    def distances(self, least: int) -> Floats:
+        """The statistic of each channel at each split of the slots as they are.
+
+        Row i is the split before slot `least + i`; `least` slots at least lie on either side.
+        """
+        order = np.arange(self.weights.size)[None]
+        return np.array([found[0] for found in self._walk(order, least)])
+
+    def peaks(self, orders: Ints, least: int) -> Floats:
+        """The best of each channel over all splits, for each of many orders of the slots."""
+        best = np.zeros((len(orders), self.parts.shape[1]), dtype=np.float32)
+        for found in self._walk(orders, least):
+            np.maximum(best, found, out=best)
+        return best.astype(np.float64)
+
+    def _walk(self, orders: Ints, least: int) -> Iterator[Singles]:
+        """Slot by slot, through all orders at once: orders x channels at each split."""
+        slots, channels, cells = self.parts.shape
+        rows = self.parts.reshape(slots, channels * cells)
+        before = np.cumsum(self.weights[orders], axis=1)
+        total = self.weights.sum()
+        balance = before * (total - before) / total**2
+        factor = np.divide(1.0, balance, out=np.zeros_like(balance), where=balance > 0)
+        factors = factor.astype(np.float32).T[:, :, None].copy()
+        summed = np.zeros((len(orders), channels * cells), dtype=np.float32)
+        each = summed.reshape(-1, channels, cells)
+        for slot in range(slots - least):
+            summed += rows[orders[:, slot]]
+            if slot >= least - 1:
+                yield np.einsum("pck,pck->pc", each, each) * factors[slot]
+
+
+def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
+    """The cell of each value, and how far each cell's mean is from the next one's."""
+    order = np.argsort(values, kind="stable")
+    middle = np.cumsum(weights[order]) - weights[order] / 2
+    cells = np.empty(values.size, dtype=np.int64)
+    cells[order] = np.minimum(middle / weights.sum() * CELLS, CELLS - 1).astype(np.int64)
+    # Equal values share a cell, or their order in time would be taken for a difference.
+    ordered = values[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    cells[order] = cells[order][first]
+    held = np.bincount(cells, weights, CELLS)
+    sums = np.bincount(cells, weights * values, CELLS)
+    filled = np.flatnonzero(held)
+    means = np.interp(np.arange(CELLS), filled, sums[filled] / held[filled])
+    return cells, np.maximum(np.diff(means), 0.0)

@@ -1,0 +1,89 @@
+"""Hosts whose failures are beyond chance, each judged by the hours that it was used.
+
+If all hosts were alike, a host with the share `e` of all hours would have each of the K failures
+with chance `e`: so its count is binomial, exactly, and no rate has to be estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.fleet.regressions.discovery import adjusted
+from headway.fleet.regressions.series import Floats
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Lemon:
+    """A host, its failures and hours, the failures that chance would give it, and how sure."""
+
+    host: str
+    failures: int
+    hours: float
+    expected: float
+    p: float
+    level: float  # the false discovery rate at which it is still found
+
+
+def lemons(hosts: list[str], failures: Floats, hours: Floats, level: float = LEVEL) -> list[Lemon]:
+    """The hosts that fail more than their hours explain, the surest first."""
+    total, exposure = int(failures.sum()), float(hours.sum())
+    if not total or exposure <= 0:
+        return []
+    shares = hours / exposure
+    p = np.array([at_least(int(k), total, e) for k, e in zip(failures, shares, strict=True)])
+    levels = adjusted(p)
+    found = [
+        Lemon(
+            hosts[i],
+            int(failures[i]),
+            float(hours[i]),
+            float(total * shares[i]),
+            float(p[i]),
+            float(levels[i]),
+        )
+        for i in np.flatnonzero(levels <= level)
+    ]
+    return sorted(found, key=lambda one: (one.p, one.host))
+
+
+def at_least(k: int, n: int, chance: float) -> float:
+    """P(X >= k) of a binomial count of n trials, summed term by term."""
+    if k <= 0:
+        return 1.0
+    if k > n or chance <= 0:
+        return 0.0
+    if chance >= 1:
+        return 1.0
+    ratio = chance / (1 - chance)
+    # From the term at k upwards, or from the one below downwards: whichever tail is the smaller.
+    if k > n * chance:
+        return min(1.0, _tail(k, n, chance, ratio))
+    return max(0.0, 1 - _head(k - 1, n, chance, ratio))
+
+
+def _term(k: int, n: int, chance: float) -> float:
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(ways + k * math.log(chance) + (n - k) * math.log1p(-chance))
+
+
+def _tail(k: int, n: int, chance: float, ratio: float) -> float:
+    term = total = _term(k, n, chance)
+    while k < n and term > total * 1e-17:
+        term *= (n - k) / (k + 1) * ratio
+        k += 1
+        total += term
+    return total
+
+
+def _head(k: int, n: int, chance: float, ratio: float) -> float:
+    term = total = _term(k, n, chance)
+    while k > 0 and term > total * 1e-17:
+        term *= k / (n - k + 1) / ratio
+        k -= 1
+        total += term
+    return total

@@ -1,0 +1,56 @@
+"""Whether a running job has fallen below what its slice does, told while it runs.
+
+Each observation is the share of a time window that was effective, between 0 and 1. As long as the
+job does on average what it should (`expected`), whatever its past, the stake below grows on average
+by 1 with each observation. So from the start of the job to its first false alarm there are at least
+`patience` observations on average: no assumption on the shape or the independence of the noise is
+needed (a Shiryaev-Roberts e-detector; Shin, Ramdas and Rinaldo, 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headway.errors import UsageError
+
+BETS = (0.05, 0.1, 0.2, 0.4, 0.8)  # of the most that may be staked; small falls want small bets
+
+
+@dataclass
+class Watch:
+    """The stake against one running job; `saw` takes an observation and says whether to alarm."""
+
+    expected: float  # the least share that is no alarm
+    patience: float  # observations to a false alarm, on average at least
+    stakes: list[float] = field(default_factory=lambda: [0.0] * len(BETS))
+    alarmed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.expected <= 1:
+            raise UsageError(f"the expected share is above 0 and at most 1, not {self.expected!r}")
+        if not self.patience >= 1:
+            raise UsageError(f"a patience is at least 1 observation, not {self.patience!r}")
+
+    @property
+    def stake(self) -> float:
+        """The mean over the bets; an alarm when it reaches the patience."""
+        return sum(self.stakes) / len(self.stakes)
+
+    def saw(self, share: float) -> bool:
+        """Take one window's effective share; True from the alarm on."""
+        share = min(1.0, max(0.0, share))
+        # At the worst, a share of 1, a bet may lose its stake and no more.
+        most = 1 / max(1 - self.expected, 0.05)
+        self.stakes = [
+            (stake + 1) * max(0.0, 1 + bet * most * (self.expected - share))
+            for stake, bet in zip(self.stakes, BETS, strict=True)
+        ]
+        self.alarmed = self.alarmed or self.stake >= self.patience
+        return self.alarmed
+
+
+def patience(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:
+    """The patience that keeps a fleet of `jobs` to so many false alarms a week on average."""
+    if alarms_a_week <= 0:
+        raise UsageError(f"alarms a week are above 0, not {alarms_a_week!r}")
+    return max(1.0, jobs * each_per_week / alarms_a_week)

@@ -1,0 +1,60 @@
+"""All that is looked for in a store at once: changes of slices, bad hosts, running jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headway.fleet.regressions.find import Finding, Options, find
+from headway.fleet.regressions.lemons import Lemon, lemons
+from headway.fleet.regressions.read import Jobs, like, read_hosts, read_jobs, read_shares
+from headway.fleet.regressions.running import Alarm, expected, watch
+
+if TYPE_CHECKING:
+    from headway.fleet.queries.slices import Asked
+    from headway.fleet.store import Store
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found, and in how much."""
+
+    findings: list[Finding]
+    lemons: list[Lemon]
+    alarms: list[Alarm]
+    slices: int
+    jobs: int
+    now: float
+    notes: tuple[str, ...]
+
+
+def look(store: Store, asked: Asked, options: Options, tell: Callable[[int, int], None]) -> Seen:
+    """Look for everything; `tell` hears of slices done, and of how many."""
+    jobs = read_jobs(store, asked)
+    slices = jobs.by_slice()
+    options = replace(options, like=like(asked))
+    findings = find(slices, jobs.now, options, lambda done: tell(done, len(slices)))
+    hosts = read_hosts(store, asked)
+    return Seen(
+        findings=findings,
+        lemons=lemons(hosts.names, hosts.failures, hosts.hours, options.level),
+        alarms=_running(store, asked, jobs),
+        slices=len(slices),
+        jobs=int(jobs.run_ids.size),
+        now=jobs.now,
+        notes=jobs.notes,
+    )
+
+
+def _running(store: Store, asked: Asked, jobs: Jobs) -> list[Alarm]:
+    slices = {
+        str(jobs.run_ids[i]): tuple(map(str, jobs.slices[i]))
+        for i in np.flatnonzero(jobs.series.running)
+    }
+    if not slices:
+        return []
+    expectations = {one.slice: expected(one) for one in jobs.by_slice()}
+    return watch(read_shares(store, list(slices), asked), slices, expectations)

@@ -1,0 +1,288 @@
+"""A ledger as rows of the store's tables: pure, and the same rows from the same ledger."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from headway.fleet.arrow import moment
+from headway.fleet.schema import LABELS
+from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.ledger.model import NS, Attempt, Checkpoint, Compile, Ledger, Segment
+
+HOUR = 3600 * NS
+
+Row = dict[str, Any]
+
+
+def rows(
+    ledger: Ledger, *, job: str | None = None, labels: Mapping[str, str] | None = None
+) -> dict[str, list[Row]]:
+    """All tables of one run; `labels` come before those that the run was started with."""
+    if not ledger.attempts:
+        return {}
+    return _Run(ledger).tables(job, labels or {})
+
+
+def run_id(ledger: Ledger) -> str:
+    """The same at every ingest of a run, and of a copy of it; another one for any other run."""
+    made = ledger.facts.get("created") or ledger.started_at
+    text = json.dumps([ledger.run, made, ledger.facts.get("host")])
+    return base64.b32encode(hashlib.sha256(text.encode()).digest())[:12].decode().lower()
+
+
+def as_of(ledger: Ledger) -> float:
+    """Up to when it tells of the run, in seconds since the epoch."""
+    return (ledger.started_at + ledger.wall) / NS
+
+
+class _Run:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.id = run_id(ledger)
+        most = max(_size(attempt) for attempt in ledger.attempts)
+        # One of which no rank was seen held what the others held.
+        self.accelerators = [_size(attempt) or most or 1 for attempt in ledger.attempts]
+        self.hours = list(self._split(ledger.segments))
+        self.by_rank = {rank.rank: list(self._split(rank.segments)) for rank in ledger.ranks}
+        self.sums: dict[tuple[int, str], float] = defaultdict(float)
+        for attempt, _, leaf, seconds in self.hours:
+            self.sums[attempt, leaf] += seconds
+
+    def tables(self, job: str | None, labels: Mapping[str, str]) -> dict[str, list[Row]]:
+        """The rows of each table."""
+        buckets = list(self._buckets())
+        return {
+            "runs": [self._run(job, labels)],
+            "attempts": [self._attempt(attempt) for attempt in self.ledger.attempts],
+            "hours": [
+                self._key(attempt)
+                | {
+                    "hour": hour,
+                    "leaf": leaf,
+                    "seconds": seconds,
+                    "accelerator_s": seconds * self.accelerators[attempt],
+                }
+                for attempt, hour, leaf, seconds in self.hours
+            ],
+            "buckets": buckets,
+            "failures": list(self._failures()),
+            "checkpoints": list(self._checkpoints()),
+            "compiles": list(self._compiles()),
+            "nodes": list(self._nodes(buckets)),
+        }
+
+    # -- where seconds fall -------------------------------------------------------------------
+
+    def _split(self, segments: Sequence[Segment]) -> Iterator[tuple[int, datetime, str, float]]:
+        """Seconds by attempt, hour and leaf. What lies before an attempt is counted to it."""
+        ends = [attempt.end for attempt in self.ledger.attempts[:-1]]
+        found: dict[tuple[int, int, str], int] = defaultdict(int)
+        zero = self.ledger.started_at
+        for segment in segments:
+            at = segment.start
+            while at < segment.end:
+                attempt = bisect_right(ends, at)
+                hour = (zero + at) // HOUR
+                until = min(segment.end, (hour + 1) * HOUR - zero, *ends[attempt : attempt + 1])
+                found[attempt, hour, segment.leaf] += until - at
+                at = until
+        for (attempt, hour, leaf), ns in sorted(found.items()):
+            yield attempt, moment(hour * 3600), leaf, ns / NS
+
+    def _key(self, attempt: int) -> Row:
+        return {"run_id": self.id, "attempt": attempt}
+
+    def _at(self, ns: int) -> datetime:
+        return moment(0) + timedelta(microseconds=(self.ledger.started_at + ns) // 1000)
+
+    def _wall(self, attempt: int) -> float:
+        """From the end of the attempt before to its own end, or to that of the run."""
+        attempts = self.ledger.attempts
+        begin = attempts[attempt - 1].end if attempt else 0
+        last = attempt == len(attempts) - 1
+        return ((self.ledger.wall if last else attempts[attempt].end) - begin) / NS
+
+    def _recover(self, interruption: int) -> float | None:
+        times = self.ledger.time_to_recover
+        return times[interruption] / NS if 0 <= interruption < len(times) else None
+
+    # -- one table each -----------------------------------------------------------------------
+
+    def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
+        ledger, facts = self.ledger, self.ledger.facts
+        known = facts.get("labels")
+        told = {**(known if isinstance(known, dict) else {}), **labels}
+        versions = facts.get("versions") or {}
+        return {
+            "run_id": self.id,
+            "run": ledger.run,
+            "job": job,
+            **{column.name: told.get(column.name) for column in LABELS},
+            "user": facts.get("user") or None,
+            **{name: versions.get(name) for name in ("torch", "python", "headway")},
+            "command": shlex.join(ledger.command) or None,
+            "labels": json.dumps(told, sort_keys=True),
+            "started_at": self._at(0),
+            "ended_at": self._at(ledger.wall),
+            "running": ledger.running,
+            "outcome": ledger.attempts[-1].outcome,
+            "exit_code": ledger.exit_code,
+            "accelerators": max(self.accelerators),
+            "attempts": len(ledger.attempts),
+            "failures": len(ledger.failures),
+            "steps": ledger.steps,
+            "wall_s": ledger.wall / NS,
+            "effective_s": ledger.buckets.get(EFFECTIVE, 0) / NS,
+            "time_to_start_s": _seconds(ledger.time_to_start),
+            "queue_capacity_s": _seconds(ledger.queue_capacity),
+        }
+
+    def _attempt(self, attempt: Attempt) -> Row:
+        index = attempt.index
+        return self._key(index) | {
+            "started_at": self._at(attempt.start),
+            "ended_at": self._at(attempt.end),
+            "outcome": attempt.outcome,
+            "accelerators": self.accelerators[index],
+            "wall_s": self._wall(index),
+            "effective_s": self.sums[index, EFFECTIVE],
+            "lost_s": self.sums[index, LOST],
+            "time_to_recover_s": self._recover(index - 1),
+            "first_step": attempt.first_step,
+            "last_step": attempt.last_step,
+            "resumed_from": attempt.resumed_from,
+            "resumed_by": attempt.resumed_by,
+        }
+
+    def _buckets(self) -> Iterator[Row]:
+        for rank in self.ledger.ranks:
+            for attempt, hour, leaf, seconds in self.by_rank[rank.rank]:
+                if rank.rank in self.ledger.attempts[attempt].ranks:
+                    yield self._key(attempt) | {
+                        "rank": rank.rank,
+                        "host": rank.host_of.get(attempt),
+                        "hour": hour,
+                        "leaf": leaf,
+                        "seconds": seconds,
+                    }
+
+    def _failures(self) -> Iterator[Row]:
+        for failure in self.ledger.failures:
+            index = failure.attempt
+            yield self._key(index) | {
+                "at": self._at(failure.at),
+                "category": failure.category,
+                "owner": failure.owner,
+                "retry": failure.retry,
+                "root_rank": failure.root_rank,
+                "host": self._root(index),
+                "evidence": failure.evidence,
+                "confidence": failure.confidence,
+                "fingerprint": failure.fingerprint,
+                "decision": failure.decision,
+                "accelerators": self.accelerators[index],
+                "lost_s": self.sums[index, LOST],
+                "time_to_recover_s": self._recover(index),
+            }
+
+    def _root(self, attempt: int) -> str | None:
+        """The host on which the failure of an attempt began, where that is known."""
+        for failure in self.ledger.failures:
+            if failure.attempt == attempt:
+                hosts = {rank.rank: rank.host_of.get(attempt) for rank in self.ledger.ranks}
+                there = hosts.get(failure.root_rank) if failure.root_rank is not None else None
+                return failure.node or there
+        return None
+
+    def _checkpoints(self) -> Iterator[Row]:
+        told = {one.attempt for one in self.ledger.saved}  # by a Checkpointer, which knows more
+        for one in self.ledger.saved:
+            yield self._key(one.attempt) | {
+                "at": self._at(one.at),
+                "step": one.step,
+                "level": one.level,
+                "blocked_s": one.blocked / NS,
+                "slower_s": one.slower / NS,
+                "durable_s": one.durable / NS,
+                "bytes": one.size or None,
+                "error": one.error or None,
+                "accelerators": self.accelerators[one.attempt],
+            }
+        saves: dict[tuple[int, int], list[Checkpoint]] = defaultdict(list)
+        for save in self.ledger.checkpoints:
+            if save.attempt not in told:
+                saves[save.attempt, save.step].append(save)
+        for (attempt, step), parts in sorted(saves.items()):
+            blocked: dict[int, int] = defaultdict(int)
+            for part in parts:
+                blocked[part.rank] += part.end - part.start
+            begin = min(part.start for part in parts)
+            ends = [part.durable for part in parts if part.durable is not None]
+            yield self._key(attempt) | {
+                "at": self._at(begin),
+                "step": step,
+                "level": "disk",
+                "blocked_s": max(blocked.values()) / NS,
+                "durable_s": (max(ends) - begin) / NS if len(ends) == len(parts) else None,
+                "accelerators": self.accelerators[attempt],
+            }
+
+    def _compiles(self) -> Iterator[Row]:
+        alike: dict[tuple[int, str, str, bool, bool], list[Compile]] = defaultdict(list)
+        for one in self.ledger.compiles:
+            key = (one.attempt, one.where, one.reason, one.recompile, one.cached)
+            alike[key].append(one)
+        for (attempt, where, reason, recompile, cached), found in sorted(alike.items()):
+            took: dict[int, int] = defaultdict(int)
+            for one in found:
+                took[one.rank] += one.ns
+            yield self._key(attempt) | {
+                "at": self._at(min(one.start for one in found)),
+                "place": where,
+                "reason": reason or None,
+                "recompile": recompile,
+                "cached": cached,
+                "ranks": len(took),
+                "times": len(found),
+                "seconds": max(took.values()) / NS,
+                "accelerators": self.accelerators[attempt],
+            }
+
+    def _nodes(self, buckets: Sequence[Row]) -> Iterator[Row]:
+        total: dict[tuple[int, str], float] = defaultdict(float)
+        effective: dict[tuple[int, str], float] = defaultdict(float)
+        ranks: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for row in buckets:
+            if row["host"] is not None:
+                key = (row["attempt"], row["host"])
+                ranks[key].add(row["rank"])
+                total[key] += row["seconds"]
+                effective[key] += row["seconds"] if row["leaf"] == EFFECTIVE else 0.0
+        for (attempt, host), there in sorted(ranks.items()):
+            lived = self.ledger.attempts[attempt]
+            yield self._key(attempt) | {
+                "host": host,
+                "started_at": self._at(lived.start),
+                "ended_at": self._at(lived.end),
+                "accelerators": len(there),
+                "wall_s": self._wall(attempt),
+                "accelerator_s": total[attempt, host],
+                "effective_s": effective[attempt, host],
+                "failures": int(self._root(attempt) == host),
+            }
+
+
+def _size(attempt: Attempt) -> int:
+    return max(len(attempt.ranks), attempt.world or 0)
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS

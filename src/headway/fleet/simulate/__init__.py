@@ -1,0 +1,1 @@
+"""A fleet that never ran, with planted regressions and bad hosts, to try things on."""

@@ -1,0 +1,160 @@
+"""The store: Parquet files of many runs in a folder or behind a URL, with no coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headway import __version__
+from headway.errors import HeadwayError, NewerSchema, UsageError
+from headway.fleet import arrow, log
+from headway.fleet.log import File, Log
+from headway.fleet.place import place
+from headway.fleet.schema import SCHEMA, TABLES
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Rows = Mapping[str, "Sequence[Mapping[str, Any]] | pyarrow.Table"]
+
+# A writer that took longer must not commit: what it has written may be taken for a dead one's.
+WRITE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a store that counted at one moment."""
+
+    files: tuple[File, ...]
+    log: Log
+
+    def of(self, table: str) -> list[File]:
+        """Those of one table."""
+        return [file for file in self.files if file.table == table]
+
+
+class Store:
+    """A folder or a URL. Anybody may write to it and read from it at any time."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.place = place(url)
+        self._known = False  # to be a store
+
+    def write(self, rows: Rows, *, as_of: float | None = None) -> str:
+        """Add rows by table name, all or none of them; the version that they have there.
+
+        They are durable when this returns. Rows of an attempt that is there already take the
+        place of those; `as_of` is up to when they tell of it, in seconds since the epoch: of two
+        writes the one that knows more counts, or the later one where that is not said. Every
+        attempt that has rows must have one in `attempts`, and its run one in `runs`.
+        """
+        arrow.need(*arrow.TO_WRITE)
+        began = time.monotonic()
+        version = log.new_stem(as_of)
+        tables = to_tables(rows, version)
+        self._claim()
+        for name, table in tables.items():
+            for day, part in arrow.by_day(TABLES[name], table):
+                self.place.put(log.file_name(name, day, version, SCHEMA), arrow.to_parquet(part))
+        if time.monotonic() - began > WRITE_S:
+            raise HeadwayError(f"writing to {self.url} took more than {WRITE_S:.0f} s; try again")
+        told = {"schema": SCHEMA, "rows": {name: table.num_rows for name, table in tables.items()}}
+        self.place.put(log.commit(version), json.dumps(told).encode())
+        return version
+
+    def _claim(self) -> None:
+        """Make the place a store, unless it is something else."""
+        if self._known:
+            return
+        if not self.exists():
+            if self.place.taken() and not self.exists():
+                raise UsageError(
+                    f"{self.url} is not empty and is not a store; give another --store"
+                )
+            told = {"store": "headway fleet", "schema": SCHEMA, "headway": __version__}
+            self.place.put(log.STORE, json.dumps(told).encode())
+        self._known = True
+
+    def exists(self) -> bool:
+        """Whether a store lies there."""
+        try:
+            self.place.get(log.STORE)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def check(self) -> None:
+        """One sentence where there is no store to read."""
+        if not self.exists():
+            raise UsageError(
+                f"there is no store at {self.url}; "
+                f"make one with `headway ingest RUN --store {self.url}`"
+            )
+
+    def read_log(self) -> Log:
+        """What is complete at this moment."""
+        found = self._read_log()
+        return self._read_log() if found.unclear() else found
+
+    def _read_log(self) -> Log:
+        """Writes before compactions: what a compaction replaces is deleted only later."""
+        writes = log.stems((entry.name for entry in self.place.entries(log.COMMITS)), ".json")
+        names = [entry.name for entry in self.place.entries(log.COMPACTIONS)]
+        compactions = {}
+        for stem in log.stems(names, ".json"):
+            with contextlib.suppress(FileNotFoundError):  # replaced by a larger one meanwhile
+                told = json.loads(self.place.get(log.compaction(stem)))
+                compactions[stem] = frozenset(map(str, told["replaces"]))
+        return Log(writes, compactions, log.stems(names, ".settled") & compactions.keys())
+
+    def files(self) -> list[File]:
+        """All that lie there, whether they count or not."""
+        found = []
+        for table in TABLES:
+            for entry in self.place.entries(table):
+                file = log.parse(entry.name, entry.size)
+                if file is not None:
+                    found.append(file)
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """The files that count now; what is complete is asked first, so all of it is there."""
+        self.check()
+        told = self.read_log()
+        live = told.live()
+        files = tuple(file for file in self.files() if file.stem in live)
+        newer = max((file.schema for file in files), default=SCHEMA)
+        if newer > SCHEMA:
+            raise NewerSchema(
+                f"the store {self.url} has files of schema {newer}, and this Headway reads up to "
+                f"{SCHEMA}; type: pip install --upgrade headway"
+            )
+        return Snapshot(files, told)
+
+
+def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
+    """Rows of one write as the schema wants them; ValueError where they do not fit."""
+    for name in rows:
+        if name not in TABLES:
+            raise ValueError(f"there is no table {name!r}; the tables are {', '.join(TABLES)}")
+    tables = {name: arrow.to_arrow(TABLES[name], given, version) for name, given in rows.items()}
+    _check_keys(tables)
+    return tables
+
+
+def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
+    """By its row in `attempts` a reader knows what is the newest of an attempt."""
+    if not {"runs", "attempts"} <= tables.keys():
+        raise ValueError("a write needs rows of the tables runs and attempts")
+    attempts = arrow.keys(tables["attempts"])
+    runs = set(tables["runs"]["run_id"].to_pylist())
+    for name, table in tables.items():
+        for run, attempt in arrow.keys(table) - attempts if name != "runs" else ():
+            raise ValueError(f"{name} has rows of attempt {attempt} of {run}, attempts has none")
+    for run in {run for run, _ in attempts} - runs:
+        raise ValueError(f"attempts has rows of the run {run}, runs has none")

@@ -1,0 +1,155 @@
+"""The tables of a store as Ibis sees them, on DuckDB: of each attempt the newest rows."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import secrets
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.fleet import arrow
+from headway.fleet.log import File
+from headway.fleet.migrate import migrate
+from headway.fleet.schema import TABLES
+from headway.fleet.store import Snapshot, Store
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+    import pyarrow
+
+# In these every row has its own time, so files of other days need not be opened.
+PRUNED = ("hours", "buckets", "failures", "checkpoints", "compiles")
+
+
+class Tables(dict[str, "ir.Table"]):
+    """Tables by name; one that nobody asks for costs nothing."""
+
+    def __init__(self, make: Callable[[str], ir.Table]) -> None:
+        self._make = make
+
+    def __missing__(self, name: str) -> ir.Table:
+        self[name] = self._make(name)
+        return self[name]
+
+
+@contextlib.contextmanager
+def view(store: Store, snapshot: Snapshot, *, without: Collection[str] = ()) -> Iterator[View]:
+    """A snapshot on a DuckDB in this process; files from afar are fetched when they are needed."""
+    import ibis
+
+    con = ibis.duckdb.connect(preserve_insertion_order=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="headway-store-") as folder:
+            yield View(con, Path(folder), store, snapshot, without)
+    finally:
+        con.disconnect()
+
+
+class View:
+    """The rows of a snapshot that count: of each run and each attempt those of the newest write."""
+
+    def __init__(
+        self,
+        con: Any,
+        folder: Path,
+        store: Store,
+        snapshot: Snapshot,
+        without: Collection[str],
+    ) -> None:
+        self._con = con
+        self._folder = folder
+        self._store = store
+        self._writes = snapshot.log.writes & snapshot.log.live()  # not those in compacted files
+        self._files = [file for file in snapshot.files if file.name not in without]
+        runs = _versions(con, self._read("runs", self._files), ["run_id"])
+        attempts = _versions(con, self._read("attempts", self._files), ["run_id", "attempt"])
+        self._fresh = {version for found in (runs, attempts) for version in found.fresh}
+        self._stale = {
+            name: _chosen(runs.stale if name == "runs" else attempts.stale, self._lies_in_files)
+            for name in TABLES
+        }
+
+    def get(self, rows: ir.Table) -> pyarrow.Table:
+        """What an expression over the tables gives."""
+        found: pyarrow.Table = self._con.to_pyarrow(rows)
+        return found
+
+    def tables(self, since: datetime | None = None, until: datetime | None = None) -> Tables:
+        """Every table; `since` and `until` only spare files, rows are still to be filtered."""
+        first, last = (one and one.date().isoformat() for one in (since, until))
+        wanted = {
+            file.name
+            for file in self._files
+            if file.table not in PRUNED
+            or ((not first or file.day >= first) and (not last or file.day <= last))
+        }
+        return Tables(lambda name: self.table(name, wanted))
+
+    def table(self, name: str, wanted: Collection[str]) -> ir.Table:
+        """The rows of one table that lie in the wanted files and count."""
+        import ibis
+
+        files = [f for f in self._files if f.name in wanted and self._lies_in_files(f.stem)]
+        rows = self._read(name, files)
+        stale = self._stale[name]
+        return rows.anti_join(ibis.memtable(stale), stale.column_names) if len(stale) else rows
+
+    def _lies_in_files(self, stem: str) -> bool:
+        """Whether a stem's files are read: not those of a write of which nothing is the newest."""
+        return stem not in self._writes or stem in self._fresh
+
+    def _read(self, name: str, files: Sequence[File]) -> ir.Table:
+        """All rows of some files of one table, in the schema of today."""
+        import ibis
+
+        mine = [file for file in files if file.table == name]
+        parts = []
+        for schema in sorted({file.schema for file in mine}):
+            names = [file.name for file in mine if file.schema == schema]
+            paths = self._store.place.fetch(names, self._folder)
+            parts.append(migrate(TABLES[name], _scan(self._con, paths), schema))
+        if not parts:
+            return ibis.memtable(arrow.arrow_schema(TABLES[name]).empty_table())
+        return ibis.union(*parts)
+
+
+def _scan(con: Any, paths: Sequence[str]) -> ir.Table:
+    """All rows of files."""
+    name = f"files_{secrets.token_hex(8)}"
+    quoted = ", ".join("'" + glob.escape(path).replace("'", "''") + "'" for path in paths)
+    con.raw_sql(f"CREATE VIEW {name} AS FROM read_parquet([{quoted}], hive_partitioning = false)")
+    return con.table(name)
+
+
+class _Versions(NamedTuple):
+    """The versions of rows: those that are the newest of some key, and keys with an older one."""
+
+    fresh: set[str]
+    stale: pyarrow.Table
+
+
+def _versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
+    import ibis
+
+    newest = rows.version.max().over(ibis.window(group_by=keys))
+    marked = rows.select(*keys, "version", newest=newest)
+    is_newest = marked.version == marked.newest
+    counts = con.to_pyarrow(
+        marked.agg(by="version", rows=marked.count(), fresh=marked.count(where=is_newest))
+    ).to_pylist()
+    stale = marked.filter(~is_newest).drop("newest")
+    if all(one["rows"] == one["fresh"] for one in counts):  # mostly: the files are read once
+        stale = stale.limit(0)
+    return _Versions(
+        {one["version"] for one in counts if one["fresh"]}, con.to_pyarrow(stale).combine_chunks()
+    )
+
+
+def _chosen(stale: pyarrow.Table, wanted: Callable[[str], bool]) -> pyarrow.Table:
+    import pyarrow as pa
+
+    return stale.filter(pa.array(map(wanted, stale["version"].to_pylist()), pa.bool_()))

@@ -1,0 +1,30 @@
+"""What a training run's folder says of the publish of its last checkpoint: `publish.json`.
+
+Written when the publish job is handed over, and again by that job when it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.journal.folder import write_atomically
+
+PUBLISH_JSON = "publish.json"
+SCHEMA = 1
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The note; empty where there is none that can be read."""
+    try:
+        found = json.loads((folder / PUBLISH_JSON).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else {}
+
+
+def write(folder: Path, told: dict[str, Any]) -> None:
+    """In the place of what was there."""
+    content = json.dumps({"schema": SCHEMA, **told}, indent=1) + "\n"
+    write_atomically(folder / PUBLISH_JSON, content)

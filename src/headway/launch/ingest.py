@@ -1,0 +1,111 @@
+"""Writes a run to a store while it goes on, by a process of its own that cannot hurt the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headway.journal.folder import JOURNAL
+
+EVERY_S = 300.0  # between two writes, unless an attempt has ended
+SPARE = 20  # it works at most one part in so many of the time
+LOOK_S = 5.0
+SOON_S = 30.0  # attempts that end faster than that are written together
+LIMIT_S = 600.0  # for one write
+HURRY_S = 60.0  # the same at the end: the exit code waits for it
+
+
+class Ingester:
+    """One for a launch: it is told of nothing, it looks at the folder of the journals."""
+
+    def __init__(self, folder: Path, url: str, say: Callable[[str], object]) -> None:
+        self.folder = folder
+        self.url = url
+        self._path = str(folder.resolve())  # while the working directory is there
+        self._say = say
+        self._told = False
+        self._stop = threading.Event()
+        self._child: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._loop, name="headway-ingest", daemon=True)
+
+    def pids(self) -> set[int]:
+        """The process that is at work, if any."""
+        child = self._child
+        return {child.pid} if child is not None and child.returncode is None else set()
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Write it once more; what went wrong then is said, and what to type later."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._end_child()
+            self._thread.join(LOOK_S / 50)
+        fault = self._write(HURRY_S)
+        if fault:
+            self._say(
+                f"headway: the run is not in the store: {fault}; "
+                f"later: headway ingest {self.folder} --store {self.url}"
+            )
+
+    def _loop(self) -> None:
+        known, last, took = self._journals(), time.monotonic(), 0.0
+        while not self._stop.wait(LOOK_S):
+            found, since = self._journals(), time.monotonic() - last
+            if since < (SOON_S if found != known else max(EVERY_S, SPARE * took)):
+                continue
+            known, last = found, time.monotonic()
+            fault = self._write(LIMIT_S)
+            took = time.monotonic() - last
+            if fault and not self._told and not self._stop.is_set():
+                self._told = True
+                self._say(f"headway: the store did not take the run: {fault}; tried again later")
+
+    def _journals(self) -> int:
+        """An attempt has ended when processes of the next one write."""
+        try:
+            return sum(name.endswith(".jsonl") for name in os.listdir(self.folder / JOURNAL))
+        except OSError:
+            return 0
+
+    def _write(self, limit: float) -> str:
+        """What went wrong, in a sentence; empty if nothing did."""
+        command = [sys.executable, "-m", "headway", "ingest", "--quiet", self._path]
+        try:
+            with subprocess.Popen(
+                [*command, "--store", self.url],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a Ctrl-C is for the job
+            ) as child:
+                self._child = child
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, child.pid, 10)
+                try:
+                    told = child.communicate(timeout=limit)[1]
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    return f"{self.url} took more than {limit:.0f} s"
+        except OSError as error:
+            return f"no process can be started: {error.strerror}"
+        if not child.returncode:
+            return ""
+        return (told.strip().splitlines() or [f"exit code {child.returncode}"])[-1].removeprefix(
+            "headway: "
+        )
+
+    def _end_child(self) -> None:
+        """What it would write is older than what is written next."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()

@@ -1,0 +1,156 @@
+"""Hands the last checkpoint of a job to a publish job, for which nobody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import UsageError
+from headway.journal import publish as notes
+from headway.launch.target import Target
+
+LOCAL, SLURM = "local", "slurm"
+PLACES = ("{anchor}", "{recipe}", "{store}", "{run}", "{command}")
+SUBMIT_S = 60.0  # for sbatch to answer
+# What tells a process which job or rank it is: a publish of its own is neither.
+JOB = ("HEADWAY_", "SLURM_", "TORCHELASTIC_", "RAY_JOB_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+_started: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+
+
+class NotStarted(Exception):
+    """The publish job could not be handed over; one clause says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is published, to where, and by whom."""
+
+    recipe: str  # absolute
+    store: str  # absolute, or a URL
+    by: tuple[str, ...] = (LOCAL,)  # or slurm and words for sbatch, or a command
+
+
+def order(recipe: str, store: str, by: str) -> Order:
+    """From what a user has said; UsageError if nobody can do it."""
+    try:
+        words = shlex.split(by)
+    except ValueError as error:
+        raise UsageError(f"--publish-by {by!r} cannot be read: {error}") from None
+    if not words:
+        raise UsageError("--publish-by is empty; it is local, slurm or a command")
+    program = {LOCAL: sys.executable, SLURM: "sbatch"}.get(words[0], words[0])
+    if not shutil.which(program):
+        raise UsageError(f"--publish-by {by}: the command {program} was not found")
+    if words[0] == LOCAL and len(words) > 1:
+        raise UsageError(f"--publish-by {by}: `local` takes nothing after it")
+    place = store if "://" in store else os.path.abspath(store)
+    return Order(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
+
+
+def begin(given: Order, anchor: str, target: Target) -> str:
+    """Start it, and return at once; a clause that says where it is, or NotStarted."""
+    folder = _free(target.folder.resolve())
+    training = str(target.folder.resolve())
+    command = _command(given, anchor, folder, training)
+    log = Path(training, "publish.log")
+    told = {"run": folder.name, "folder": str(folder), "anchor": anchor, "store": given.store}
+    told |= {"recipe": given.recipe, "by": shlex.join(given.by), "log": str(log)}
+    try:
+        notes.write(Path(training), {**told, "begun": time.time()})
+        how = {LOCAL: _locally, SLURM: _by_slurm}.get(given.by[0], _by_command)
+        where = how(given, command, log, {"anchor": anchor, "run": training})
+    except (OSError, NotStarted, subprocess.TimeoutExpired) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        with contextlib.suppress(OSError):
+            notes.write(Path(training), {**told, "error": why})
+        raise NotStarted(why) from None
+    return f"{where}, see {log}"
+
+
+def _free(training: Path) -> Path:
+    """The folder of the publish's own run: beside that of the training."""
+    number, found = 1, training.with_name(f"{training.name}-publish")
+    while found.exists():
+        number += 1
+        found = training.with_name(f"{training.name}-publish-{number}")
+    return found
+
+
+def _command(given: Order, anchor: str, folder: Path, training: str) -> list[str]:
+    headway = [sys.executable, "-m", "headway"]
+    run = [*headway, "run", "-o", str(folder), "--name", folder.name]
+    run += ["--no-report", "--no-hang-watch", "--"]
+    publish = ["publish", anchor, "--recipe", given.recipe, "--to", given.store]
+    return [*run, *headway, *publish, "--run", training]
+
+
+def _locally(_: Order, command: Sequence[str], log: Path, __: Mapping[str, str]) -> str:
+    nice = ["nice", "-n", "19"] if shutil.which("nice") else []
+    env = {key: value for key, value in os.environ.items() if not key.startswith(JOB)}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # the accelerators are released
+    return f"process {_detached([*nice, *command], log, env)}"
+
+
+def _by_command(given: Order, command: Sequence[str], log: Path, known: Mapping[str, str]) -> str:
+    values = {"{recipe}": given.recipe, "{store}": given.store, "{command}": shlex.join(command)}
+    values |= {f"{{{name}}}": value for name, value in known.items()}
+    words = [_filled(word, values) for word in given.by]
+    if words == list(given.by):
+        words += command
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    return f"process {_detached(words, log, env)} ({given.by[0]})"
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for place in PLACES:
+        word = word.replace(place, values[place])
+    return word
+
+
+def _hears() -> None:
+    """Signals that the launcher holds back are not held back from others."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def _detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
+    """In a session of its own: it lives on when this process, or its terminal, is gone."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            start_new_session=True,
+            preexec_fn=_hears,
+        )
+    _started.append(child)
+    return child.pid
+
+
+def _by_slurm(given: Order, command: Sequence[str], log: Path, known: Mapping[str, str]) -> str:
+    script = Path(known["run"], "publish.sbatch")
+    script.write_text(
+        "#!/bin/sh\n"
+        f"#SBATCH --job-name={Path(known['run']).name}-publish\n"
+        f"#SBATCH --output={log}\n#SBATCH --open-mode=append\n#SBATCH --ntasks=1\n"
+        f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(command)}\n"
+    )
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    submit = ["sbatch", "--parsable", *given.by[1:], str(script)]
+    done = subprocess.run(
+        submit, env=env, capture_output=True, text=True, timeout=SUBMIT_S, preexec_fn=_hears
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise NotStarted(f"sbatch: {said.removeprefix('sbatch: ')}")
+    return f"Slurm job {done.stdout.strip().partition(';')[0]}"

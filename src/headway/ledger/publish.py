@@ -1,0 +1,48 @@
+"""A training and the publish of its last checkpoint, each a run that names the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.ledger.attempts import Draft
+from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.model import NS, Ledger, Publish
+
+
+def noted(note: Mapping[str, Any]) -> Publish | None:
+    """From what the folder of a training says: see headway/journal/publish.py."""
+    return _publish(note, str(note.get("folder") or "")) if note else None
+
+
+def told(drafts: Sequence[Draft]) -> Publish | None:
+    """From what a publish says of itself: the run that it names is the training."""
+    journals = [j for d in drafts for j in (*(life.journal for life in d.lives), *d.others)]
+    events = [event for journal in journals for event in journal.named("published")]
+    return _publish(events[-1], str(events[-1].get("ledger") or "")) if events else None
+
+
+def _publish(found: Mapping[str, Any], folder: str) -> Publish:
+    texts = ("run", "anchor", "store", "snapshot", "error", "log")
+    seconds: Any = found.get("seconds")
+    known = type(seconds) in (int, float) and math.isfinite(seconds) and 0 <= seconds < 1e9
+    return Publish(
+        folder=folder,
+        took=round(seconds * NS) if known else None,
+        **{name: str(found.get(name) or "") for name in texts},
+    )
+
+
+def accelerators(ledger: Ledger) -> int:
+    """That the training held to its end: one for each rank."""
+    if not ledger.attempts:
+        return 0
+    last = ledger.attempts[-1]
+    return last.world or len(last.ranks)
+
+
+def after_training(ledger: Ledger) -> int:
+    """From the last step to the release of the accelerators, whatever was done meanwhile."""
+    trained = [segment.end for segment in ledger.segments if segment.leaf == EFFECTIVE]
+    return ledger.wall - max(trained, default=ledger.wall)

@@ -1,0 +1,98 @@
+"""Who waits for the anchors of a store of checkpoints, so that none is released too early.
+
+CHECKPOINTS/claims/NAME    a recipe that a worker watches for, or one publish of one anchor
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from headway.checkpoint.store import names, owners, retain
+from headway.checkpoint.store.place import Place, place
+from headway.errors import HeadwayError
+from headway.publish.anchor import Anchor
+from headway.publish.store import Store
+
+FOLDER = "claims"
+LAPSED_S = 86400.0  # a claim that was not renewed for so long is none
+RENEW_S = 3600.0
+
+
+def watching(url: str, recipe: str, store: Store) -> str:
+    """This recipe is watched for; the name of the claim, which stays until it lapses."""
+    name = hashlib.sha256(f"{recipe} {store.place.url}".encode()).hexdigest()[:32]
+    where = place(url)
+    form = names.STEP if where.renames else names.REMOTE_STEP
+    if any(map(form.fullmatch, where.names())) and not _renewed(where, name):
+        _write(where, name, {"recipe": recipe, "store": store.place.url})
+    return name
+
+
+def _renewed(where: Place, name: str) -> bool:
+    try:
+        return where.changed(f"{FOLDER}/{name}") > time.time() - RENEW_S
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def publishing(one: Anchor) -> Iterator[str]:
+    """This anchor is read now; the name of the claim."""
+    name = f"{os.getpid()}-{secrets.token_hex(8)}"
+    if one.kind != "store":
+        yield name
+        return
+    where = place(one.order[0])
+    _write(where, name, {**json.loads(owners.describe()), "anchor": one.id})
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(OSError):
+            where.delete(f"{FOLDER}/{name}")
+
+
+def release(one: Anchor, own: str) -> bool:
+    """Let retention have an anchor, unless somebody else waits for it; whether that was done."""
+    if one.kind != "store" or _awaited(place(one.order[0]), one, own):
+        return False
+    retain.release(one.order[0], one.chain[-1])
+    return True
+
+
+def _awaited(where: Place, one: Anchor, own: str) -> bool:
+    for name in where.names(FOLDER):
+        if name == own:
+            continue
+        try:
+            content, changed = where.read(f"{FOLDER}/{name}"), where.changed(f"{FOLDER}/{name}")
+        except FileNotFoundError:
+            continue
+        if owners.gone(content) or changed < time.time() - LAPSED_S:
+            where.delete(f"{FOLDER}/{name}")
+        elif _waits(content, one):
+            return True
+    return False
+
+
+def _waits(content: bytes, one: Anchor) -> bool:
+    try:
+        told = json.loads(content)
+        if "anchor" in told:
+            return bool(told["anchor"] == one.id)
+        return not Store(told["store"]).noted(one.key(told["recipe"]))
+    except (ValueError, KeyError, TypeError, OSError, HeadwayError):
+        return True  # nobody can tell
+
+
+def _write(where: Place, name: str, told: dict[str, Any]) -> None:
+    """What can only be read cannot be released either."""
+    with contextlib.suppress(OSError):
+        where.make(FOLDER)
+        where.write(f"{FOLDER}/{name}", json.dumps(told).encode())

@@ -1,0 +1,36 @@
+"""The targets that there are: Headway's own, and those of the user's packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from headway.errors import UsageError
+
+GROUP = "headway.targets"
+OWN = {
+    "safetensors": "headway.publish.targets.weights:Weights",
+    "aoti": "headway.publish.targets.aoti:Aoti",
+    "onnx": "headway.publish.targets.onnx:Onnx",
+}
+
+
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """What a recipe says of a target, as far as that is known without torch."""
+    where(name)
+    if name not in OWN:
+        return
+    for key, value in options.items():
+        if key != "tolerance":
+            raise UsageError(f"[targets.{name}] says something it does not know: {key}")
+        if not isinstance(value, (int, float)) or value < 0:
+            raise UsageError(f"[targets.{name}] tolerance is {value!r}, not a number")
+
+
+def where(name: str) -> str:
+    """The module and class of a target; UsageError if there is none of that name."""
+    known = {one.name: one.value for one in entry_points(group=GROUP)} | OWN
+    if name not in known:
+        raise UsageError(f"there is no target {name!r}; there are {', '.join(sorted(known))}")
+    return known[name]

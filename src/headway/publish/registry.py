@@ -1,0 +1,129 @@
+"""A model registry that follows a store: it gets each snapshot once, and an alias for what serves.
+
+The store says what was registered. Whatever is killed, the next start goes on where that ends: the
+registry finds a snapshot by its tag before it makes a version of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from headway.errors import SnapshotDamaged
+from headway.publish import recipe as recipes
+from headway.publish.lease import Taken, lease
+from headway.publish.loose import lay_out
+from headway.publish.snapshot import Snapshot
+from headway.publish.store import Store
+
+LEASE = "registry"
+WAIT_S = 0.2  # until it is asked again whether another worker is done
+
+
+class Registry(Protocol):
+    """Versions of one model."""
+
+    def version(self, one: Snapshot) -> str | None:
+        """That of a snapshot, if it is registered."""
+
+    def register(self, one: Snapshot, folder: Path) -> str:
+        """Make a version of it; its files lie in the folder."""
+
+    def serve(self, version: str) -> None:
+        """The alias names it from now on."""
+
+
+def opened(told: recipes.Registry) -> Registry:
+    """The registry that a recipe names."""
+    from headway.publish.registry_mlflow import Mlflow
+
+    return Mlflow(told)
+
+
+def remembered(store: Store) -> recipes.Registry | None:
+    """The registry that snapshots of this store were last registered in."""
+    try:
+        return recipes.Registry(**store.registered()["registry"])
+    except (KeyError, TypeError):
+        return None
+
+
+def begin(store: Store, told: recipes.Registry) -> None:
+    """Snapshots that are made from now on are registered there, however long that takes."""
+    if store.registered().get("registry") == asdict(told):
+        return
+    with store.publishing(), _alone(store):
+        if store.registered().get("registry") != asdict(told):
+            store.keep_registered(_fresh(told, store.newest() + 1))
+
+
+def follow(store: Store, told: recipes.Registry, registry: Registry) -> str | None:
+    """Register what is new, and let the alias name what serves; its version, if that is another."""
+    if store.latest() is None:
+        return None
+    with store.publishing(), _alone(store):
+        serving = store.snapshot()
+        known = _known(store, told, serving)
+        due = [
+            one
+            for one in store.snapshots()
+            if one.name not in known["versions"]
+            and (one.manifest.number >= known["since"] or one == serving)
+        ]
+        for one in due:
+            try:
+                known["versions"][one.name] = _registered(store, one, registry)
+            except SnapshotDamaged:
+                if one == serving:
+                    raise
+            else:
+                store.keep_registered(known)
+        if known["serving"] == serving.name:
+            return None
+        version = str(known["versions"][serving.name])
+        registry.serve(version)
+        store.keep_registered({**known, "serving": serving.name})
+    return version
+
+
+def _known(store: Store, told: recipes.Registry, serving: Snapshot) -> dict[str, Any]:
+    """What was registered there; of snapshots from before it began, only what serves is."""
+    fresh = _fresh(told, serving.manifest.number)
+    known = store.registered()
+    same = known.get("registry") == fresh["registry"] and known.keys() == fresh.keys()
+    if not same or not isinstance(known["versions"], dict) or type(known["since"]) is not int:
+        return fresh
+    here = {one.name for one in store.snapshots()}
+    kept = {name: version for name, version in known["versions"].items() if name in here}
+    return {**known, "versions": kept}
+
+
+def _fresh(told: recipes.Registry, since: int) -> dict[str, Any]:
+    return {"registry": asdict(told), "since": since, "versions": {}, "serving": None}
+
+
+def _registered(store: Store, one: Snapshot, registry: Registry) -> str:
+    found = registry.version(one)
+    if found is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="headway-registry-") as folder:
+        lay_out(store, one, Path(folder))
+        return registry.register(one, Path(folder))
+
+
+@contextlib.contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """No other worker registers meanwhile."""
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(lease(store.place, LEASE))
+                break
+            except Taken:
+                time.sleep(WAIT_S)
+        yield

@@ -1,0 +1,147 @@
+"""MLflow's model registry, by its own client.
+
+A snapshot is a run with its files as artifacts, and a version of the registered model that is of
+this run. Both carry the snapshot's name as a tag from the moment that they are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headway.errors import MissingExtra, RegistryFailed, UsageError
+from headway.publish import recipe as recipes
+from headway.publish.snapshot import Snapshot
+
+TAG = "headway.snapshot"
+ARTIFACTS = "snapshot"  # the folder of a run's artifacts
+LONGEST = 5000  # characters of a tag's value
+RESERVED = re.compile(r"latest|v\d+", re.I)  # what MLflow calls versions by itself
+QUIET = {  # for whoever has not set it
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+class Mlflow:
+    """The versions of one registered model."""
+
+    def __init__(self, told: recipes.Registry) -> None:
+        self._model, self._alias = told.mlflow, told.alias
+        if not self._model or set(self._model) & set("/:'"):
+            raise UsageError(f"[registry] mlflow is {self._model!r}, which no model can be called")
+        if RESERVED.fullmatch(self._alias):
+            raise UsageError(f"[registry] alias is {self._alias!r}, which MLflow keeps for itself")
+        if not (told.uri or os.environ.get("MLFLOW_TRACKING_URI")):
+            raise UsageError("[registry] needs uri, or MLFLOW_TRACKING_URI in the environment")
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        try:
+            from mlflow import MlflowClient
+        except ImportError:
+            needs = "a registry of MLflow needs its client; type: pip install 'headway[mlflow]'"
+            raise MissingExtra(needs) from None
+        with self._failing():
+            self._client = MlflowClient(tracking_uri=told.uri, registry_uri=told.uri)
+
+    def version(self, one: Snapshot) -> str | None:
+        """That of a snapshot, if it is registered."""
+        with self._failing():
+            found = self._client.search_model_versions(
+                f"name = '{self._model}' and tags.`{TAG}` = '{one.name}'"
+            )
+        return min((str(v.version) for v in found), key=int, default=None)
+
+    def register(self, one: Snapshot, folder: Path) -> str:
+        """Make a version of it; what an earlier try has left is gone on from."""
+        with self._failing():
+            self._make_model()
+            run = self._run(one)
+            if run.info.status != "FINISHED":
+                self._client.log_artifacts(run.info.run_id, str(folder), ARTIFACTS)
+                self._log_metrics(run.info.run_id, one)
+                self._client.set_terminated(run.info.run_id, "FINISHED")
+            made = self._client.create_model_version(
+                self._model,
+                source=f"{run.info.artifact_uri}/{ARTIFACTS}",
+                run_id=run.info.run_id,
+                tags=tags(one),
+            )
+        return str(made.version)
+
+    def serve(self, version: str) -> None:
+        """The alias names it from now on."""
+        with self._failing():
+            self._client.set_registered_model_alias(self._model, self._alias, version)
+
+    def _make_model(self) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(self._model)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _run(self, one: Snapshot) -> Any:
+        """The run of a snapshot, in the experiment that is called like the model."""
+        known = self._client.get_experiment_by_name(self._model)
+        where = known.experiment_id if known else self._client.create_experiment(self._model)
+        found = self._client.search_runs([where], f"tags.`{TAG}` = '{one.name}'")
+        if found:
+            return found[-1]
+        return self._client.create_run(where, run_name=one.name, tags=tags(one))
+
+    def _log_metrics(self, run: str, one: Snapshot) -> None:
+        from mlflow.entities import Metric
+
+        step, now = int(one.manifest.anchor.get("step") or 0), int(time.time() * 1000)
+        measured = [Metric(name, value, now, step) for name, value in metrics(one).items()]
+        self._client.log_batch(run, metrics=measured)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What MLflow says, as one sentence."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            why = f"MLflow has not taken what serves as {self._model}: {first}"
+            raise RegistryFailed(f"{why}; the next publish tries again") from error
+
+
+def tags(one: Snapshot) -> dict[str, str]:
+    """What a version says of the snapshot that it is."""
+    told = one.manifest
+    found = {
+        TAG: one.name,
+        "headway.anchor": told.anchor.get("path"),
+        "headway.anchor.id": told.anchor.get("id"),
+        "headway.step": told.anchor.get("step"),
+        "headway.run": told.anchor.get("run"),
+        "headway.recipe": told.recipe,
+        **{f"headway.version.{name}": version for name, version in told.versions.items()},
+        **{f"headway.sha256.{name}": file.sha256 for name, file in told.files.items()},
+        **{f"headway.metric.{name}": value for name, value in metrics(one).items()},
+    }
+    return {name: str(value)[:LONGEST] for name, value in found.items() if value is not None}
+
+
+def metrics(one: Snapshot) -> dict[str, float]:
+    """The numbers of the anchor, and of each target, under names that MLflow takes."""
+    found = dict(one.manifest.anchor.get("metrics") or {})
+    for target, made in one.manifest.targets.items():
+        found |= {f"{target}.{name}": value for name, value in made.metrics.items()}
+    return {
+        re.sub(r"[^\w\-. :/]", "_", str(name)): float(value)
+        for name, value in found.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }

@@ -1,0 +1,1 @@
+"""What an eviction costs, who is evicted, and a simulator of clusters that proves it."""

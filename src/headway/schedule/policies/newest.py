@@ -1,0 +1,23 @@
+"""Whoever started last goes first: Kueue's default, and Slurm's `youngest_first`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.schedule.policies.cover import cover
+from headway.schedule.policies.policy import Scene
+from headway.schedule.simulate.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest:
+    """By the start of the attempt."""
+
+    notice: bool = False
+    stagger: bool = False
+
+    def victims(self, scene: Scene) -> Sequence[Job]:
+        """The newest ones."""
+        order = sorted(scene.candidates(), key=lambda job: (-job.since, job.number))
+        return cover(scene, order)

@@ -1,0 +1,75 @@
+"""The protocol of a policy, and what one is shown when a job within its quota finds no room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from headway.schedule.simulate.cluster import Cluster
+from headway.schedule.simulate.job import Job
+from headway.schedule.simulate.tenant import Tenant
+
+
+class Scene:
+    """A job within its quota waits, and others have borrowed."""
+
+    __slots__ = ("cluster", "grace", "now", "tenants", "waiter")
+
+    def __init__(
+        self, now: float, waiter: Job, cluster: Cluster, tenants: Sequence[Tenant], grace: float
+    ) -> None:
+        self.now, self.waiter, self.cluster, self.tenants = now, waiter, cluster, tenants
+        self.grace = grace  # seconds from the notice to the kill
+
+    def candidates(self) -> list[Job]:
+        """Every job that runs for a tenant above its quota."""
+        return [
+            job
+            for tenant in self.tenants
+            if tenant.used > tenant.quota
+            for job in tenant.running.values()
+            if job.since <= self.now
+        ]
+
+    def possible(self) -> bool:
+        """Whether the waiter would find room if every candidate were gone."""
+        free, need, size = self.cluster.free, self.waiter.gpus, self.cluster.size
+        extra = freed(self.candidates())
+        if need <= size:
+            return any(free[node] + count >= need for node, count in extra.items())
+        cleared = sum(free[node] < size == free[node] + count for node, count in extra.items())
+        return cleared + self.cluster.whole >= need // size
+
+    def lawful(self, victims: Iterable[Job]) -> bool:
+        """Whether each of them, in some order, is taken from a tenant that still borrows."""
+        sums: dict[int, tuple[int, int]] = {}
+        for job in victims:
+            total, largest = sums.get(job.tenant, (0, 0))
+            sums[job.tenant] = (total + job.gpus, max(largest, job.gpus))
+        return all(
+            total - largest < self.tenants[tenant].over for tenant, (total, largest) in sums.items()
+        )
+
+
+class Policy(Protocol):
+    """Chooses who goes. The engine refuses a choice that breaks quota or starts nothing."""
+
+    @property
+    def notice(self) -> bool:
+        """Whether a victim is told, and may save within the grace period."""
+
+    @property
+    def stagger(self) -> bool:
+        """Whether first saves are spread over the interval."""
+
+    def victims(self, scene: Scene) -> Sequence[Job]:
+        """The jobs to evict so that the waiter starts; none: it waits."""
+
+
+def freed(victims: Iterable[Job]) -> dict[int, int]:
+    """Accelerators on each node that these hold."""
+    extra: dict[int, int] = {}
+    for job in victims:
+        for node, count in job.places:
+            extra[node] = extra.get(node, 0) + count
+    return extra

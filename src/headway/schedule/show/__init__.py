@@ -1,0 +1,1 @@
+"""A comparison of policies for people: a table, and one HTML file."""

@@ -1,0 +1,54 @@
+"""The trace of Microsoft's Philly cluster, 2017: 82,247 jobs of 15 tenants; see data/NOTICE.md."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from headway.errors import UsageError
+from headway.schedule.simulate.job import Spec
+from headway.schedule.traces.trace import Trace, make
+
+SHIPPED = Path(__file__).parent.parent / "data" / "philly_jobs.csv.gz"
+
+
+def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
+    """All of it, or the jobs submitted in so many days from a date on."""
+    try:
+        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open() as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the trace {path}: {error}") from error
+    if not rows or rows[0] != ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]:
+        raise UsageError(f"{path} is no trace of Philly: its first line is not the one expected")
+    since, until = _window(begin, days)
+    chosen = [row for row in rows[1:] if row and since <= row[0] < until]
+    try:
+        jobs = [_job(row) for row in chosen]
+    except (ValueError, IndexError) as error:
+        raise UsageError(f"{path} has a row that is no job: {error}") from error
+    trace = make("philly", jobs)
+    return Trace(trace.name, trace.jobs, days) if days else trace
+
+
+def _job(row: list[str]) -> Spec:
+    return Spec(
+        submit=datetime.fromisoformat(row[0]).timestamp(),
+        work=float(row[1]),
+        gpus=int(row[2]),
+        tenant=row[4],
+    )
+
+
+def _window(begin: str, days: float) -> tuple[str, str]:
+    """As text, which sorts as the dates do."""
+    if not begin:
+        return "", "9"
+    try:
+        first = datetime.fromisoformat(begin)
+    except ValueError:
+        raise UsageError(f"{begin!r} is no date; write it like 2017-10-10") from None
+    last = str(first + timedelta(days=days)) if days else "9"
+    return str(first), last

@@ -1,0 +1,228 @@
+"""The pages as a web application: small HTML at once, the data of each panel after it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from headway import __version__
+from headway.errors import HeadwayError
+from headway.serve import static
+from headway.serve.guard import BODY, LOGIN, Guard, Keys, Rules
+from headway.serve.panels import PAGES, PANELS, RUN, Page, alerts
+from headway.serve.source import NotThere, Source
+from headway.serve.wanted import AGES, FILTERS, RELEASES, SPLITS, BadAddress, Wanted
+
+RUN_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
+_SHARED = ("since", "until", "by", *SPLITS)  # goes along from page to page
+_SCRIPT = re.compile(r"script-src (?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)")
+_YEAR = 31_536_000
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def application(
+    source: Source,
+    keys: Keys,
+    names: frozenset[str] = frozenset(),
+    clock: Callable[[], float] = time.monotonic,
+) -> ASGIApp:
+    """All routes, behind the guard."""
+    app = Starlette(
+        routes=[
+            *(Route(page.path, _shell(page)) for page in PAGES),
+            Route("/runs/{run_id}", run_page),
+            Route("/runs/{run_id}/report", report),
+            Route("/data/{panel}", data),
+            Route("/static/{name}", static_file),
+            Route(LOGIN, login, methods=["GET", "POST"]),
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
+        exception_handlers={
+            404: _missing,
+            BadAddress: _wrong,
+            NotThere: _missing,
+            HeadwayError: _unreadable,
+            Exception: _fault,
+        },
+    )
+    app.state.source, app.state.keys = source, keys
+    return Guard(app, Rules(keys, names, clock))
+
+
+def _render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    text = _templates.get_template(template).render(
+        status=status,
+        address=static.address,
+        nonce=request.state.nonce,
+        version=__version__,
+        pages=PAGES,
+        store=request.app.state.source.reading.store.url.rstrip("/").rpartition("/")[2],
+        **context,
+    )
+    return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+
+def _shell(page: Page) -> Any:
+    async def show(request: Request) -> Response:  # never behind requests that wait for data
+        return _page(request, page, Wanted.of(request.query_params))
+
+    return show
+
+
+def _page(request: Request, page: Page, wanted: Wanted, **context: Any) -> Response:
+    """Nothing of the store is read for it."""
+    return _render(
+        request,
+        "page.html",
+        sheets=static.sheets(),
+        page=page,
+        wanted=wanted,
+        shared=wanted.kept(*_SHARED),
+        ages=AGES,
+        filters=FILTERS,
+        splits=[(name, name) for name in SPLITS],
+        releases=[(name, name) for name in RELEASES],
+        extra=[pair for pair in wanted.where if pair[0] not in FILTERS and pair[0] != "run_id"],
+        **{"run_id": "", "reported": False, **context},
+    )
+
+
+def run_page(request: Request) -> Response:
+    """One run: what the store has, and its report where the folder is at hand."""
+    run_id = _run_id(request)
+    wanted = Wanted.of(request.query_params).kept(*_SHARED).but(run_id=run_id)
+    reported = request.app.state.source.folders.find(run_id) is not None
+    page = RUN._replace(panels=RUN.panels[:1]) if reported else RUN
+    return _page(request, page, wanted, run_id=run_id, reported=reported)
+
+
+def _run_id(request: Request) -> str:
+    run_id: str = request.path_params["run_id"]
+    if not RUN_ID.fullmatch(run_id):
+        raise NotThere("there is no such run")
+    return run_id
+
+
+def report(request: Request) -> Response:
+    """The report that `headway report` makes, as it is now, under a strict policy of its own."""
+    made = request.app.state.source.folders.report(_run_id(request))
+    if made is None:
+        raise NotThere("the folder of this run is not at hand; see --runs")
+    script = _SCRIPT.search(made)
+    scripts = f"'{script[1]}'" if script else "'none'"
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    )
+    headers = {"Content-Security-Policy": policy, "X-Frame-Options": "SAMEORIGIN"}
+    return HTMLResponse(made, headers=headers)
+
+
+def data(request: Request) -> Response:
+    """The data of one panel, as JSON."""
+    source: Source = request.app.state.source
+    name, wanted = request.path_params["panel"], Wanted.of(request.query_params)
+    if name == "choices":
+        return _json({"choices": source.choices(), "about": source.reading.about()._asdict()})
+    if name == "marks":
+        return _json(alerts.marks(source, wanted))
+    panel = PANELS.get(name)
+    if panel is None:
+        raise NotThere("there is no such panel")
+    if (
+        panel.ask.__module__ == alerts.__name__
+    ):  # what it shows does not follow from the store alone
+        return _json(panel.ask(source, wanted))
+    text = source.kept((name, wanted), lambda: panel.ask(source, wanted))
+    return _json(text)
+
+
+def _json(told: dict[str, Any]) -> Response:
+    text = json.dumps(told, separators=(",", ":"), allow_nan=False, default=str)
+    return Response(text.encode("utf-8", "replace"), media_type="application/json")
+
+
+async def static_file(request: Request) -> Response:
+    """By name; nothing else of the disk can be had."""
+    file = static.files().get(request.path_params["name"])
+    if file is None:
+        raise NotThere("there is no such file")
+    headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable", "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.packed, media_type=file.kind, headers=headers)
+    return Response(file.plain, media_type=file.kind, headers=headers)
+
+
+async def login(request: Request) -> Response:
+    """The only thing that can be posted: the token, for a cookie."""
+    keys: Keys = request.app.state.keys
+    target = _local(request.query_params.get("next", "/"))
+    if request.method != "POST":
+        if keys.lets_in(request.headers):
+            return RedirectResponse(target, 303)
+        return _render(request, "login.html", wrong=False, target=target)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY:
+            return PlainTextResponse("the request is too large\n", 413)
+    given = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4).get("token", [""])[0]
+    if not keys.opens(given):
+        request.state.wrong()
+        return _render(request, "login.html", 401, wrong=True, target=target)
+    return RedirectResponse(target, 303, headers={"Set-Cookie": keys.cookie})
+
+
+def _local(target: str) -> str:
+    """Never to another site."""
+    fits = re.fullmatch(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*", target)
+    return target if fits else "/"
+
+
+def _wrong(request: Request, error: Exception) -> Response:
+    return _sentence(request, 400, str(error))
+
+
+def _missing(request: Request, error: Exception) -> Response:
+    told = str(error) if isinstance(error, NotThere) else "there is no such page"
+    return _sentence(request, 404, told)
+
+
+def _unreadable(request: Request, error: Exception) -> Response:
+    """Why is for the log: it names paths of this machine."""
+    print(f"headway: {error}", file=sys.stderr)
+    return _sentence(request, 503, "the store cannot be read; the log of the server says why")
+
+
+def _fault(request: Request, error: Exception) -> Response:
+    """The traceback goes to the log, never out."""
+    return _sentence(request, 500, "an internal fault; the log of the server says where")
+
+
+def _sentence(request: Request, status: int, text: str) -> Response:
+    if request.url.path.startswith("/data/"):
+        return Response(json.dumps({"error": text}), status, media_type="application/json")
+    return _render(request, "error.html", status, text=text)

@@ -1,0 +1,88 @@
+"""Folders of runs on this machine, found by the ids that the store knows them by."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.fleet.rows import run_id
+from headway.journal.folder import JOURNAL, RUN_JSON, read_identity
+from headway.ledger.account import account
+from headway.ledger.run import load
+from headway.report.html import page
+
+LOOK_S = 10.0  # how old the list of folders may be
+KEPT = 8  # reports
+
+
+class Folders:
+    """Nothing below them can be named from outside but a run, by its id."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = tuple(roots)
+        self._ids: dict[str, Path] = {}
+        self._known: dict[Path, tuple[int, str]] = {}
+        self._looked = float("-inf")
+        self._looking = threading.Lock()
+        self._reports: dict[str, tuple[object, str]] = {}
+        self._making = threading.Lock()
+
+    def find(self, wanted: str) -> Path | None:
+        """The folder of a run."""
+        with self._looking:
+            if time.monotonic() - self._looked > LOOK_S:
+                self._look()
+                self._looked = time.monotonic()
+            return self._ids.get(wanted)
+
+    def _look(self) -> None:
+        found = {}
+        for root in self._roots:
+            for folder in sorted(root.iterdir()) if root.is_dir() else ():
+                try:
+                    changed = (folder / RUN_JSON).stat().st_mtime_ns
+                except OSError:
+                    continue
+                known = self._known.get(folder)
+                name = known[1] if known and known[0] == changed else _id(folder)
+                self._known[folder] = (changed, name)
+                if name:
+                    found[name] = folder
+        self._ids = found
+
+    def report(self, wanted: str) -> str | None:
+        """The report of a run as it is now; None if its folder is not at hand."""
+        folder = self.find(wanted)
+        if folder is None:
+            return None
+        with self._making:
+            state = _state(folder)
+            kept = self._reports.get(wanted)
+            if kept is not None and kept[0] == state:
+                return kept[1]
+            made = page(load(folder).ledger)
+            self._reports.pop(wanted, None)
+            while len(self._reports) >= KEPT:
+                self._reports.pop(next(iter(self._reports)))
+            self._reports[wanted] = (state, made)
+            return made
+
+
+def _id(folder: Path) -> str:
+    """As `headway ingest` gives it; empty for a run that does not say when it was made."""
+    identity = read_identity(folder)
+    if not identity.get("created"):
+        return ""
+    name = str(identity.get("run") or folder.resolve().name)
+    return run_id(account([], run=name, problems=[], facts=identity))
+
+
+def _state(folder: Path) -> object:
+    """Another one once a journal has been written to."""
+    found = []
+    for path in sorted((folder / JOURNAL).iterdir()):
+        told = path.stat()
+        found.append((path.name, told.st_size, told.st_mtime_ns))
+    return tuple(found)

@@ -1,0 +1,171 @@
+"""What stands before every page: who may ask what, how often, and what a browser may do with it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.serve.limits import Limit
+from headway.serve.listen import known_host
+
+COOKIE = "headway"
+LOGIN = "/login"
+PUBLIC = (LOGIN, "/static/")  # what the page to log in needs
+METHODS = ("GET", "HEAD")
+ADDRESS = 4096  # bytes of path and query
+HEADER = 16_384  # bytes of all headers
+BODY = 4096  # bytes of a login
+BURST, PER_SECOND = 300, 60  # requests of one address
+TRIES, TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
+ALL_TRIES = 10  # times that, from all addresses together
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def policy(nonce: str) -> str:
+    """Only our own scripts and styles; the nonce is for the sheet that Plotly fills itself."""
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; "
+        "img-src 'self' data:; connect-src 'self'; frame-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+class Keys:
+    """The token, and the cookie that says that it was given. Both are compared in constant time."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+        # Of this process only: a restart ends every session.
+        self._cookie = hmac.new(secrets.token_bytes(32), b"session", hashlib.sha256).hexdigest()
+
+    def opens(self, given: str) -> bool:
+        """Whether it is the token."""
+        return self.token is not None and _same(given, self.token)
+
+    @property
+    def cookie(self) -> str:
+        """What a browser gets for the token."""
+        return f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
+
+    def lets_in(self, headers: Headers) -> bool:
+        """By the cookie, or by `Authorization: Bearer` for programs."""
+        if self.token is None:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.opens(given.strip())
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return found is not None and _same(found.value, self._cookie)
+
+
+def _same(given: str, right: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
+
+
+class Rules(NamedTuple):
+    """Who may come in, under which names this server is known, and the clock of its limits."""
+
+    keys: Keys
+    names: frozenset[str]
+    clock: Callable[[], float]
+
+
+class Guard:
+    """Around the pages."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+        self._asks = Limit(BURST, PER_SECOND, rules.clock)
+        self._wrong = Limit(TRIES, TRIES_PER_SECOND, rules.clock)
+        self._wrong_of_all = Limit(TRIES * ALL_TRIES, TRIES_PER_SECOND * ALL_TRIES, rules.clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})["nonce"] = nonce
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Content-Security-Policy", policy(nonce))
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (answer or self._app)(scope, receive, dressed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why not; None if it may pass."""
+        headers, path = Headers(scope=scope), scope["path"]
+        caller = scope["client"][0] if scope.get("client") else ""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not known_host(hosts[0], self._rules.names):
+            return _no(400, "this server is not known by that name; see --name")
+        if scope["method"] not in METHODS and (scope["method"], path) != ("POST", LOGIN):
+            return _no(405, "these pages are read-only", Allow="GET, HEAD")
+        if len(scope.get("raw_path") or path) + len(scope["query_string"]) > ADDRESS:
+            return _no(414, "the address is too long")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER:
+            return _no(431, "the headers are too large")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > BODY:
+            return _no(413, "the request is too large")
+        if path.startswith("/data/") and headers.get("sec-fetch-site") == "cross-site":
+            return _no(403, "data is for these pages, not for other sites")
+        if not self._asks.allows(caller):
+            return _no(429, "too many requests; wait a moment", **{"Retry-After": "2"})
+        return self._stranger(scope, headers, caller)
+
+    def _stranger(self, scope: Scope, headers: Headers, caller: str) -> Response | None:
+        path, keys = scope["path"], self._rules.keys
+        tries = path == LOGIN and scope["method"] == "POST"
+        tries = tries or "authorization" in headers
+        if tries and (self._wrong.spent(caller) or self._wrong_of_all.spent("")):
+            return _no(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
+        if path == LOGIN:
+            scope["state"]["wrong"] = lambda: self._count(caller)
+            return None
+        if any(path.startswith(one) for one in PUBLIC) or keys.lets_in(headers):
+            return None
+        if "authorization" in headers:
+            self._count(caller)
+        if path.startswith("/data/") or "authorization" in headers:
+            return _no(401, "log in first")
+        asked = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
+        return RedirectResponse(f"{LOGIN}?next={quote(asked)}", 303)
+
+    def _count(self, caller: str) -> None:
+        self._wrong.allows(caller)
+        self._wrong_of_all.allows("")
+
+
+def _no(status: int, why: str, **headers: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status, headers)

@@ -1,0 +1,81 @@
+"""Where to listen: this machine only, unless there is a token."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from headway.errors import UsageError
+
+DEFAULT = "127.0.0.1:8787"
+SHORTEST = 16  # characters of a token
+
+
+def parse(text: str) -> tuple[str, int]:
+    """`HOST:PORT`; UsageError for anything else."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise UsageError(f"--listen is {text!r}, but it must be HOST:PORT, such as {DEFAULT}")
+    return host, int(port)
+
+
+def check(host: str, token: str | None) -> None:
+    """UsageError where others could read the pages without a token."""
+    if token is not None and len(token) < SHORTEST:
+        raise UsageError(
+            f"the token has {len(token)} characters, but it must have {SHORTEST} or more; "
+            "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    if token is None and not loopback(host):
+        raise UsageError(
+            f"--listen {host} can be reached from other machines; "
+            "give a token by --token or HEADWAY_TOKEN, or listen on 127.0.0.1"
+        )
+
+
+def loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise UsageError(f"--listen {host} is no address of a machine: {error.strerror}") from None
+    return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The open port; UsageError where it is taken, or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"cannot listen on {host}:{port}: {why}; give another --listen") from None
+
+
+def known_host(header: str, names: frozenset[str]) -> bool:
+    """Whether a Host header is ours. A site that points its own name at us has another one."""
+    try:
+        name = _host(header).lower().rstrip(".")
+    except ValueError:
+        return False
+    if name in names or name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _host(header: str) -> str:
+    """Without its port."""
+    name, port = header, ""
+    if header.startswith("["):
+        name, _, rest = header[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif header.count(":") == 1:
+        name, _, port = header.partition(":")
+    if port and not (port.isascii() and port.isdecimal()):
+        raise ValueError(header)
+    return name

@@ -1,0 +1,67 @@
+"""Failures: where they begin, when, and of which kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries import question
+from headway.serve.panels.shown import Column, table
+from headway.serve.source import Source
+from headway.serve.wanted import Wanted
+
+NODES = 30  # that are drawn; the table has more
+ROWS = 400
+
+
+def nodes(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """A cell for each node and category; the node with most failures first."""
+    asked = source.asked(wanted, "host", "category")
+    rows = [row for row in source.rows(question("failures", asked), wanted) if row["host"]]
+    total: dict[str, int] = {}
+    for row in rows:
+        total[row["host"]] = total.get(row["host"], 0) + row["failures"]
+    rows.sort(key=lambda row: (-total[row["host"]], row["host"], -row["failures"]))
+    columns = [
+        Column("host", "node"),
+        Column("category", "category"),
+        Column("failures", "failures", "count"),
+        Column("jobs", "runs", "count"),
+        Column("accelerator_hours", "accelerator-hours lost", "hours"),
+    ]
+    plot = {"kind": "heat", "x": "category", "y": "host", "z": "failures", "most": NODES}
+    links = {"to": "/runs", "parameters": {"category": "category", "host": "host"}}
+    return table(columns, rows[:ROWS], plot=plot, links=links, of=len(rows))
+
+
+def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """A stack of categories for each day or week."""
+    period = source.period(wanted)
+    found = source.rows(question("failures", source.asked(wanted, period, "category")), wanted)
+    total: dict[str, int] = {}
+    by_period: dict[Any, dict[str, Any]] = {}
+    for row in found:
+        total[row["category"]] = total.get(row["category"], 0) + row["failures"]
+        by_period.setdefault(row[period], {period: row[period]})[row["category"]] = row["failures"]
+    names = sorted(total, key=lambda name: (-total[name], name))
+    rows = [{**dict.fromkeys(names, 0), **row} for row in by_period.values()]
+    columns = [Column(period, period, "period"), *(Column(name, name, "count") for name in names)]
+    return table(columns, rows, plot={"kind": "stack", "x": period, "parts": names})
+
+
+def categories(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """Each category and whose it is."""
+    asked = source.asked(wanted, "category", "owner")
+    return table(
+        [
+            Column("category", "category"),
+            Column("owner", "owner"),
+            Column("failures", "failures", "count"),
+            Column("jobs", "runs", "count"),
+            Column("accelerator_hours", "accelerator-hours lost", "hours"),
+            Column("rolled_back_accelerator_hours", "of which rolled back", "hours"),
+            Column("ttr_p50_s", "median Time to Recover", "seconds"),
+            Column("never_recovered", "never recovered", "count"),
+        ],
+        source.rows(question("failures", asked), wanted),
+        links={"to": "/runs", "parameters": {"category": "category"}},
+    )

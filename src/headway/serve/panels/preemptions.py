@@ -1,0 +1,75 @@
+"""Preemptions: each one with its price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries import question
+from headway.serve import questions
+from headway.serve.panels.shown import Card, Column, cards, table
+from headway.serve.source import Source
+from headway.serve.wanted import Wanted
+
+ROWS = 50  # of a page
+
+
+def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """What preemptions cost in all."""
+    row = _all(source, wanted)
+    hours = row.get("accelerator_hours") or 0.0
+    back = row.get("rolled_back_accelerator_hours") or 0.0
+    share = source.one("ett", wanted).get("accelerator_hours") or 0.0
+    return cards(
+        Card("Preemptions", row.get("failures", 0), "count", f"of {row.get('jobs', 0):,} runs"),
+        Card("Their price", hours, "hours", f"{100 * hours / share if share else 0:.2f} % of all"),
+        Card("Rolled back", back, "hours", "accelerator-hours of training"),
+        Card("Recovering", hours - back, "hours", "accelerator-hours"),
+        Card("Time to Recover", row.get("ttr_p50_s"), "seconds", "median"),
+        Card("Never recovered", row.get("never_recovered", 0), "count", "preemptions"),
+    )
+
+
+def _all(source: Source, wanted: Wanted) -> dict[str, Any]:
+    rows = source.rows(question("failures", source.asked(wanted)), wanted)
+    return next((row for row in rows if row["category"] == questions.PREEMPTION), {})
+
+
+def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """By day or week."""
+    period = source.period(wanted)
+    found = source.rows(question("failures", source.asked(wanted, period, "category")), wanted)
+    rows = [
+        {**row, "recovering": row["accelerator_hours"] - row["rolled_back_accelerator_hours"]}
+        for row in found
+        if row["category"] == questions.PREEMPTION
+    ]
+    columns = [
+        Column(period, period, "period"),
+        Column("rolled_back_accelerator_hours", "rolled back", "hours"),
+        Column("recovering", "recovering", "hours"),
+        Column("failures", "preemptions", "count"),
+        Column("jobs", "runs", "count"),
+    ]
+    parts = ["rolled_back_accelerator_hours", "recovering"]
+    return table(columns, rows, plot={"kind": "stack", "x": period, "parts": parts})
+
+
+def ledger(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """One row each."""
+    asked, skip = source.asked(wanted), (wanted.page - 1) * ROWS
+    rows = source.rows(questions.preemptions(asked, skip=skip, most=ROWS), wanted)
+    columns = [
+        Column("at", "when", "time"),
+        Column("run", "run", "run"),
+        Column("team", "team"),
+        Column("model", "model"),
+        Column("attempt", "attempt", "count"),
+        Column("accelerators", "accelerators", "count"),
+        Column("lost_s", "rolled back", "seconds"),
+        Column("time_to_recover_s", "Time to Recover", "seconds"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("decision", "decision"),
+        Column("run_id", "id", "id"),
+    ]
+    total = _all(source, wanted).get("failures", 0)
+    return table(columns, rows, paging={"page": wanted.page, "rows": ROWS, "of": total})

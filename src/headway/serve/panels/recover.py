@@ -1,0 +1,74 @@
+"""Time to Recover: over time, by stage, by cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries import question
+from headway.ledger.leaves import DETECTION, DOWNTIME, START_STAGES
+from headway.serve.panels.shown import Card, Column, cards, table
+from headway.serve.questions import spent
+from headway.serve.source import Source
+from headway.serve.wanted import Wanted
+
+LEAVES = (DETECTION, DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
+
+
+def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """How long recoveries take."""
+    row = source.one("ttr", wanted)
+    failed = source.one("failures", wanted, "owner", whole=True)
+    return cards(
+        Card("Median", row.get("ttr_p50_s"), "seconds", "half of the interruptions are shorter"),
+        Card("Nine of ten", row.get("ttr_p90_s"), "seconds", "are shorter"),
+        Card("Mean", row.get("ttr_s_by_jobs"), "seconds", "each run alike"),
+        Card("Spent on it", row.get("recovering_accelerator_hours"), "hours", "accelerator-hours"),
+        Card("Interruptions", row.get("interruptions"), "count", "that were recovered from"),
+        Card("Never recovered", failed.get("never_recovered"), "count", "failures"),
+    )
+
+
+def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """Median and the slowest tenth."""
+    period = source.period(wanted)
+    rows = source.rows(question("ttr", source.asked(wanted, period)), wanted)
+    columns = [
+        Column(period, period, "period"),
+        Column("ttr_p50_s", "median", "seconds"),
+        Column("ttr_p90_s", "nine of ten", "seconds"),
+        Column("ttr_s_by_jobs", "mean", "seconds"),
+        Column("interruptions", "interruptions", "count"),
+        Column("recovering_accelerator_hours", "accelerator-hours", "hours"),
+    ]
+    plot = {"kind": "lines", "x": period, "lines": ["ttr_p50_s", "ttr_p90_s"]}
+    return table(columns, rows, plot=plot)
+
+
+def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """Where recovery time goes, in the order in which it passes."""
+    found = source.rows(spent(source.asked(wanted, "leaf"), LEAVES, "leaf"), wanted)
+    by_leaf = {one["leaf"]: one for one in found}
+    rows = [by_leaf[leaf] for leaf in LEAVES if leaf in by_leaf]
+    columns = [
+        Column("leaf", "stage", "leaf"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("jobs", "runs", "count"),
+    ]
+    plot = {"kind": "fall", "x": "leaf", "y": "accelerator_hours", "total": "all recovery"}
+    return table(columns, rows, plot=plot)
+
+
+def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
+    """What takes longest to recover from."""
+    found = source.rows(question("failures", source.asked(wanted)), wanted)
+    rows = sorted(found, key=lambda row: -(row["ttr_p50_s"] or 0.0))
+    columns = [
+        Column("category", "cause"),
+        Column("ttr_p50_s", "median", "seconds"),
+        Column("ttr_s_by_jobs", "mean", "seconds"),
+        Column("failures", "failures", "count"),
+        Column("never_recovered", "never recovered", "count"),
+    ]
+    links = {"to": "/runs", "parameters": {"category": "category"}}
+    plot = {"kind": "bars", "x": "category", "y": "ttr_p50_s", "most": 20}
+    return table(columns, rows, plot=plot, links=links)

@@ -1,0 +1,65 @@
+"""What a panel tells a browser: a table, perhaps how to draw it, perhaps a few large numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from headway.report.words import one_line
+
+LONGEST = 400  # characters of a text from a journal
+
+
+class Column(NamedTuple):
+    """One column; the unit says how a value is written."""
+
+    key: str
+    label: str
+    unit: str = "text"  # count, percent, points, hours, seconds, time, period, leaf, run, mark
+
+
+class Card(NamedTuple):
+    """One large number."""
+
+    label: str
+    value: Any
+    unit: str
+    remark: str = ""
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], **others: Any
+) -> dict[str, Any]:
+    """Rows with those columns; `plot` among the others says how they are drawn."""
+    return {
+        "columns": [column._asdict() for column in columns],
+        "rows": [[plain(row.get(column.key)) for column in columns] for row in rows],
+        **others,
+    }
+
+
+def cards(*given: Card, **others: Any) -> dict[str, Any]:
+    """Large numbers side by side."""
+    return {"cards": [card._replace(value=plain(card.value))._asdict() for card in given], **others}
+
+
+def plain(value: Any) -> Any:
+    """As JSON can say it: times in ISO, floats short, texts on one line."""
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, float):
+        return None if value != value or value in (float("inf"), float("-inf")) else round(value, 4)
+    if isinstance(value, str):
+        return one_line(value, LONGEST)
+    return value
+
+
+def cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
+    """The rows with the share of the total that they and those before them have."""
+    total = sum(row[of] or 0.0 for row in rows)
+    found, so_far = [], 0.0
+    for row in rows:
+        so_far += row[of] or 0.0
+        found.append({**row, "cumulative": 100.0 * so_far / total if total else None})
+    return found

@@ -1,0 +1,176 @@
+"""What the pages ask of a store beyond the questions of `headway fleet`: Ibis expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headway.fleet.queries.slices import Asked, hours, sliced
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from headway.fleet.engine import Question
+
+Tables = Mapping[str, "ir.Table"]
+Ask = Callable[[Tables], "ir.Table"]
+
+PREEMPTION = "preemption"
+SEARCHED = ("run", "run_id", "job", "user", "team", "model")
+SORTS = ("started_at", "ett_percent", "accelerator_hours", "lost_hours", "time_to_start_s")
+
+
+def values(column: str, most: int) -> Question:
+    """What a field of runs is, most frequent first."""
+
+    def ask(tables: Tables) -> ir.Table:
+        runs = tables["runs"]
+        runs = runs.filter(runs[column].notnull())
+        found = runs.group_by(column).agg(runs=runs.count())
+        return found.order_by([found.runs.desc(), found[column]]).limit(most)
+
+    return ask
+
+
+def spent(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
+    """Accelerator-hours in some leaves; those that were asked for only: that is much faster."""
+
+    def ask(tables: Tables) -> ir.Table:
+        chosen = tables["hours"]
+        chosen = chosen.filter(chosen.leaf.isin(list(leaves)))
+        rows = sliced({**_named(tables, "runs"), "hours": chosen}, "hours", "hour", asked)
+        found = rows.agg(
+            by=list(by), jobs=rows.run_id.nunique(), accelerator_hours=hours(rows.accelerator_s)
+        )
+        return found.order_by(list(by)) if by else found
+
+    return ask
+
+
+def _named(tables: Tables, *names: str) -> dict[str, ir.Table]:
+    return {name: tables[name] for name in names}
+
+
+def stages(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
+    """Seconds of the stages of the start, over the runs that began then and trained."""
+
+    def ask(tables: Tables) -> ir.Table:
+        runs = sliced(tables, "runs", "started_at", asked)
+        runs = runs.filter(runs.time_to_start_s.notnull()).select("run_id", *by)
+        rows = tables["hours"]
+        rows = rows.filter(rows.leaf.isin(list(leaves))).join(runs, "run_id")
+        return rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
+
+    return ask
+
+
+def releases(asked: Asked, release: str) -> Question:
+    """The values of a release field, in the order in which they came; the last ones."""
+
+    def ask(tables: Tables) -> ir.Table:
+        runs = sliced(tables, "runs", "started_at", asked._replace(by=(release,)))
+        runs = runs.filter(runs[release].notnull() & runs.time_to_start_s.notnull())
+        found = runs.group_by(release).agg(
+            first=runs.started_at.min(),
+            jobs=runs.count(),
+            tts_s_by_jobs=runs.time_to_start_s.mean(),
+            tts_p50_s=runs.time_to_start_s.quantile(0.5),
+            tts_p90_s=runs.time_to_start_s.quantile(0.9),
+        )
+        return found.order_by([found["first"].desc(), found[release]]).limit(asked.limit or 24)
+
+    return ask
+
+
+def preemptions(asked: Asked, *, skip: int, most: int) -> Question:
+    """Each one with its run and its price, the newest first."""
+
+    def ask(tables: Tables) -> ir.Table:
+        rows = sliced(tables, "failures", "at", asked)
+        rows = rows.filter(rows.category == PREEMPTION)
+        runs = tables["runs"].select("run_id", "run", "team", "model")
+        rows = rows.join(runs, "run_id")
+        paid = rows.lost_s + rows.time_to_recover_s.fill_null(0.0)
+        told = rows.select(
+            *("at", "run_id", "run", "team", "model", "attempt", "accelerators", "decision"),
+            *("lost_s", "time_to_recover_s"),
+            accelerator_hours=rows.accelerators * paid / 3600.0,
+        )
+        return told.order_by([told["at"].desc(), told.run_id]).limit(most, offset=skip)
+
+    return ask
+
+
+def runs(asked: Asked, told: Mapping[str, str], *, skip: int, most: int) -> Question:
+    """The runs that began then and hold what is searched for, as a list."""
+
+    def ask(tables: Tables) -> ir.Table:
+        rows = _found(tables, asked, told)
+        shown = rows.select(
+            *("run_id", "run", "team", "model", "started_at", "running", "outcome", "wall_s"),
+            *("accelerators", "ett_percent", "accelerator_hours", "lost_hours"),
+            *("time_to_start_s", "attempts", "failures"),
+        )
+        order = shown[told.get("sort", SORTS[0])].desc(nulls_first=False)
+        return shown.order_by([order, shown.run_id]).limit(most, offset=skip)
+
+    return ask
+
+
+def count(asked: Asked, told: Mapping[str, str]) -> Question:
+    """How many they are."""
+
+    def ask(tables: Tables) -> ir.Table:
+        rows = _found(tables, asked, told)
+        return rows.agg(runs=rows.count())
+
+    return ask
+
+
+def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
+    import ibis
+
+    rows = sliced(tables, "runs", "started_at", asked)
+    wall = rows.wall_s.nullif(0.0)
+    rows = rows.mutate(
+        ett_percent=100.0 * rows.effective_s / wall,
+        accelerator_hours=rows.accelerators * rows.wall_s / 3600.0,
+        lost_hours=rows.accelerators * (rows.wall_s - rows.effective_s) / 3600.0,
+    )
+    text = told.get("q", "").lower()
+    if text:
+        holds = [rows[name].fill_null("").lower().contains(text) for name in SEARCHED]
+        rows = rows.filter(ibis.or_(*holds))
+    if told.get("outcome"):
+        rows = rows.filter(rows.outcome == told["outcome"])
+    failed = tables["failures"]
+    for name in ("category", "host"):
+        if told.get(name):
+            failed = failed.filter(failed[name] == told[name])
+    if told.get("category") or told.get("host"):
+        rows = rows.semi_join(failed, "run_id")
+    return rows
+
+
+def of_run(table: str, run_id: str, order: str, most: int) -> Question:
+    """The rows of one run in one table."""
+
+    def ask(tables: Tables) -> ir.Table:
+        rows = tables[table]
+        rows = rows.filter(rows.run_id == run_id)
+        keys = [order, *(name for name in ("attempt", "host", "place") if name in rows.columns)]
+        return rows.order_by(list(dict.fromkeys(keys))).limit(most)
+
+    return ask
+
+
+def leaves_of_run(run_id: str, *by: str) -> Question:
+    """Where the time of one run went."""
+
+    def ask(tables: Tables) -> ir.Table:
+        rows = tables["hours"]
+        rows = rows.filter(rows.run_id == run_id)
+        found = rows.agg(by=[*by, "leaf"], seconds=rows.seconds.sum())
+        return found.order_by([*by, found.seconds.desc()])
+
+    return ask

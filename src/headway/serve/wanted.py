@@ -1,0 +1,110 @@
+"""What the address of a page asks for: a stretch of time, which runs, and how they are split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from headway.cli.fleet_ask import when
+from headway.errors import UsageError
+from headway.fleet.queries.slices import OF_RUNS, Asked
+from headway.serve.questions import SORTS
+from headway.serve.reading import About
+
+LONGEST = 200  # characters of a value
+# Fields of runs that every page offers to choose from, and what pages can be split by.
+FILTERS = ("team", "model", "cluster", "accelerator", "torch")
+SPLITS = (*FILTERS, "host_type", "image", "user", "job")
+AGES = {"1d": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days", "52w": "1 year"}
+RELEASES = ("torch", "image", "code", "headway", "week", "month")
+_OTHERS = ("since", "until", "by", "q", "sort", "page", "release", "category", "host", "outcome")
+KNOWN = (*_OTHERS, *OF_RUNS)
+
+
+class BadAddress(Exception):
+    """A sentence that says what an address cannot ask for."""
+
+
+class Wanted(NamedTuple):
+    """The parameters of an address that are known, as they were given; each at most once."""
+
+    given: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> Wanted:
+        """BadAddress for a value that cannot be."""
+        found = []
+        for name in KNOWN:
+            value = parameters.get(name, "").strip()
+            if len(value) > LONGEST:
+                raise BadAddress(f"{name} has more than {LONGEST} characters")
+            if value:
+                found.append((name, value))
+        wanted = cls(tuple(found))
+        wanted.check()
+        return wanted
+
+    def check(self) -> None:
+        """BadAddress for a split, an order, a page or a time that cannot be."""
+        by, release = self.get("by"), self.get("release")
+        if by and by not in SPLITS:
+            raise BadAddress(f"pages cannot be split by {by!r}; they can by {', '.join(SPLITS)}")
+        if release and release not in RELEASES:
+            raise BadAddress(f"{release!r} is no release; give one of {', '.join(RELEASES)}")
+        if self.get("sort", SORTS[0]) not in SORTS:
+            raise BadAddress(f"{self.get('sort')!r} is no order; give one of {', '.join(SORTS)}")
+        if not (self.get("page", "1").isascii() and self.get("page", "1").isdecimal()):
+            raise BadAddress(f"{self.get('page')!r} is no page; give a number from 1 on")
+        try:
+            self.between(About(None, None, 0, 0))
+        except UsageError as error:
+            raise BadAddress(str(error)) from None
+
+    def get(self, name: str, otherwise: str = "") -> str:
+        """One parameter."""
+        return dict(self.given).get(name, otherwise)
+
+    @property
+    def page(self) -> int:
+        """From 1 on."""
+        return min(max(int(self.get("page", "1")), 1), 1_000_000)
+
+    @property
+    def where(self) -> tuple[tuple[str, str], ...]:
+        """The fields of runs that are asked for."""
+        return tuple((name, value) for name, value in self.given if name in OF_RUNS)
+
+    def between(self, about: About) -> tuple[datetime | None, datetime | None]:
+        """Ages are counted back from the newest that the store knows of."""
+        now = (about.last or datetime(2000, 1, 1)) + timedelta(seconds=1)
+        return when(self.get("since") or None, now), when(self.get("until") or None, now)
+
+    def asked(self, about: About, *by: str, limit: int | None = None) -> Asked:
+        """As the questions of a fleet take it."""
+        return Asked(by, *self.between(about), self.where, limit)
+
+    def period(self, about: About) -> str:
+        """How finely time is told: so that a chart has some dozens of points."""
+        if about.first is None or about.last is None:
+            return "day"
+        since, until = self.between(about)
+        span = (until or about.last) - max(since or about.first, about.first)
+        days = span.total_seconds() / 86400
+        coarser = 6 if self.get("by") else 1  # slices are smaller, and jump more
+        return "hour" if days * coarser <= 3 else "day" if days * coarser <= 120 else "week"
+
+    def kept(self, *names: str) -> Wanted:
+        """Only these parameters."""
+        return Wanted(tuple(pair for pair in self.given if pair[0] in names))
+
+    def but(self, **others: str) -> Wanted:
+        """With other values; an empty one takes the parameter away."""
+        merged = dict(self.given) | others
+        return Wanted(tuple((name, merged[name]) for name in KNOWN if merged.get(name)))
+
+    @property
+    def query(self) -> str:
+        """As the end of an address, with its question mark."""
+        return f"?{urlencode(self.given)}" if self.given else ""

@@ -1,0 +1,268 @@
+"""What is wrong is told in one sentence, with an exit code, and what serves stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headway import publish
+from headway.errors import SnapshotDamaged
+from headway.publish.store import Store
+from tests.unit.publish import served
+from tests.unit.publish.made import checkpoint, plain, state
+from tests.unit.publish.served import trained
+
+pytestmark = pytest.mark.timeout(120)
+RECIPE = """
+keep = 5
+[model]
+factory = "served:build"
+[golden]
+inputs = "served:golden"
+[targets.safetensors]
+"""
+BROKEN = """
+def broken():
+    raise RuntimeError("the vocabulary is not here")
+"""
+
+
+def headway(folder: Path, *words: str, code: int, script: str | None = None) -> str:
+    """Run the command; what it said, which is one sentence if it failed."""
+    start = ["-m", "headway"] if script is None else ["-c", script]
+    done = subprocess.run(
+        [sys.executable, *start, "publish", *words, "--to", "store"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        return done.stdout
+    assert done.stderr.startswith("headway: ") and done.stderr.count("\n") == 1, done.stderr
+    assert "internal fault" not in done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where the first anchor is published."""
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "served.py").write_text(Path(served.__file__).read_text() + BROKEN)
+    (folder / "recipe.toml").write_text(RECIPE)
+    checkpoint(folder / "checkpoints", state(trained(1)), 1)
+    headway(folder, "checkpoints", "--recipe", "recipe.toml", code=0)
+    return folder
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "folder"))
+
+
+@contextlib.contextmanager
+def nothing_published(folder: Path) -> Iterator[None]:
+    """What serves is what did, and the next start leaves nothing else behind."""
+    before, files = Store(folder / "store").snapshot(), _files(folder)
+    yield
+    store = Store(folder / "store")
+    assert store.snapshot() == before and store.snapshots() == [before]
+    store.sweep()
+    assert _files(folder) == files
+    model = publish.load(folder / "store", factory=served.build)
+    assert torch.equal(model(*served.golden())["logit"], trained(1)(*served.golden())["logit"])
+
+
+def _files(folder: Path) -> set[str]:
+    found = {str(one.relative_to(folder)) for one in (folder / "store").rglob("*")}
+    return found - {"store/.busy", "store/.lock"}
+
+
+def flip(path: Path, at: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_an_anchor_of_another_model(folder: Path) -> None:
+    checkpoint(folder / "checkpoints", state(nn.Linear(2, 2)), 2)
+    with nothing_published(folder):
+        said = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=1)
+    assert "the anchor is not of the model of served:build: the anchor has bias and 1 more" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("served:build", "nowhere:build", "nowhere:build cannot be imported: ModuleNotFoundError"),
+        ("served:build", "served:built", "there is no function 'built' in served"),
+        (
+            "served:build",
+            "served:broken",
+            "served:broken cannot build the model: RuntimeError: the vocabulary is not here",
+        ),
+        ("factory =", "factroy =", "[model] has no 'factroy'; did you mean 'factory'?"),
+        ("[model]", "[models]", "recipe.toml has no section 'models'; did you mean 'model'?"),
+        ("keep = 5", 'keep = "five"', "sets keep to 'five', but it must be 1 or more"),
+        ("keep = 5", "release = 1", "sets release to 1, but it must be a switch"),
+        ('"served:golden"', "7", "[golden] sets inputs to 7, but it must be text"),
+        ("safetensors]", "sefatensors]", "there is no target 'sefatensors'; there are"),
+        ("safetensors]", "safetensors]\ntolerant = 1", "[targets.safetensors] says something it"),
+        ("[golden]", "[golden", "is not valid TOML"),
+        ("keep = 5", "[registry]", "[registry] needs 'mlflow'"),
+        ("keep = 5", '[registry]\nmlflow = "a"\nalias = "latest"', "MLflow keeps for itself"),
+    ],
+)
+def test_a_mistake_in_the_recipe(old: str, new: str, said: str, folder: Path) -> None:
+    assert old in RECIPE
+    (folder / "recipe.toml").write_text(RECIPE.replace(old, new))
+    checkpoint(folder / "checkpoints", state(trained(2)), 2)
+    with nothing_published(folder):
+        found = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=2)
+    assert said in found
+
+
+def in_weights(path: Path, model: nn.Module) -> int:
+    """Where the bytes of a table lie in a file."""
+    table: torch.Tensor = model.state_dict()["tables.0.weight"]
+    at = path.read_bytes().find(table.numpy().tobytes())
+    assert at > 0
+    return at + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["store", "dcp", "file"])
+def test_a_damaged_anchor(kind: str, folder: Path) -> None:
+    """One byte in each of its files in turn."""
+    anchor, model = folder / "anchor", trained(2)
+    if kind == "store":
+        anchor = Path(checkpoint(folder / "checkpoints", state(model), 2).path)
+    elif kind == "dcp":
+        plain(anchor, state(model))
+    else:
+        torch.save(state(model), anchor)
+    given = folder / "checkpoints" if kind == "store" else anchor
+    files = [anchor] if kind == "file" else [one for one in anchor.iterdir() if one.stat().st_size]
+    assert len(files) == {"store": 3, "dcp": 2, "file": 1}[kind]
+    for path in files:
+        whole = path.read_bytes()
+        spots = {".metadata": whole.find(b"torch"), "manifest.json": len(whole) // 2}
+        flip(path, spots.get(path.name) or in_weights(path, model))
+        with nothing_published(folder):
+            said = headway(folder, str(given), "--recipe", "recipe.toml", code=70)
+        assert path.name in said or "manifest" in said, said
+        path.write_bytes(whole)
+    headway(folder, str(given), "--recipe", "recipe.toml", code=0)
+    assert Store(folder / "store").snapshot().manifest.number == 2
+
+
+FULL = """
+import errno, os, sys
+import headway.checkpoint.store.disk as disk
+def full(fd, data, at):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+disk.write_at = full
+from headway.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_disk_that_refuses_every_write(folder: Path) -> None:
+    checkpoint(folder / "checkpoints", state(trained(2)), 2)
+    with nothing_published(folder):
+        words = ("checkpoints", "--recipe", "recipe.toml")
+        said = headway(folder, *words, code=70, script=FULL)
+    assert said.endswith(": No space left on device\n") and "cannot be written to" in said
+
+
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[None]:
+    """A real one of 256 KiB in the place of a folder, with what that has."""
+    kept = path.rename(path.parent / "kept")
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a disk can be mounted by root only")
+    try:
+        shutil.copytree(kept, path, dirs_exist_ok=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("free", [0, 4096, 12288])
+def test_a_full_disk(free: int, folder: Path) -> None:
+    """With room for nothing, for a folder, and for some of the files."""
+    checkpoint(folder / "checkpoints", state(trained(2)), 2)
+    store = folder / "store"
+    with small_disk(store):
+        filler = store / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        os.truncate(filler, filler.stat().st_size - free)
+        with nothing_published(folder):
+            said = headway(folder, "checkpoints", "--recipe", "recipe.toml", code=70)
+            assert "No space left on device" in said
+        watching = ("--watch", "checkpoints", "--recipe", "recipe.toml", "--once")
+        with nothing_published(folder):
+            assert headway(folder, *watching, code=0).startswith("not yet: ")
+        filler.unlink()
+        assert headway(folder, *watching, code=0).startswith("published ")
+        assert Store(store).snapshot().manifest.anchor["step"] == 2
+
+
+def tampered(folder: Path) -> Iterator[str]:
+    """Each file of what serves in turn, by its name, while one byte of it is changed."""
+    store = Store(folder / "store")
+    one = store.snapshot()
+    paths = {folder / "store" / file.stored: name for name, file in one.manifest.files.items()}
+    paths[folder / "store/snapshots" / f"{one.name}.json"] = "manifest"
+    for path, name in paths.items():
+        whole = path.read_bytes()
+        flip(path, len(whole) // 2)
+        yield name
+        path.write_bytes(whole)
+
+
+def says(call: Callable[[], object]) -> str:
+    with pytest.raises(SnapshotDamaged) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_tampered_snapshot(folder: Path) -> None:
+    checkpoint(folder / "checkpoints", state(trained(2)), 2)
+    headway(folder, "checkpoints", "--recipe", "recipe.toml", code=0)
+    store = Store(folder / "store")
+    first, second = store.snapshots()
+    theirs, seen = first.manifest.files, set()
+    for name in tampered(folder):
+        seen.add(name)
+        assert name in says(lambda: publish.load(folder / "store", factory=served.build))
+        assert name in headway(folder, "--show", second.name, code=70)
+        assert name in headway(folder, "--list", "--check", code=70)
+        assert name in headway(folder, "--rollback", second.name, code=70)
+        latest = (folder / "store/latest").read_bytes()
+        if name in theirs and theirs[name] == second.manifest.files[name]:
+            assert "there is no snapshot before" in headway(folder, "--rollback", code=2)
+            assert (folder / "store/latest").read_bytes() == latest
+        else:
+            assert headway(folder, "--rollback", code=0) == f"{first.name} serves now\n"
+            assert store.snapshot() == first
+            (folder / "store/latest").write_bytes(latest)
+    assert seen == {"weights.safetensors", "golden.safetensors", "config.json", "manifest"}
+    headway(folder, "--list", "--check", code=0)
+    assert store.snapshot() == second

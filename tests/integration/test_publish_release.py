@@ -1,0 +1,71 @@
+"""The pin of an anchor goes after its snapshot is committed, and never before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.publish.anchor import waiting
+from headway.publish.store import Store
+from tests.unit.publish import served
+from tests.unit.publish.made import checkpoint, state
+from tests.unit.publish.served import trained
+
+pytestmark = pytest.mark.timeout(120)
+RECIPE = """
+release = true
+[model]
+factory = "served:build"
+[golden]
+inputs = "served:golden"
+[targets.safetensors]
+"""
+KILLED = """
+import os, signal, sys
+from headway.publish import store
+when, commit = sys.argv.pop(), store.Store.commit
+def killed(self, *args, **more):
+    if when == "after":
+        commit(self, *args, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+store.Store.commit = killed
+from headway.cli import main
+main(sys.argv[1:])
+"""
+
+
+def run(folder: Path, *start: str, words: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = ["publish", "checkpoints", "--recipe", "recipe.toml", "--to", "store"]
+    return subprocess.run(
+        [sys.executable, *start, *command, *words],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_around_the_commit(when: str, tmp_path: Path) -> None:
+    shutil.copy(served.__file__, tmp_path / "served.py")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    anchors = tmp_path / "checkpoints"
+    checkpoint(anchors, state(trained(1)), 1)
+    done = run(tmp_path, "-c", KILLED, words=(when,))
+    assert done.returncode == -9, done.stderr
+    assert len(Store(tmp_path / "store").snapshots()) == (when == "after")
+    assert [one.step for one in waiting(str(anchors))] == [1], "it is still an anchor"
+    done = run(tmp_path, "-m", "headway")
+    assert done.returncode == 0, done.stderr
+    assert f"released {anchors}" in done.stdout
+    assert ("published before" in done.stdout) == (when == "after")
+    assert list(waiting(str(anchors))) == []
+    assert list((anchors / "claims").iterdir()) == []
+    assert run(tmp_path, "-m", "headway").returncode == 0
+    assert len(Store(tmp_path / "store").snapshots()) == 1

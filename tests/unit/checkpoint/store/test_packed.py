@@ -1,0 +1,222 @@
+"""Items that are compressed: what lies on the disk, what torch reads of it, and what is damaged."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import secrets
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store.commit import Draft, commit
+from headway.checkpoint.store.manifest import File, Item, Part, Unreadable
+from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.place import place
+from headway.checkpoint.store.read import Checkpoint, Store
+from headway.errors import CheckpointDamaged, MissingExtra
+from tests.unit.checkpoint.store.test_part import ITEMS
+
+zstandard = pytest.importorskip("zstandard")
+pytestmark = pytest.mark.timeout(60)
+
+
+def saved(store: str | Path, state: dict[str, torch.Tensor]) -> Checkpoint:
+    planner = torch.distributed.checkpoint.DefaultSavePlanner()
+    planner.set_up_planner(state, is_coordinator=True)
+    (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
+    with Draft(store, 1, "id", 1) as draft:
+        items = dcp.items(planner.finish_plan(plan), planner)
+        write_part(draft.folder, 0, items, compress=True)
+        return commit(draft, lambda parts: dcp.metadata(metadata, parts))
+
+
+def state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {
+        "zeros": torch.zeros(3000, 1000),
+        "half": torch.randn(70, 3).bfloat16(),
+        "none": torch.empty(0, 5),
+        "one": torch.tensor(7),
+    }
+
+
+def emptied() -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(tensor, 3) for name, tensor in state().items()}
+
+
+@pytest.fixture(params=["folder", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "folder" else f"memory://{secrets.token_hex(8)}/s"
+
+
+def test_checksums_are_of_what_is_on_the_disk(folder: str) -> None:
+    part = write_part(folder, 3, iter(ITEMS), compress=True)
+    where = place(folder)
+    stored = where.read("__3_0.distcp")
+    assert (part.file.size, part.file.crc32) == (len(stored), zlib.crc32(stored))
+    assert manifests.part_from_bytes(where.read("part-3.json")) == part
+    for given, item in zip(ITEMS, part.file.items, strict=True):
+        frame = stored[item.offset : item.offset + item.length]
+        assert (item.data, item.size) == (item.offset, item.length)
+        assert item.crc32 == zlib.crc32(frame)
+        assert packed.content(memoryview(frame), item) == bytes(given.data)
+        assert item.raw_size == len(given.data)
+
+
+def test_a_rate_is_of_the_bytes_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced: list[int] = []
+    monkeypatch.setattr("headway.checkpoint.store.part.Pace.wait", lambda _, n: paced.append(n))
+    items = [TensorItem("zeros", b"", memoryview(bytes(20 << 20)))]
+    part = write_part(tmp_path, 0, items, rate=1e6, compress=True)
+    assert sum(paced) == part.file.size < 1 << 20
+
+
+def test_the_frame_holds_what_torch_would_have_written(tmp_path: Path) -> None:
+    given = torch.arange(300_000).view(300, 1000)
+    item = TensorItem("t", dcp.record(given.dtype, given.shape), dcp.raw(given))
+    part = write_part(tmp_path, 0, [item], compress=True)
+    with zstandard.ZstdDecompressor().stream_reader((tmp_path / part.file.name).open("rb")) as out:
+        assert torch.equal(torch.load(io.BytesIO(out.read())), given)
+
+
+PLAIN = """
+import sys
+import torch
+import torch.distributed.checkpoint as dcp
+
+state = torch.load(sys.argv[2])
+dcp.load(state, checkpoint_id=sys.argv[1], no_dist=True)
+assert "headway" not in sys.modules
+torch.save(state, sys.argv[2])
+"""
+
+
+def test_torch_alone_reads_it(tmp_path: Path) -> None:
+    one = saved(tmp_path / "store", state())
+    torch.save(emptied(), tmp_path / "state.pt")
+    command = [sys.executable, "-c", PLAIN, one.path, str(tmp_path / "state.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    for name, tensor in torch.load(tmp_path / "state.pt").items():
+        assert torch.equal(tensor, state()[name]), name
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_the_reader_reads_it(folder: str, mapped: bool) -> None:
+    one = saved(folder, state())
+    found = emptied()
+    strided = torch.zeros(1000, 3000).t()
+    found["zeros"] = strided.fill_(3)  # no room for its bytes in their order
+    load(found, storage_reader=dcp.Reader(one.path, check=True, mapped=mapped), no_dist=True)
+    for name, tensor in found.items():
+        assert torch.equal(tensor, state()[name]), name
+    assert found["zeros"].data_ptr() == strided.data_ptr()
+
+
+def test_a_part_of_a_tensor_is_read(tmp_path: Path) -> None:
+    """As by one of several ranks: it has less than the whole."""
+    one = saved(tmp_path, state())
+    reader = dcp.Reader(one.path, check=True)
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, True)
+    planner = torch.distributed.checkpoint.DefaultLoadPlanner()
+    found = {"half": torch.zeros(70, 3).bfloat16()}
+    planner.set_up_planner(found, metadata, True)
+    (item,) = planner.create_local_plan().items
+    plan = torch.distributed.checkpoint.LoadPlan(
+        [
+            type(item)(
+                **{
+                    **vars(item),
+                    "dest_offsets": torch.Size([2, 0]),
+                    "storage_offsets": torch.Size([5, 0]),
+                    "lengths": torch.Size([10, 3]),
+                }
+            )
+        ]
+    )
+    reader.read_data(plan, planner)
+    assert torch.equal(found["half"][2:12], state()["half"][5:15])
+    assert not found["half"][12:].any()
+
+
+def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+    one = saved(tmp_path, state())
+    (file,) = [file for file in one.manifest.files if file.items]
+    item = next(item for item in file.items if item.name == "half")
+    path = Path(one.path, file.name)
+    content = bytearray(path.read_bytes())
+    content[item.data + item.size // 2] ^= 1
+    path.write_bytes(content)
+    assert "checksum" in Store(tmp_path).verify(one, "full")
+    with pytest.raises(CheckpointException, match=r"half in __0_0\.distcp was changed"):
+        load(emptied(), storage_reader=dcp.Reader(one.path, check=True), no_dist=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"no frame at all", "cannot be decompressed"), (b"", "ends too early")],
+)
+def test_what_is_no_frame_is_damaged(content: bytes, why: str) -> None:
+    item = Item("t", 0, len(content), 0, len(content), 0, (3, 10))
+    with pytest.raises(Unreadable, match=why):
+        packed.content(memoryview(content), item)
+    with pytest.raises(
+        CheckpointDamaged, match=f"the checkpoint here cannot be loaded: t: .*{why}"
+    ):
+        dcp._content("here", memoryview(content), item)
+
+
+def test_a_frame_that_ends_early_is_damaged() -> None:
+    frame = zstandard.ZstdCompressor().compress(bytes(range(100)))
+    room = memoryview(bytearray(90))
+    packed.unpack(memoryview(frame), 10, room)
+    assert bytes(room) == bytes(range(10, 100))
+    with pytest.raises(Unreadable, match="ends too early"):
+        packed.unpack(memoryview(frame), 11, room)
+
+
+def test_a_manifest_tells_which_are_compressed() -> None:
+    items = (Item("a", 1, 2, 3, 4, 5), Item("b", 1, 2, 3, 4, 5, (6, 7)))
+    part = Part(0, File(name="f", size=9, crc32=1, items=items))
+    content = manifests.part_to_bytes(part)
+    assert b'[["a",1,2,3,4,5],["b",1,2,3,4,5,6,7]]' in content
+    assert manifests.part_from_bytes(content) == part
+    one_more = Part(0, File(name="f", size=9, crc32=1, items=(Item("b", 1, 2, 3, 4, 5, (6,)),)))  # type: ignore[arg-type]
+    with pytest.raises(Unreadable, match="no part of a checkpoint"):
+        manifests.part_from_bytes(manifests.part_to_bytes(one_more))
+
+
+def test_memory_can_be_closed_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *args: 1 // 0)
+    memory = mmap.mmap(-1, 9 << 20)
+    memory.write(os.urandom(9 << 20))
+    view = memoryview(memory)
+    with pytest.raises(ZeroDivisionError) as raised:
+        write_part(tmp_path, 0, [TensorItem("large", b"", view)], compress=True)
+    view.release()
+    memory.close()
+    assert raised.value is not None, "what was raised still knows where"
+
+
+def test_without_the_package_it_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'headway\[zstd\]'$"):
+        write_part(tmp_path, 0, [BytesItem("a", b"")], compress=True)
+    assert os.listdir(tmp_path) == []

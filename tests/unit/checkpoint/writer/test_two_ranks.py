@@ -1,0 +1,143 @@
+"""Two real writers of one checkpoint: if one gives it up, the other does not wait."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.checkpoint import plan as plans
+from headway.checkpoint.staging import _layout
+from headway.checkpoint.store.place import place
+from headway.checkpoint.store.read import Store
+from headway.checkpoint.writer import client, wire
+from headway.checkpoint.writer.client import Client
+
+pytestmark = pytest.mark.timeout(60)
+BAD_RATE = -1.0  # with which nothing can be written
+WHY = "a rate is above 0, not -1.0"
+
+
+class Rank:
+    """One of two, with its writer. Rank 0 has the only tensor."""
+
+    def __init__(self, number: int, store: str) -> None:
+        self.number, self.store = number, store
+        self.client = Client(f"headway-test-{secrets.token_hex(8)}", linger_s=60.0)
+        self.client.reserve(1, 4096)
+        wire.close(self.client.images())
+        state = {"w": torch.zeros(4)}
+        plan = plans.make(state)
+        layout = _layout(plan, plan.share(state).tensors, [0])
+        if number:
+            layout |= {"tensors": [], "values": []}
+        self.client.tell("layout", id="plan", layout=layout)
+
+    def save(self, step: int, *, good: bool = True, rate: float | None = None) -> None:
+        job = {"store": self.store, "save_id": f"s-{step}", "rank": self.number, "world": 2}
+        job |= {"extra": {}, "keep": None, "anchor": False, "rate": rate, "parent": ""}
+        about = {"layout": "plan", "values": [], "changed": [], "write": True}
+        ids = os.memfd_create("rows")
+        os.write(ids, bytes(8))
+        self.client.tell("filling", image=0, step=step)
+        self.client.tell("whole", ids, image=0, good=good, job=job, **about)
+        os.close(ids)
+
+    def errors(self, count: int) -> list[str]:
+        """Of so many saves, once they are over."""
+        while True:
+            status = self.client.status()
+            if not status["busy"] and len(status["outcomes"]) >= count:
+                return [one.get("error", "") for one in status["outcomes"]]
+            time.sleep(0.01)
+
+    def waits(self) -> None:
+        """Until its part is written, and the other's is not there."""
+        while not self.client.status()["waiting"]:
+            time.sleep(0.01)
+
+
+@pytest.fixture(params=["folder", "url"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "folder" else f"local://{tmp_path}/store"
+
+
+@pytest.fixture
+def ranks(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rank]]:
+    monkeypatch.setattr(client, "_started", [])
+    both = [Rank(0, store), Rank(1, store)]
+    yield both
+    for rank in both:
+        rank.client.close()
+    for child in client._started:
+        child.kill()
+        child.wait()
+
+
+def marks(store: str) -> list[str]:
+    return [name for name in place(store).names() if name.startswith(".given-up")]
+
+
+def by(rank: int, step: int, why: str) -> str:
+    return f"the checkpoint of step {step} was given up by rank {rank}: {why}"
+
+
+def test_rank_0_gave_up_before_the_other_began(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    first.save(1, rate=BAD_RATE)
+    assert first.errors(1) == [WHY]
+    second.save(1)
+    assert [one["error"] for one in second.client.end()["outcomes"]] == [by(0, 1, WHY)]
+    assert len(marks(store)) == 1 and Store(store).checkpoints() == []
+
+
+def test_rank_0_gives_up_while_the_other_waits(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    second.save(1)
+    second.waits()
+    first.save(1, rate=BAD_RATE)
+    assert second.errors(1) == [by(0, 1, WHY)]
+    assert first.errors(1) == [WHY]
+
+
+def test_an_image_that_is_void_is_given_up(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    first.save(1, good=False)
+    second.save(1)
+    assert second.errors(1) == [by(0, 1, "its image is not whole")]
+
+
+def test_rank_0_hears_of_the_other_too(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    first.save(1)
+    first.waits()
+    second.save(1, rate=BAD_RATE)
+    assert first.errors(1) == [by(1, 1, WHY)]
+    assert second.errors(1) == [WHY]
+
+
+def test_the_next_checkpoint_takes_the_mark_away(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    first.save(1, rate=BAD_RATE)
+    first.errors(1)
+    second.save(1)
+    second.errors(1)
+    for rank in ranks:
+        rank.save(2)
+    assert [rank.errors(2)[1] for rank in ranks] == ["", ""]
+    assert [one.step for one in Store(store).checkpoints()] == [2]
+    assert marks(store) == []
+
+
+def test_the_mark_is_there_after_rank_0_was_killed(ranks: list[Rank], store: str) -> None:
+    first, second = ranks
+    first.save(1, rate=BAD_RATE)
+    first.errors(1)
+    os.kill(first.client.found["pid"], 9)
+    second.save(1)
+    assert second.errors(1) == [by(0, 1, WHY)]

@@ -1,0 +1,75 @@
+"""`headway ingest FILE...`, into a store."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headway.cli import main
+from headway.fleet import readers
+from headway.fleet.readers.record import Life, Record
+from headway.fleet.store import Store
+
+from ..made import content
+from .found import SAMPLES
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_files_of_several_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(SAMPLES / name) for name in ("sacct_D.psv", "ml_goodput.jsonl")]
+    url = str(tmp_path / "store")
+    for _ in range(2):  # twice is once
+        assert main(["ingest", *files, "--store", url, "--label", "project=night"]) == 0
+    assert f"2 file(s): 9 run(s), 11 attempt(s) to {url}" in capsys.readouterr().out
+    rows = content(Store(url), "runs", "run", "attempts", "project", "queue_capacity_s")
+    assert ("train_low-1", 2, "night", 0.0) in rows and len(rows) == 9
+    lived = content(Store(url), "attempts", "outcome")
+    assert lived.count(("preempted",)) == 2
+    assert main(["fleet", "ett", "--store", url, "--by", "team", "--csv"]) == 0
+    assert "team_a" in capsys.readouterr().out
+
+
+def test_a_folder_and_the_name_of_its_reader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = str(tmp_path / "store")
+    assert (
+        main(["ingest", str(SAMPLES / "torchtitan"), "--reader", "torchtitan", "--store", url]) == 0
+    )
+    assert "1 run(s), 2 attempt(s)" in capsys.readouterr().out
+    assert len(content(Store(url), "nodes", "host")) == 2
+
+
+def test_bad_input_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("milk")
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["ingest", str(tmp_path / "notes.txt"), *store]) == 2
+    assert "notes.txt is neither a run nor a record" in capsys.readouterr().err
+    assert main(["ingest", str(tmp_path / "none"), "--reader", "slurm", *store]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert main(["ingest", str(tmp_path / "notes.txt"), "--reader", "pbs", *store]) == 2
+    assert "there is no reader 'pbs'" in capsys.readouterr().err
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    assert main(["ingest", str(tmp_path / "bytes"), *store]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_a_reader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ModuleType("own_reader")
+    life = Life(start=1.0, end=11.0, outcome="completed", accelerators=3)
+    own.recognises = lambda source: source.text == "mine"  # type: ignore[attr-defined]
+    own.read = lambda sources: [Record(key="k", run="mine", lives=(life,))]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_reader", own)
+    meta = tmp_path / "own-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text(f"[{readers.GROUP}]\nown = own_reader\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "file").write_text("mine")
+    url = str(tmp_path / "store")
+    assert main(["ingest", str(tmp_path / "file"), "--store", url]) == 0
+    assert content(Store(url), "runs", "run", "accelerators", "wall_s") == [("mine", 3, 10.0)]

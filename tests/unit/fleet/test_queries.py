@@ -1,0 +1,311 @@
+"""The questions, on runs small enough to be counted by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import main
+from headway.errors import UsageError
+from headway.fleet.engine import ask
+from headway.fleet.queries import QUERIES, question
+from headway.fleet.queries.slices import Asked
+from headway.fleet.store import Store
+from headway.ledger.leaves import EFFECTIVE
+
+from .made import START, rows_of, together
+
+WEEK = timedelta(days=7)
+
+
+def fleet() -> dict[str, list[dict[str, Any]]]:
+    """One run of 8 accelerators that trains half of the time, three of 1 that train always."""
+    large = rows_of(
+        "large",
+        accelerators=8,
+        leaves={EFFECTIVE: 1800.0, "waste.data_stall": 900.0, "recover.downtime": 900.0},
+        team="ads",
+        model="dlrm",
+        time_to_start_s=100.0,
+    )
+    small = [
+        rows_of(
+            f"small{n}",
+            accelerators=1,
+            leaves={EFFECTIVE: 3600.0},
+            team="feed" if n else "ads",
+            start=START + n * WEEK,
+            time_to_start_s=None if n == 2 else 10.0,
+        )
+        for n in range(3)
+    ]
+    tables = together(large, *small)
+    key = {"run_id": "large", "attempt": 0}
+    tables["attempts"][0]["time_to_recover_s"] = 300.0
+    tables["failures"] = [
+        {
+            **key,
+            "at": START,
+            "category": category,
+            "owner": "infra",
+            "retry": "yes",
+            "host": "n7",
+            "accelerators": 8,
+            "lost_s": 450.0,
+            "time_to_recover_s": recover,
+        }
+        for category, recover in (("network", 450.0), ("network", None), ("gpu_hardware", 1350.0))
+    ]
+    tables["checkpoints"] = [
+        {
+            "run_id": run,
+            "attempt": 0,
+            "at": START,
+            "step": step,
+            "level": "disk",
+            "blocked_s": blocked,
+            "accelerators": size,
+            "error": error,
+        }
+        for run, size, step, blocked, error in (
+            ("large", 8, 1, 4.0, None),
+            ("large", 8, 2, 2.0, "full"),
+            ("small0", 1, 1, 9.0, None),
+        )
+    ]
+    tables["compiles"] = [
+        {
+            "run_id": run,
+            "attempt": 0,
+            "at": START,
+            "place": "f",
+            "recompile": recompile,
+            "cached": False,
+            "ranks": size,
+            "times": size,
+            "seconds": seconds,
+            "accelerators": size,
+        }
+        for run, size, recompile, seconds in (
+            ("large", 8, False, 45.0),
+            ("large", 8, True, 45.0),
+            ("small0", 1, False, 10.0),
+        )
+    ]
+    tables["nodes"] = [
+        {
+            "run_id": run,
+            "attempt": 0,
+            "host": host,
+            "started_at": START,
+            "ended_at": START,
+            "accelerators": size,
+            "wall_s": 3600.0,
+            "accelerator_s": 3600.0 * size,
+            "effective_s": 1800.0 * size,
+            "failures": failures,
+        }
+        for run, host, size, failures in (
+            ("large", "n7", 4, 1),
+            ("large", "n8", 4, 0),
+            ("small0", "n8", 1, 0),
+        )
+    ]
+    return tables
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    found = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
+    found.write(fleet())
+    yield found
+
+
+def answer(store: Store, name: str, *by: str, **asked: Any) -> list[dict[str, Any]]:
+    told = Asked(by=by, **asked)
+    rows: list[dict[str, Any]] = ask(store, question(name, told)).rows.to_pylist()
+    return rows
+
+
+def test_ett_by_accelerator_hours_and_by_jobs(store: Store) -> None:
+    (row,) = answer(store, "ett")
+    assert (row["jobs"], row["accelerator_hours"]) == (4, 11.0)
+    assert row["ett_percent"] == pytest.approx(100 * 7 / 11)
+    assert row["ett_percent_by_jobs"] == pytest.approx(87.5)
+    for weight in ("", "_by_jobs"):
+        parts = [row[f"{side}_percent{weight}"] for side in ("ett", "idleness", "failure")]
+        assert sum(parts) == pytest.approx(100.0)
+
+
+def test_ett_by_team_and_week(store: Store) -> None:
+    rows = answer(store, "ett", "team", "week")
+    assert [(r["team"], r["week"], r["jobs"]) for r in rows] == [
+        ("ads", datetime(2026, 11, 2), 2),
+        ("feed", datetime(2026, 11, 9), 1),
+        ("feed", datetime(2026, 11, 16), 1),
+    ]
+    assert rows[0]["ett_percent"] == pytest.approx(100 * 5 / 9)
+
+
+def test_only_what_fell_into_the_time_asked_for(store: Store) -> None:
+    assert answer(store, "ett", since=START + WEEK)[0]["jobs"] == 2
+    assert answer(store, "ett", until=START + WEEK)[0]["jobs"] == 2
+    assert answer(store, "tts", since=START + WEEK, until=START + 2 * WEEK)[0]["jobs"] == 1
+    assert answer(store, "ett", "team", since=START + 9 * WEEK) == []
+
+
+def test_only_the_runs_asked_for(store: Store) -> None:
+    assert answer(store, "ett", where=(("team", "feed"),))[0]["accelerator_hours"] == 2.0
+    assert answer(store, "tts", where=(("model", "dlrm"),))[0]["tts_s"] == 100.0
+    assert answer(store, "ett", "model", where=(("team", "ads"),), limit=1)[0]["model"] == "dlrm"
+
+
+def test_time_to_start(store: Store) -> None:
+    (row,) = answer(store, "tts")
+    assert (row["jobs"], row["never_trained"]) == (4, 1)
+    assert row["tts_s_by_jobs"] == pytest.approx(40.0)
+    assert row["tts_s"] == pytest.approx((8 * 100 + 2 * 10) / 10)
+    assert row["tts_p50_s"] == 10.0 and row["tts_p90_s"] == pytest.approx(82.0)
+
+
+def test_time_to_recover(store: Store) -> None:
+    (row,) = answer(store, "ttr", "team")
+    assert (row["team"], row["jobs"], row["interruptions"]) == ("ads", 1, 1)
+    assert row["ttr_s"] == row["ttr_s_by_jobs"] == 300.0
+    assert row["recovering_accelerator_hours"] == pytest.approx(8 * 300 / 3600)
+
+
+def test_failures_and_what_they_cost(store: Store) -> None:
+    hardware, network = answer(store, "failures")
+    assert (hardware["category"], hardware["failures"]) == ("gpu_hardware", 1)
+    assert hardware["accelerator_hours"] == pytest.approx(4.0)
+    assert (network["failures"], network["never_recovered"], network["jobs"]) == (2, 1, 1)
+    assert network["accelerator_hours"] == pytest.approx(8 * (450 + 450 + 450) / 3600)
+    assert network["ttr_s"] == network["ttr_s_by_jobs"] == 450.0
+    (host,) = answer(store, "failures", "host", "owner")
+    assert (host["host"], host["failures"]) == ("n7", 3)
+
+
+def test_saves_and_what_they_block(store: Store) -> None:
+    (row,) = answer(store, "checkpoints")
+    assert (row["level"], row["jobs"], row["saves"], row["failed"]) == ("disk", 2, 3, 1)
+    assert row["accelerator_hours"] == pytest.approx((8 * 6 + 9) / 3600)
+    assert row["blocked_s"] == pytest.approx((8 * 4 + 8 * 2 + 9) / 17)
+    assert row["blocked_s_by_jobs"] == pytest.approx((3 + 9) / 2)
+
+
+def test_compiles(store: Store) -> None:
+    (row,) = answer(store, "compile", "team")
+    assert (row["jobs"], row["compiles"], row["recompiles"], row["from_cache"]) == (2, 17, 8, 0)
+    assert row["seconds"] == pytest.approx((8 * 90 + 10) / 9)
+    assert row["seconds_by_jobs"] == pytest.approx(50.0)
+
+
+def test_nodes_with_failures_come_first(store: Store) -> None:
+    first, second = answer(store, "nodes")
+    assert (first["host"], first["failures"], first["jobs"]) == ("n7", 1, 1)
+    assert first["failures_per_1000_accelerator_hours"] == pytest.approx(250.0)
+    assert (second["host"], second["jobs"], second["accelerator_hours"]) == ("n8", 2, 5.0)
+    assert second["effective_percent"] == second["effective_percent_by_jobs"] == 50.0
+
+
+def test_top_losses(store: Store) -> None:
+    rows = answer(store, "top")
+    assert [row["leaf"] for row in rows] == ["recover.downtime", "waste.data_stall"]
+    assert rows[0]["percent"] == pytest.approx(100 * 2 / 11)
+    assert rows[0]["percent_by_jobs"] == pytest.approx(25 / 4)
+    (ads,) = answer(store, "top", "team")
+    assert ads["percent"] == pytest.approx(100 * 4 / 9)
+
+
+def test_runs_without_a_label_are_a_row_of_their_own(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write(together(rows_of("a", team="ads"), rows_of("b"), rows_of("c")))
+    for name in ("ett", "tts", "top"):
+        rows = answer(store, name, "team")
+        assert sorted((str(row["team"]), row["jobs"]) for row in rows) == [("None", 2), ("ads", 1)]
+
+
+def test_the_same_from_an_empty_store(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write({"runs": [], "attempts": []})
+    for name in QUERIES:
+        assert answer(store, name, "team") == []
+
+
+def test_a_split_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="ett cannot be split by 'colour'; it can by hour, day"):
+        question("ett", Asked(by=("colour",)))
+    with pytest.raises(UsageError, match="ett cannot be split by 'category'"):
+        question("ett", Asked(by=("category",)))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("dialect", ["postgres", "clickhouse", "databricks"])
+def test_other_engines_can_be_told_the_same(name: str, dialect: str) -> None:
+    """Only that Ibis has words for it: the engines themselves are not asked here."""
+    import ibis
+
+    from headway.fleet.arrow import arrow_schema
+    from headway.fleet.schema import TABLES
+
+    unbound = {
+        key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()
+    }
+    own = QUERIES[name].own[:1]
+    asked = Asked(("team", "week", *own), START, START + WEEK, (("model", "dlrm"),), 10)
+    assert "GROUP BY" in ibis.to_sql(question(name, asked)(unbound), dialect=dialect)
+
+
+def test_the_command_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "ett", "--store", store.url, "--by", "team", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["team"] for row in rows] == ["ads", "feed"]
+    words = ["--by", "week,team", "--csv", "--since", "2026-11-02", "--until", "2026-11-10"]
+    assert main(["fleet", "ett", "--store", store.url, *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("week,team,jobs,accelerator_hours,ett_percent,")
+    assert [line.split(",")[:3] for line in lines[1:]] == [
+        ["2026-11-02T00:00:00", "ads", "2"],
+        ["2026-11-09T00:00:00", "feed", "1"],
+    ]
+    assert main(["fleet", "top", "--store", store.url, "--limit", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["leaf", "jobs", "accelerator_hours", "percent", "percent_by_jobs"]
+    assert lines[1].split() == ["recover.downtime", "1", "2.00", "18.18", "6.25"]
+    assert (
+        main(["fleet", "ttr", "--store", store.url, "--since", "2027-01-01", "--by", "team"]) == 0
+    )
+    assert capsys.readouterr().out == "headway: nothing of that is in the store\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["ett"], "no store is named; give it with --store, or set HEADWAY_STORE"),
+        (["ett", "--store", "S", "--since", "soon"], "'soon' is no time; give one such as 30d"),
+        (["ett", "--store", "S", "--by", "colour"], "ett cannot be split by 'colour'"),
+        (["ett", "--store", "S", "--limit", "0"], "--limit is 0, but it must be 1 or more"),
+        (["ett", "--store", "S", "--where", "team"], "--where 'team' is not NAME=VALUE"),
+        (["ett", "--store", "none"], "there is no store at none"),
+        (["compact", "--store", "none"], "there is no store at none"),
+        (["compact", "--store", "S", "--grace", "-1"], "--grace is -1.0, but it must be 0 or"),
+        (["dance"], "invalid choice: 'dance'"),
+        ([], "the following arguments are required: ACTION"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    store: Store, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["fleet", *(store.url if word == "S" else word for word in words)])
+    except SystemExit as left:  # argparse's own way out
+        code = int(left.code or 0)
+    assert code == 2
+    told = capsys.readouterr().err
+    assert why in told and told.count("\n") == 1

@@ -1,0 +1,262 @@
+"""Findings in made-up slices, and in a store as the command tells them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.cli import main
+from headway.fleet.queries.slices import Asked
+from headway.fleet.regressions.find import Options, find, slots
+from headway.fleet.regressions.read import read_hosts, read_jobs, read_shares
+from headway.fleet.regressions.running import expected
+from headway.fleet.regressions.series import Series
+from headway.fleet.simulate.fleet import simulate
+from headway.fleet.simulate.plan import plan
+from headway.fleet.store import Store
+
+pytestmark = pytest.mark.timeout(120)
+DAY = 86400.0
+NOW = 60 * DAY
+BUCKETS = ("start.pt2_compile", "train.effective", "waste.data_stall", "waste.evaluation")
+
+
+def jobs(name: str, seed: int, count: int = 800) -> Series:
+    """Jobs of 60 days: a start of about 100 s, then some waste."""
+    random = np.random.default_rng(seed)
+    wall = random.lognormal(8.5, 1.2, count) + 300
+    start = 100 * random.lognormal(0, 0.3, count)
+    stall, evaluation = (wall * 0.03 * random.lognormal(0, 0.4, count) for _ in range(2))
+    seconds = np.stack([start, wall - start - stall - evaluation, stall, evaluation], axis=1)
+    return Series(
+        (name,),
+        BUCKETS,
+        np.sort(random.uniform(0, NOW, count)),
+        random.choice([1.0, 8.0], count),
+        seconds,
+        np.zeros(count, dtype=bool),
+        {"image": np.full(count, "old"), "code": random.choice(["a", "b"], count)},
+    )
+
+
+def moved(series: Series, at: float, points: float, until: float = NOW) -> Series:
+    """The same jobs, but those that begin after `at` train so many points less, and stall."""
+    after = (series.start >= at) & (series.start < until)
+    seconds = series.seconds.copy()
+    took = points / 100 * series.wall[after]
+    seconds[after, 1] -= took
+    seconds[after, 2] += took
+    image = np.where(after, "new", series.fields["image"])
+    return replace(series, seconds=seconds, fields={**series.fields, "image": image})
+
+
+def test_a_regression_is_told_with_its_day_bucket_and_field() -> None:
+    fleet = [jobs(f"s{number}", number) for number in range(12)]
+    fleet[5] = moved(fleet[5], 35 * DAY, 2)
+    (found,) = find(fleet, NOW)
+    assert found.slice == ("s5",) and found.regression
+    assert abs(found.at - 35 * DAY) <= DAY
+    assert found.bucket == "waste.data_stall" and found.points == pytest.approx(2, abs=0.4)
+    assert found.mix + found.within == pytest.approx(found.ett_after - found.ett_before)
+    assert sum(found.buckets.values()) == pytest.approx(0, abs=1e-9)
+    assert [change.field for change in found.fields] == ["image"]
+    assert found.fields[0].after == "new"
+    assert found.level <= 0.05 and (found.since, found.until) == (pytest.approx(0), NOW)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    fleet = [moved(jobs("one", 1), 30 * DAY, 2), jobs("two", 2)]
+    assert find(fleet, NOW) == find(fleet, NOW)
+
+
+def test_a_gain_is_no_regression() -> None:
+    (found,) = find([moved(jobs("one", 1), 30 * DAY, -1.5)], NOW)
+    assert not found.regression and found.points < 0 < found.within
+
+
+def test_one_that_was_mended_is_two_breaks() -> None:
+    found = find([moved(jobs("one", 3, 2000), 20 * DAY, 2, until=40 * DAY)], NOW)
+    assert [one.regression for one in found] == [False, True]
+    assert [round(one.at / DAY) for one in found] == [40, 20]
+    assert found[1].until == found[0].at and found[0].since == found[1].at
+
+
+def test_shorter_jobs_are_no_regression() -> None:
+    """From day 30 on most jobs are short and spend more of their time on the start."""
+    whole = jobs("one", 4, 3000)
+    late = whole.start >= 30 * DAY
+    random = np.random.default_rng(5)
+    kept = np.where(late, whole.wall < np.median(whole.wall), True) | (random.random(3000) < 0.2)
+    series = whole.where(kept)
+    early = series.start < 30 * DAY
+    raw = [
+        np.average(series.points[side, 1], weights=series.hours[side]) for side in (early, ~early)
+    ]
+    assert raw[1] < raw[0] - 0.5
+    assert find([series], NOW) == []
+
+
+def test_the_part_of_a_slice_that_explains_it_is_told() -> None:
+    parts = {"x": moved(jobs("all", 6), 30 * DAY, 6), "y": jobs("all", 7), "z": jobs("all", 8)}
+    whole = Series(
+        ("all",),
+        BUCKETS,
+        *(
+            np.concatenate([getattr(one, name) for one in parts.values()])
+            for name in ("start", "accelerators", "seconds", "running")
+        ),
+        {"model": np.repeat(list(parts), 800)},
+    )
+    (found,) = find([whole], NOW, Options(like=("model",)))
+    assert found.parts[0].name == ("x",) and {one.name for one in found.parts} == {
+        ("x",),
+        ("y",),
+        ("z",),
+    }
+    assert found.parts[0].within == pytest.approx(found.within, abs=0.5)
+    told = sum(one.mix + one.within for one in found.parts)
+    assert told == pytest.approx(found.ett_after - found.ett_before)
+
+
+def test_more_of_a_slow_model_is_mix_and_no_regression() -> None:
+    """From day 30 on there is more of a model that always stalled more."""
+    slow, fast = moved(jobs("all", 9, 2000), 0, 6), jobs("all", 10, 2000)
+    random = np.random.default_rng(1)
+    kept = [
+        one.where(random.random(2000) < np.where(one.start < 30 * DAY, early, late))
+        for one, early, late in ((slow, 0.2, 0.8), (fast, 0.8, 0.2))
+    ]
+    whole = Series(
+        ("all",),
+        BUCKETS,
+        *(
+            np.concatenate([getattr(one, name) for one in kept])
+            for name in ("start", "accelerators", "seconds", "running")
+        ),
+        {"model": np.repeat(["slow", "fast"], [one.start.size for one in kept])},
+    )
+    assert find([whole], NOW, Options(like=("model",))) == []
+    (found,) = find([whole], NOW)
+    assert found.bucket == "waste.data_stall" and found.points > 1
+
+
+def test_too_few_jobs_are_no_series_and_an_empty_fleet_has_no_findings() -> None:
+    assert find([], NOW) == []
+    assert find([jobs("few", 1, 15)], NOW) == []
+
+
+def test_a_change_below_the_least_is_not_told() -> None:
+    series = moved(jobs("one", 1, 3000), 30 * DAY, 0.8)
+    assert find([series], NOW, Options(points=2.0)) == []
+    assert find([series], NOW, Options(points=0.3))
+
+
+def test_the_last_slot_ends_now() -> None:
+    found, count = slots(np.array([0.0, 5.0, 9.9, 10.0]), 10.0, 4.0)
+    assert count == 3 and found.tolist() == [0, 1, 2, 2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
+    simulate(made, plan(3, 4000, 20, regressions=2, lemons=2))
+    return made
+
+
+def test_jobs_come_out_of_a_store_with_all_their_seconds(store: Store) -> None:
+    found = read_jobs(store, Asked(by=("team",)))
+    assert found.run_ids.size == 4000 and len(found.by_slice()) == 10
+    assert sum(one.start.size for one in found.by_slice()) == 4000
+    assert found.now == plan(3, 1, 20).end
+    assert found.series.hours.sum() * 3600 == pytest.approx(
+        float((found.series.wall * found.series.accelerators).sum())
+    )
+    assert set(found.series.accelerators.round(6)) <= {1, 2, 4, 8, 16, 32, 64, 128}
+    assert (found.series.wall > 0).all()
+
+
+def test_hosts_come_with_their_hours(store: Store) -> None:
+    hosts = read_hosts(store, Asked())
+    assert len(hosts.names) == len(set(hosts.names)) and (hosts.hours > 0).all()
+    assert hosts.failures.sum() > 0
+
+
+def test_running_jobs_come_hour_by_hour(store: Store) -> None:
+    found = read_jobs(store, Asked(by=("cluster",)))
+    running = [str(one) for one in found.run_ids[found.series.running]]
+    shares = read_shares(store, running, Asked())
+    assert running and set(shares) == set(running)
+    assert all(0 <= share <= 1 for line in shares.values() for share in line)
+    least = expected(found.by_slice()[0])
+    assert least is not None and 0.5 < least < 1
+
+
+def test_the_command_tells_it_as_json(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "regressions", "--store", store.url, "--by", "team", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["slices"], told["jobs"]) == (10, 4000)
+    assert told.keys() == {"slices", "jobs", "as_of", "regressions", "lemons", "running"}
+
+
+def test_where_nothing_is_nothing_is_found(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--store", store.url, "--where", "team=nobody"]
+    assert main(["fleet", "regressions", *flags]) == 0
+    assert "no change of that size in 0 slices with 0 jobs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--by", "colour"], "cannot be split by 'colour'"),
+        (["--by", ","], "--by names no field"),
+        (["--level", "2"], "--level is 2.0"),
+        (["--points", "-1"], "--points is -1.0"),
+        (["--since", "soon"], "'soon' is no time"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    store: Store, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "regressions", "--store", store.url, *flags]) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+def test_where_there_is_no_store_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "regressions", "--store", str(tmp_path / "none")]) == 2
+    assert "there is no store at" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_planted_in_a_store_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = str(tmp_path / "store")
+    assert main(["fleet", "simulate", "--store", url, "--jobs", "50000", "--days", "45"]) == 0
+    truth = json.loads((tmp_path / "store" / "truth.json").read_text())
+    capsys.readouterr()
+    assert main(["fleet", "regressions", "--store", url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    planted = {(one["team"], one["model"]): one for one in truth["regressions"]}
+    found = {tuple(one["slice"]): one for one in told["regressions"]}
+    assert set(found) <= set(planted)
+    assert len(found) >= 7 and len(planted) == 8
+    for name, one in found.items():
+        assert abs(one["at"] - planted[name]["at"]) <= 3 * DAY
+    right = sum(one["bucket"] == planted[name]["bucket"] for name, one in found.items())
+    named = sum(
+        planted[name]["field"] in [change["field"] for change in one["fields"]]
+        for name, one in found.items()
+    )
+    assert right >= len(found) - 1 and named >= len(found) - 1
+    assert {one["host"] for one in told["lemons"]} <= set(truth["lemons"])
+    assert len(told["lemons"]) >= 2

@@ -1,0 +1,178 @@
+"""The parts of a change, discoveries, bad hosts and running jobs."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.errors import UsageError
+from headway.fleet.regressions.changed import changes
+from headway.fleet.regressions.decompose import by_cell, decompose
+from headway.fleet.regressions.discovery import adjusted
+from headway.fleet.regressions.lemons import at_least, lemons
+from headway.fleet.regressions.live import Watch, patience
+from headway.fleet.regressions.running import watch
+
+pytestmark = pytest.mark.timeout(60)
+DAY = 86400.0
+
+cells = st.lists(
+    st.tuples(*(st.integers(0, 50) for _ in range(4)), st.integers(0, 50), st.integers(0, 50)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(cells)
+def test_the_parts_of_a_change_sum_to_it_exactly(rows: list[tuple[int, ...]]) -> None:
+    weight0, weight1 = ([Fraction(row[i]) for row in rows] for i in (0, 1))
+    if not sum(weight0) or not sum(weight1):
+        return
+    sum0 = [[row[2] * row[0], row[4] * row[0]] for row in rows]
+    sum1 = [[row[3] * row[1], row[5] * row[1]] for row in rows]
+    parts = decompose(*(np.array(one, dtype=object) for one in (weight0, sum0, weight1, sum1)))
+    for column in (0, 1):
+        before = Fraction(sum(row[column] for row in sum0)) / sum(weight0)
+        after = Fraction(sum(row[column] for row in sum1)) / sum(weight1)
+        assert parts.total[column] == after - before
+
+
+def test_mix_and_within_are_told_apart() -> None:
+    weight = np.array([10.0, 10.0])
+    same_means = decompose(
+        weight, weight[:, None] * [[90], [50]], np.array([5.0, 15.0]), np.array([[450.0], [750.0]])
+    )
+    assert same_means.within.sum() == 0 and same_means.mix.sum() == pytest.approx(-10)
+    same_shares = decompose(
+        weight, np.array([[900.0], [500.0]]), weight, np.array([[880.0], [480.0]])
+    )
+    assert same_shares.mix.sum() == 0 and same_shares.within.sum() == pytest.approx(-2)
+
+
+def test_a_cell_that_is_new_is_mix() -> None:
+    parts = decompose(
+        np.array([10.0, 0]),
+        np.array([[900.0], [0]]),
+        np.array([5.0, 5]),
+        np.array([[450.0], [250]]),
+    )
+    assert parts.within.sum() == 0 and parts.total[0] == pytest.approx(-20)
+
+
+def test_cells_are_summed() -> None:
+    weight, sums = by_cell(
+        np.array([0, 1, 1]), 3, np.array([1.0, 2, 3]), np.array([[1.0, 5], [2, 6], [3, 7]])
+    )
+    assert weight.tolist() == [1, 5, 0]
+    assert sums.tolist() == [[1, 5], [13, 33], [0, 0]]
+
+
+def test_discoveries_as_benjamini_and_hochberg_have_them() -> None:
+    p = np.array([0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240,
+                  0.4262, 0.5719, 0.6528, 0.7590, 1.0])  # fmt: skip
+    assert int((adjusted(p) <= 0.05).sum()) == 4  # their paper of 1995, section 3.2
+    assert int((adjusted(p, dependent=True) <= 0.05).sum()) == 3
+    assert adjusted(np.array([])).size == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
+def test_a_smaller_p_value_is_never_found_later(values: list[float]) -> None:
+    p = np.array(values)
+    found = adjusted(p)
+    assert (found >= p - 1e-12).all() and (found <= 1).all()
+    assert (np.diff(found[np.argsort(p)]) >= -1e-12).all()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 99))
+def test_the_tail_of_a_binomial_is_exact(k: int, n: int, percent: int) -> None:
+    chance = Fraction(percent, 100)
+    terms = (math.comb(n, i) * chance**i * (1 - chance) ** (n - i) for i in range(k, n + 1))
+    assert at_least(k, n, percent / 100) == pytest.approx(float(sum(terms)), rel=1e-9, abs=1e-15)
+
+
+def test_a_host_that_fails_beyond_chance_is_named() -> None:
+    random = np.random.default_rng(2)
+    hours = random.uniform(500, 5000, 200)
+    failures = random.poisson(hours * 2e-4).astype(float)
+    assert lemons([f"h{i}" for i in range(200)], failures, hours) == []
+    failures[17] += 12
+    found = lemons([f"h{i}" for i in range(200)], failures, hours)
+    assert [one.host for one in found] == ["h17"]
+    assert found[0].failures == failures[17] and found[0].expected < 2
+
+
+def test_a_busy_host_may_fail_more_often() -> None:
+    hours = np.array([10_000.0, *([100.0] * 100)])
+    failures = np.array([20.0, *([1.0] * 20), *([0.0] * 80)])
+    assert lemons([str(i) for i in range(101)], failures, hours) == []
+    assert lemons([], np.array([]), np.array([])) == []
+
+
+def test_false_alarms_are_as_rare_as_promised() -> None:
+    """Shares of 0 and 1 are as noisy as shares can be."""
+    random = np.random.default_rng(7)
+    runs = []
+    for _ in range(300):
+        one, seen = Watch(0.9, patience=40), 0
+        while seen < 4000 and not one.alarmed:
+            one.saw(float(random.random() < 0.9))
+            seen += 1
+        runs.append(seen)
+    assert np.mean(runs) >= 40
+
+
+def test_a_job_that_falls_is_noticed_and_one_that_does_not_is_not() -> None:
+    random = np.random.default_rng(8)
+    waiting = patience(jobs=100, each_per_week=168)
+    assert waiting == 16800
+    steady, falling = Watch(0.9, waiting), Watch(0.9, waiting)
+    for hour in range(500):
+        noise = random.normal(0, 0.02)
+        assert not steady.saw(0.93 + noise)
+        falling.saw((0.93 if hour < 400 else 0.75) + noise)
+        assert falling.alarmed == (hour >= 400 and falling.alarmed)
+    assert falling.alarmed
+
+
+def test_a_share_above_all_that_is_possible_harms_nothing() -> None:
+    one = Watch(1.0, patience=10)
+    assert not any(one.saw(value) for value in (2.0, 1.0, 1.0))
+    assert min(one.stakes) >= 0
+
+
+@pytest.mark.parametrize(("expected", "waiting"), [(0.0, 10), (1.1, 10), (0.5, 0)])
+def test_a_watch_that_makes_no_sense_is_refused(expected: float, waiting: float) -> None:
+    with pytest.raises(UsageError):
+        Watch(expected, waiting)
+
+
+def test_alarms_name_the_running_job() -> None:
+    slices = {"a": ("t",), "b": ("t",), "c": ("new",)}
+    shares = {"a": [0.93] * 100, "b": [0.93] * 20 + [0.5] * 40, "c": [0.1] * 100}
+    (alarm,) = watch(shares, slices, {("t",): 0.9, ("new",): None})
+    assert (alarm.run_id, alarm.slice, alarm.expected) == ("b", ("t",), 0.9)
+    assert 20 < alarm.hour < 60 and alarm.lately < 0.9
+
+
+def test_the_field_that_changed_at_the_break_is_named() -> None:
+    random = np.random.default_rng(4)
+    start = np.sort(random.uniform(0, 60 * DAY, 3000))
+    after = start >= 40 * DAY
+    points = random.normal(2, 0.5, 3000) + 2 * after
+    fields = {
+        "image": np.where(after, "new", "old"),
+        "torch": np.full(3000, "2.13.0"),
+        "code": (start // DAY).astype(int).astype(str),  # another one each day
+        "host_type": np.where(start < 20 * DAY, "a", "b"),  # at another moment
+        "config": random.choice(["x", "y"], 3000),
+    }
+    (found,) = changes(fields, start, np.ones(3000), points, 40 * DAY)
+    assert (found.field, found.before, found.after) == ("image", "old", "new")
+    assert found.moved == 1 and found.usual < 0.1
+    assert found.explains == pytest.approx(1, abs=0.05)

@@ -1,0 +1,181 @@
+"""The store: all or nothing, the newest counts, and bad input is a sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.errors import HeadwayError, MissingExtra, NewerSchema, UsageError
+from headway.fleet import log
+from headway.fleet.engine import ask
+from headway.fleet.schema import TABLES
+from headway.fleet.store import Store
+
+from .made import START, content, files, rows_of, together, walls
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def test_what_is_written_is_read(store: Store) -> None:
+    store.write(rows_of("a", hours=30, team="ads"))
+    assert walls(store) == [("a", 108_000.0)]
+    assert len(content(store, "hours", "run_id", "hour", "leaf")) == 60
+    assert len(content(store, "buckets", "run_id", "hour", "leaf")) == 120
+    assert content(store, "failures", "category") == []
+    days = {file.day for file in store.files() if file.table == "hours"}
+    assert days == {"2026-11-02", "2026-11-03"}
+
+
+def test_twice_is_once(store: Store) -> None:
+    for _ in range(2):
+        store.write(rows_of("a"), as_of=100.0)
+    assert walls(store) == [("a", 3600.0)]
+    assert len(content(store, "hours", "leaf")) == 2
+
+
+def test_the_one_that_knows_more_counts_whenever_it_came(store: Store) -> None:
+    store.write(rows_of("a", hours=2), as_of=200.0)
+    store.write(rows_of("a", hours=1, running=True), as_of=100.0)
+    assert walls(store) == [("a", 7200.0)]
+    assert len(content(store, "hours", "leaf")) == 4
+    store.write(rows_of("a", hours=3), as_of=300.0)
+    assert walls(store) == [("a", 10800.0)]
+
+
+def test_attempts_are_replaced_one_by_one(store: Store) -> None:
+    """A write of many runs: what is newer of one of them leaves the others as they are."""
+    store.write(together(rows_of("a"), rows_of("b")), as_of=100.0)
+    store.write(rows_of("a", hours=2), as_of=200.0)
+    store.write(rows_of("b", attempt=1), as_of=200.0)
+    assert walls(store) == [("a", 7200.0), ("b", 3600.0)]
+    counted = content(store, "hours", "run_id", "attempt")
+    assert counted == [("a", 0)] * 4 + [("b", 0)] * 2 + [("b", 1)] * 2
+
+
+def test_a_write_without_its_commit_is_not_there(store: Store) -> None:
+    store.write(rows_of("a"))
+    version = store.write(rows_of("b"))
+    store.place.delete(log.commit(version))
+    assert walls(store) == [("a", 3600.0)]
+
+
+def test_a_write_that_fails_half_way_is_not_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(rows_of("a"))
+    put = store.place.put
+
+    def full(name: str, content: bytes) -> None:
+        if name.startswith("buckets"):
+            raise OSError(28, "No space left on device")
+        put(name, content)
+
+    monkeypatch.setattr(store.place, "put", full)
+    with pytest.raises(OSError, match="No space"):
+        store.write(rows_of("b"))
+    assert walls(store) == [("a", 3600.0)]
+
+
+def test_a_writer_that_took_too_long_does_not_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.fleet.store.WRITE_S", -1.0)
+    with pytest.raises(HeadwayError, match="took more than"):
+        store.write(rows_of("a"))
+    assert walls(store) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"hours": [{"run_id": "a", "attempt": 0, "leaf": "x"}]}, "hours.hour must not be null"),
+        ({"nodes": [{"run_id": "a", "colour": 1}]}, "nodes has no column 'colour'"),
+        ({"planes": []}, "there is no table 'planes'"),
+        ({"attempts": []}, "hours has rows of attempt 0 of a, attempts has none"),
+        ({"runs": []}, "attempts has rows of the run a, runs has none"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    store: Store, change: dict[str, list[dict[str, object]]], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        store.write({**rows_of("a"), **change})
+    assert not store.exists()
+
+
+def test_a_table_of_arrow_can_be_given(store: Store) -> None:
+    import pyarrow as pa
+
+    rows = {name: pa.Table.from_pylist(given) for name, given in rows_of("a").items()}
+    store.write(rows)
+    assert content(store, "attempts", "run_id", "started_at") == [("a", START)]
+
+
+def test_no_store_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no store at .*; make one with `headway ingest"):
+        walls(Store(str(tmp_path / "none")))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file is a file; a store is a folder or a URL"):
+        Store(str(tmp_path / "file"))
+
+
+def test_a_folder_with_something_else_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match="is not empty and is not a store"):
+        Store(str(tmp_path)).write(rows_of("a"))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_newer_schema_is_a_sentence(store: Store) -> None:
+    store.write(rows_of("a"))
+    path = Path(files(store, "hours")[0])
+    path.rename(path.with_name(path.name.replace(".s1.", ".s9.")))
+    with pytest.raises(NewerSchema, match="files of schema 9, and this Headway reads up to 1"):
+        walls(store)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "inside"])
+def test_a_damaged_file_is_named_and_left_out(store: Store, damage: str) -> None:
+    store.write(rows_of("a"))
+    good = len(files(store, "hours"))
+    store.write(rows_of("b"))
+    path = Path(next(p for p in sorted(files(store, "hours"))[good:]))
+    data = path.read_bytes()
+    cut = {"cut": data[: len(data) // 2], "empty": b"", "inside": _scratched(data)}
+    path.write_bytes(cut[damage])
+    answer = ask(store, lambda tables: tables["hours"].select("run_id", "seconds"))
+    assert answer.rows["run_id"].to_pylist() == ["a", "a"]
+    assert len(answer.notes) == 1 and answer.notes[0].startswith(f"left out: {path} is damaged")
+
+
+def _scratched(data: bytes) -> bytes:
+    """The end, which tells what is where, is whole."""
+    return data[:4] + bytes(byte ^ 0xFF for byte in data[4:200]) + data[200:]
+
+
+def test_a_missing_package_is_a_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"a store needs pyarrow; type: pip install"):
+        store.write(rows_of("a"))
+
+
+def test_a_store_may_lie_behind_a_url() -> None:
+    store = Store("memory://fleet/one")
+    store.write(rows_of("a"))
+    store.write(rows_of("a", hours=2))
+    assert walls(Store("memory://fleet/one")) == [("a", 7200.0)]
+    with pytest.raises(UsageError, match="there is no store at memory://fleet/two"):
+        walls(Store("memory://fleet/two"))
+
+
+def test_every_table_names_the_day_of_its_rows() -> None:
+    for table in TABLES.values():
+        kinds = {column.name: column for column in table.columns}
+        assert kinds[table.day].type == "timestamp" and kinds[table.day].required
+        assert table.columns[-1].name == "version"

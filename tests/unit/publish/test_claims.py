@@ -1,0 +1,113 @@
+"""An anchor is released once it is published, and not before everybody is done with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.checkpoint.store import owners
+from headway.checkpoint.store.read import Store as Checkpoints
+from headway.checkpoint.store.retain import Policy, retain
+from headway.publish import claims
+from headway.publish.anchor import find, waiting
+from headway.publish.examine import Answer, Asked, here
+from headway.publish.recipe import Recipe
+from headway.publish.store import Store
+from headway.publish.watch import watch
+from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.served import trained
+
+
+@pytest.fixture(autouse=True)
+def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three calls are enough here."""
+    monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+
+
+def told(folder: Path, *, release: bool = True, digest: str = "") -> Recipe:
+    found = recipe(folder)
+    return replace(found, release=release, digest=digest or found.digest)
+
+
+def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = False) -> list[str]:
+    """One round of a worker; what it said."""
+    said: list[str] = []
+
+    def examine(asked: Asked) -> Answer:
+        return replace(here(asked), finite=False) if wrong else here(asked)
+
+    where, store = str(folder / "anchors"), Store(folder / to)
+    watch(where, given, store, say=said.append, once=True, examine=examine)
+    return [line.split()[0] for line in said]
+
+
+def anchors(folder: Path) -> list[int | None]:
+    return [one.step for one in waiting(str(folder / "anchors"))]
+
+
+def test_what_is_published_is_released_and_then_retained_no_more(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint(tmp_path / "anchors", state(trained(step)), step)
+    assert watched(tmp_path, told(tmp_path, release=False)) == ["published"] * 2
+    assert anchors(tmp_path) == [1, 2]
+    assert watched(tmp_path, told(tmp_path)) == ["released"] * 2, "a killed one goes on there"
+    assert anchors(tmp_path) == []
+    retain(tmp_path / "anchors", Policy(last=1))
+    assert [one.step for one in Checkpoints(tmp_path / "anchors").checkpoints()] == [2]
+
+
+def test_what_is_turned_down_stays(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchors", state(trained()), 1)
+    assert watched(tmp_path, told(tmp_path), wrong=True) == ["turned"]
+    assert watched(tmp_path, told(tmp_path)) == [] and anchors(tmp_path) == [1]
+
+
+def test_another_recipe_that_waits(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchors", state(trained(1)), 1)
+    other = told(tmp_path, release=False, digest="0" * 64)
+    assert watched(tmp_path, other, "other") == ["published"]
+    checkpoint(tmp_path / "anchors", state(trained(2)), 2)
+    # It has the first, and will come for the second.
+    assert watched(tmp_path, told(tmp_path)) == ["published", "released", "published"]
+    assert anchors(tmp_path) == [2]
+    assert watched(tmp_path, other, "other") == ["published"]
+    assert watched(tmp_path, told(tmp_path)) == ["released"]
+
+
+def test_a_recipe_that_nobody_watches_for_any_more(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchors", state(trained(1)), 1)
+    where = str(tmp_path / "anchors")
+    name = claims.watching(where, "0" * 64, Store(tmp_path / "other"))
+    assert watched(tmp_path, told(tmp_path)) == ["published"]
+    claim = tmp_path / "anchors" / "claims" / name
+    os.utime(claim, (0, 0))
+    assert watched(tmp_path, told(tmp_path)) == ["released"] and not claim.exists()
+
+
+def test_a_publish_on_its_way(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchors", state(trained(1)), 1)
+    one = find(str(tmp_path / "anchors"))
+    with claims.publishing(one) as own, claims.publishing(one):
+        assert not claims.release(one, own) and anchors(tmp_path) == [1]
+    assert list((tmp_path / "anchors" / "claims").iterdir()) == []
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    who = json.loads(owners.describe(gone.pid))
+    claim = tmp_path / "anchors" / "claims" / "x"
+    claim.write_text(json.dumps({**who, "anchor": one.id}))
+    assert not claims.release(one, "")
+    gone.communicate()
+    assert claims.release(one, "") and anchors(tmp_path) == [] and not claim.exists()
+
+
+def test_a_claim_that_nobody_can_read_counts(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchors", state(trained(1)), 1)
+    one = find(str(tmp_path / "anchors"))
+    (tmp_path / "anchors" / "claims").mkdir()
+    (tmp_path / "anchors" / "claims" / "x").write_text("{")
+    assert not claims.release(one, "")

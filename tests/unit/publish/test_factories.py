@@ -1,0 +1,60 @@
+"""What a recipe names, looked for without running it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.errors import UsageError
+from headway.publish import factories, offered, recipe
+from headway.publish.targets import target
+
+MODULES = {
+    "plain.py": "raise SystemExit('never run')\ndef build(): ...\n",
+    "bound.py": "build = lambda: None\n",
+    "taken.py": "from plain import build\n",
+    "all_of_it.py": "from plain import *\n",
+    "lazy.py": "def __getattr__(name): ...\n",
+    "nested.py": "if True:\n    class build: ...\n",
+}
+
+
+def read(folder: Path, factory: str) -> recipe.Recipe:
+    for name, text in MODULES.items():
+        (folder / name).write_text(text)
+    text = f'[model]\nfactory = "{factory}"\n[targets.safetensors]\n'
+    (folder / "recipe.toml").write_text(text)
+    return recipe.read(folder / "recipe.toml")
+
+
+@pytest.mark.parametrize(
+    "factory", [*(f"{Path(name).stem}:build" for name in MODULES), "torch.nn:Linear", "json:loads"]
+)
+def test_what_is_there(factory: str, tmp_path: Path) -> None:
+    before = sys.path[:]
+    factories.check(read(tmp_path, factory))
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("plane:build", "there is no module 'plane' beside the recipe"),
+        ("plane.deep:build", "there is no module 'plane' beside the recipe"),
+        ("plain:make", "there is no function 'make' in"),
+        ("broken:build", "cannot be imported: "),
+    ],
+)
+def test_what_is_not(factory: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    with pytest.raises(UsageError) as error:
+        factories.check(read(tmp_path, factory))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(set(offered.OWN) - {"onnx"}))
+def test_a_target_of_ours_knows_its_tolerance_and_nothing_else(name: str) -> None:
+    assert list(inspect.signature(type(target(name, {}))).parameters) == ["tolerance"]

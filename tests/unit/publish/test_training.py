@@ -1,0 +1,97 @@
+"""A publish and the training that its anchor is of: headway/cli/training.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.training import linked, publish
+from headway.errors import PublishFailed, RunNotFound
+from headway.journal import publish as notes
+from headway.publish.anchor import find
+from headway.publish.examine import here
+from headway.publish.lease import Taken, lease
+from headway.publish.store import Store
+from headway.publish.watch import watch
+from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.served import trained
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+
+
+def run_folder(folder: Path) -> Path:
+    path = folder / "night"
+    (path / "journal").mkdir(parents=True)
+    (path / "run.json").write_text(json.dumps({"run": "night", "created": 1.0}))
+    return path
+
+
+def published(folder: Path, run: Path, **sections: str) -> Any:
+    anchor = linked(find(str(folder / "anchor")), str(run))
+    return publish(anchor, recipe(folder, **sections), Store(folder / "store"), examine=here)
+
+
+def test_both_name_each_other(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    run = run_folder(tmp_path)
+    notes.write(run, {"run": "night-publish", "folder": "/there"})
+    made = published(tmp_path, run)
+    anchor = made.snapshot.manifest.anchor
+    assert (anchor["run"], anchor["ledger"]) == ("night", str(run))
+    note = notes.read(run)
+    assert note["snapshot"] == made.snapshot.name and note["run"] == "night-publish"
+    assert note["seconds"] > 0 and note["error"] == ""
+    written = json.loads((run / "ledger.json").read_text())["publish"]
+    assert written["snapshot"] == made.snapshot.name and (run / "report.html").exists()
+    again = published(tmp_path, run)
+    assert not again.fresh
+    took = sum(made.snapshot.manifest.seconds.values())
+    assert notes.read(run)["seconds"] == pytest.approx(took), "what it took when it was made"
+
+
+def test_why_there_is_no_snapshot(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    run = run_folder(tmp_path)
+    with pytest.raises(PublishFailed):
+        published(tmp_path, run, limits="size_mb = 0.001")
+    assert "0.001 are allowed" in notes.read(run)["error"] and not notes.read(run)["snapshot"]
+
+
+def test_who_comes_second_says_nothing(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    run = run_folder(tmp_path)
+    key = find(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
+    store = Store(tmp_path / "store")
+    with store.publishing(), lease(store.place, key), pytest.raises(Taken):
+        published(tmp_path, run)
+    assert notes.read(run) == {}
+
+
+def test_a_training_that_is_not_here(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()))
+    anchor = find(str(tmp_path / "anchor"))
+    assert linked(anchor, None) == anchor
+    with pytest.raises(RunNotFound):
+        linked(anchor, str(tmp_path / "nowhere"))
+    gone = replace(anchor, extra={"run": "night", "ledger": str(tmp_path / "gone")})
+    made = publish(gone, recipe(tmp_path), Store(tmp_path / "store"), examine=here)
+    assert made.snapshot.manifest.anchor["run"] == "night" and not (tmp_path / "gone").exists()
+
+
+def test_a_standing_worker_says_it_too(tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    named = {"run": "night", "ledger": str(run)}
+    checkpoint(tmp_path / "anchor", state(trained()), extra=named)
+    store = Store(tmp_path / "store")
+    how: Any = {"once": True, "examine": here, "publish": publish}
+    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, **how)
+    assert notes.read(run)["snapshot"] == store.snapshot().name

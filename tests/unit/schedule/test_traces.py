@@ -1,0 +1,123 @@
+"""Traces and outages: what the files say, and what is made of damaged ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headway.errors import UsageError
+from headway.schedule import traces
+from headway.schedule.outages import bamboo, stepfun
+from headway.schedule.simulate.quotas import read as read_quotas
+from headway.schedule.simulate.setting import Setting, shares
+from headway.schedule.traces import philly, sacct, synthetic
+
+SACCT = """\
+JobID|Account|Submit|ElapsedRaw|AllocTRES|ReqTRES
+1|team_a|2026-11-15T08:47:42|21|billing=1,cpu=1,gres/gpu=2,node=1|
+1.batch|team_a|2026-11-15T08:47:42|23|cpu=1,gres/gpu=2,mem=0,node=1|
+2|team_b|2026-11-15T08:47:48|15|billing=1,cpu=1,gres/gpu=2,gres/gpu:a100=2,node=1|
+3|team_b|2026-11-15T08:47:50|0|billing=1,cpu=1,gres/gpu=1,node=1|
+4|team_b|2026-11-15T08:47:51|15|billing=1,cpu=1,node=1|billing=1,cpu=1,node=1
+1|team_a|2026-11-15T08:48:06|60|billing=1,cpu=1,gres/gpu=2,node=1|
+"""
+
+
+def test_the_whole_of_philly() -> None:
+    trace = philly.read()
+    assert len(trace.jobs) == 82_247
+    assert trace.jobs[0].submit == 0
+    assert all(a.submit <= b.submit for a, b in pairwise(trace.jobs))
+    assert len(trace.tenants()) == 15
+    assert Counter(job.gpus for job in trace.jobs)[1] == 76_627
+    assert trace.gpu_hours == pytest.approx(978_078, rel=1e-4)
+
+
+def test_a_month_of_philly_and_its_shift() -> None:
+    trace = philly.read(begin="2017-10-10", days=30)
+    assert len(trace.jobs) == 39_259 and trace.days == 30
+    moved = trace.shifted(1)
+    assert moved.shifted(0).tenants().keys() == trace.tenants().keys()
+    assert moved.gpu_hours == pytest.approx(trace.gpu_hours)
+    assert moved.jobs != trace.jobs and trace.shifted(1).jobs == moved.jobs
+    assert max(job.submit for job in moved.jobs) < 30 * 86400
+
+
+def test_sacct_joins_attempts_and_leaves_out_what_had_no_accelerator(tmp_path: Path) -> None:
+    file = tmp_path / "year.psv"
+    file.write_text(SACCT)
+    trace = sacct.read(file)
+    assert [(j.submit, j.work, j.gpus, j.tenant) for j in trace.jobs] == [
+        (0.0, 81.0, 2, "team_a"),
+        (6.0, 15.0, 2, "team_b"),
+    ]
+
+
+def test_a_synthetic_load() -> None:
+    trace = synthetic.make(4000, 256, load=0.8)
+    assert trace.gpu_hours / (trace.days * 24 * 256) == pytest.approx(0.8, rel=0.01)
+    assert trace == synthetic.make(4000, 256, load=0.8)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("helios", "is no trace; give philly"),
+        ("synthetic:many", "is no trace"),
+        ("philly:/no/such.csv", "cannot read the trace"),
+        ("sacct:/no/such.psv", "cannot read"),
+    ],
+)
+def test_wrong_traces(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        traces.read(text, gpus=8)
+
+
+def test_damaged_traces(tmp_path: Path) -> None:
+    file = tmp_path / "one"
+    file.write_text("JobID|State\n1|COMPLETED\n")
+    with pytest.raises(UsageError, match="no column Account, Submit, ElapsedRaw, AllocTRES"):
+        sacct.read(file)
+    with pytest.raises(UsageError, match="no trace of Philly"):
+        philly.read(file)
+    file.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-10 00:00:00,x,1,1,a\n")
+    with pytest.raises(UsageError, match="a row that is no job"):
+        philly.read(file)
+    with pytest.raises(UsageError, match="no trace of faults"):
+        stepfun.read(file)
+    with pytest.raises(UsageError, match="no trace of spot machines"):
+        bamboo.read(file)
+    with pytest.raises(UsageError, match="no list of quotas"):
+        read_quotas(file)
+
+
+def test_quotas_sum_to_the_cluster(tmp_path: Path) -> None:
+    assert shares({"a": 1.0, "b": 1.0, "c": 1.0}, 10) == {"a": 4, "b": 3, "c": 3}
+    file = tmp_path / "quota.csv"
+    file.write_text("tenant,gpus\na,4\nb,6\n")
+    assert read_quotas(file) == {"a": 4, "b": 6}
+    with pytest.raises(UsageError, match="silent is a share"):
+        Setting(silent=2)
+
+
+def test_faults_are_as_frequent_as_they_were() -> None:
+    servers = stepfun.read()
+    assert len(servers) == stepfun.SERVERS
+    in_trace = sum(map(len, servers)) / (stepfun.SERVERS * stepfun.DAYS)
+    days = 200.0
+    drawn = stepfun.draw(2000, days * 86400, 1)
+    assert len(drawn) / (2000 * days) == pytest.approx(in_trace, rel=0.15)
+    assert all(0 <= one.node < 2000 and one.end >= one.start for one in drawn)
+    assert drawn == stepfun.draw(2000, days * 86400, 1)
+
+
+@pytest.mark.parametrize("name", bamboo.SHIPPED)
+def test_spot_nodes_come_and_go(name: str) -> None:
+    drawn = bamboo.draw(range(10, 20), 86400.0, bamboo.SHIPPED[name])
+    assert {one.node for one in drawn} <= set(range(10, 20)) and len(drawn) > 10
+    by_node = [sorted((o.start, o.end) for o in drawn if o.node == n) for n in range(10, 20)]
+    for spans in by_node:
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))

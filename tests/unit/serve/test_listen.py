@@ -1,0 +1,62 @@
+"""Where the server listens, and to whom it answers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from headway.errors import UsageError
+from headway.serve.listen import bind, check, known_host, parse
+
+
+def test_addresses() -> None:
+    assert parse("127.0.0.1:8787") == ("127.0.0.1", 8787)
+    assert parse("[::1]:0") == ("::1", 0)
+
+
+@pytest.mark.parametrize("text", ["8787", ":8787", "host:", "host:x", "host:70000", "host:-1"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse(text)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_needs_no_token(host: str) -> None:
+    check(host, None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_any_other_address_needs_one(host: str) -> None:
+    with pytest.raises(UsageError, match="token"):
+        check(host, None)
+    check(host, "a-token-that-is-long")
+    with pytest.raises(UsageError, match="16 or more"):
+        check(host, "short")
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
+            bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("header", "known"),
+    [
+        ("127.0.0.1:8787", True),
+        ("[::1]:8787", True),
+        ("localhost", True),
+        ("LOCALHOST.:1", True),
+        ("fleet.example", True),
+        ("evil.example", False),  # a name that its owner points at 127.0.0.1
+        ("evil.example:8787", False),
+        ("fleet.example.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost:x", False),
+        ("", False),
+    ],
+)
+def test_names(header: str, known: bool) -> None:
+    assert known_host(header, frozenset({"fleet.example"})) is known

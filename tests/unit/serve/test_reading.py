@@ -1,0 +1,100 @@
+"""A store that is asked again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import HeadwayError
+from headway.fleet.compact import compact
+from headway.fleet.store import Store
+from headway.serve import reading as room
+from headway.serve.reading import Reading
+from tests.unit.fleet.made import rows_of
+
+
+@pytest.fixture
+def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    monkeypatch.setattr(room, "LOOK_S", -1.0)  # it looks each time
+    store = Store(str(tmp_path / "store"))
+    store.write(rows_of("a" * 12))
+    made = Reading(store)
+    yield made
+    made.close()
+
+
+def runs(tables: Any) -> Any:
+    return tables["runs"].select("run_id").order_by("run_id")
+
+
+def test_answers_are_kept_until_the_store_changes(reading: Reading) -> None:
+    made = []
+
+    def make() -> int:
+        made.append(1)
+        return len(reading.rows(runs))
+
+    assert [reading.kept("runs", make) for _ in range(3)] == [1, 1, 1]
+    assert len(made) == 1
+    reading.store.write(rows_of("b" * 12))
+    assert [reading.kept("runs", make) for _ in range(3)] == [2, 2, 2]
+    assert len(made) == 2
+
+
+def test_many_who_ask_the_same_wait_for_one_answer(reading: Reading) -> None:
+    begun, go, made, found = threading.Event(), threading.Event(), [], []
+
+    def make() -> str:
+        made.append(1)
+        begun.set()
+        go.wait(30)
+        return "answer"
+
+    asking = [
+        threading.Thread(target=lambda: found.append(reading.kept("slow", make))) for _ in range(4)
+    ]
+    for thread in asking:
+        thread.start()
+    assert begun.wait(30)
+    go.set()
+    for thread in asking:
+        thread.join(30)
+    assert (found, made) == (["answer"] * 4, [1])
+
+
+def test_what_failed_is_tried_again(reading: Reading) -> None:
+    def fail() -> None:
+        raise HeadwayError("no")
+
+    for _ in range(2):
+        with pytest.raises(HeadwayError):
+            reading.kept("key", fail)
+    assert reading.kept("key", lambda: 7) == 7
+
+
+def test_the_number_of_answers_is_bounded(reading: Reading) -> None:
+    for number in range(room.KEPT + 10):
+        reading.kept(number, lambda: None)
+    assert len(reading._answers) == room.KEPT
+
+
+def test_a_compaction_that_deletes_files_is_survived(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading.store.write(rows_of("b" * 12))
+    assert len(reading.rows(runs)) == 2
+    monkeypatch.setattr(room, "LOOK_S", 3600.0)  # it does not see what comes now
+    for _ in range(2):
+        compact(reading.store, grace_s=0.0)
+    assert len(reading.rows(runs)) == 2
+
+
+def test_damaged_files_are_left_out(reading: Reading) -> None:
+    reading.store.write(rows_of("b" * 12))
+    for file in reading.store.snapshot().of("runs")[1:]:
+        Path(reading.store.place.path(file.name)).write_bytes(b"damaged")
+    assert len(reading.rows(runs)) == 1
