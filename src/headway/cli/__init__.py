@@ -17,7 +17,7 @@ VERBS = {
     "report": "show the ledger of a run: terminal, JSON or one HTML file",
     "top": "watch a run live in the terminal",
     "compare": "compare two runs; a gate for CI",
-    "export": "write a run as a Perfetto trace, OpenMetrics text or CSV",
+    "export": "write a run or a store for another tool: Perfetto, Prometheus, OTLP, ...",
     "autotune": "say what autotuning cost, and prune what is tried next time",
     "recompiles": "say why torch.compile compiled again, and what cures it",
     "classify": "say why a job failed, from any log",

@@ -1,60 +1,152 @@
-"""Write a run in the format of another tool.
+"""Write a run, or a store, in the format of another tool.
 
-formats:
-  headway export RUN --to perfetto -o trace.json.gz   open it at ui.perfetto.dev
-  headway export RUN --to openmetrics                 for Prometheus' textfile collector
-  headway export RUN --to csv                         one row per segment
+of a run:
+  headway export perfetto RUN -o trace.json.gz        open it at ui.perfetto.dev
+  headway export openmetrics RUN                      what it says, as metrics
+  headway export csv RUN                              one row per segment
+  headway export otlp RUN --endpoint http://host:4318 one trace, to an OpenTelemetry collector
+  headway export wandb RUN --project night            or mlflow, or tensorboard, by their clients
+of a run or a store:
+  headway export prometheus STORE --textfile PATH     for the textfile collector of node_exporter
+of neither:
+  headway export prometheus-rules -o headway.yml      recording and alert rules
+  headway export grafana -o headway.json              a dashboard, to be imported
+
+`headway export RUN --to FORMAT` is the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from headway.errors import UsageError
 from headway.ledger.model import Ledger
 
-FORMATS = ("perfetto", "openmetrics", "csv")
+if TYPE_CHECKING:
+    from headway.fleet.database import Database
+    from headway.fleet.store import Store
+
+OF_RUNS = ("perfetto", "openmetrics", "csv", "otlp")
+TRACKERS = ("wandb", "mlflow", "tensorboard")
+OF_NOTHING = ("prometheus-rules", "grafana")
+FORMATS = (*OF_RUNS, *TRACKERS, "prometheus", *OF_NOTHING)
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway export`."""
-    parser.add_argument("run", metavar="RUN", help="the folder of a run")
-    parser.add_argument("--to", required=True, choices=FORMATS, help="the format")
+    from headway.cli.fleet_metrics import shape
+
+    parser.add_argument("words", metavar="FORMAT RUN", nargs="+", help="and a run, or a store")
+    parser.add_argument("--to", choices=FORMATS, help="the format, where no word says it")
     parser.add_argument("-o", "--output", metavar="FILE", help="standard output if left out")
+    parser.add_argument("--textfile", metavar="FILE", help="the same, and written over each time")
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    parser.add_argument("--endpoint", metavar="URL", help="otlp: post it to this collector")
+    parser.add_argument("--project", metavar="NAME", help="of wandb, or experiment of mlflow")
+    shape(parser.add_argument_group("of a store"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the run and write it."""
-    from headway.ledger.run import load
+    """Load what is named and write it."""
+    form, path = _asked(args.to, args.words)
+    target, force = _target(args), args.force or args.textfile is not None
+    if form in TRACKERS:
+        return _track(form, path, args)
+    if form == "otlp" and args.endpoint:
+        return _send(path, args.endpoint)
+    if target is None:
+        sys.stdout.writelines(_text(form, path, args))
+        return 0
     from headway.report.target import check, write
 
-    target = None if args.output in (None, "-") else Path(args.output)
-    if target is not None:
-        check(target, force=args.force)
-    text = _text(load(args.run).ledger, args.to)
-    if target is None:
-        sys.stdout.writelines(text)
-        return 0
-    write(target, _packed("".join(text).encode("utf-8", "replace"), target), force=args.force)
+    check(target, force=force)
+    text = "".join(_text(form, path, args))
+    write(target, _packed(text.encode("utf-8", "replace"), target), force=force)
     print(f"headway: wrote {target}")
     return 0
 
 
-def _text(ledger: Ledger, form: str) -> Iterator[str]:
+def _asked(to: str | None, words: list[str]) -> tuple[str, str]:
+    """The format, and what to export."""
+    form, *rest = [*([to] if to else []), *words]
+    if form not in FORMATS:
+        raise UsageError(f"{form!r} is no format; the formats are {', '.join(FORMATS)}")
+    if len(rest) != (0 if form in OF_NOTHING else 1):
+        what = "nothing else" if form in OF_NOTHING else "one run or store"
+        raise UsageError(f"`headway export {form}` takes {what}; see `headway export --help`")
+    return form, rest[0] if rest else ""
+
+
+def _target(args: argparse.Namespace) -> Path | None:
+    named = args.textfile if args.textfile is not None else args.output
+    return None if named in (None, "-") else Path(named)
+
+
+def _text(form: str, path: str, args: argparse.Namespace) -> Iterable[str]:
+    if form == "prometheus-rules":
+        from headway.fleet import metrics
+
+        return [Path(metrics.__file__).with_name("metrics_rules.yml").read_text()]
+    if form == "grafana":
+        from headway.fleet.metrics_grafana import dashboard
+
+        return [dashboard()]
+    if form == "prometheus" and (store := _store(path)) is not None:
+        from headway.cli.fleet_metrics import text, window
+
+        return [text(store, window(args))]
+    return _of_run(_ledger(path), form)
+
+
+def _store(path: str) -> Store | Database | None:
+    from headway.cli.fleet_ask import open_any
+    from headway.fleet.store import Store
+
+    found = open_any(path)
+    return found if not isinstance(found, Store) or found.exists() else None
+
+
+def _ledger(path: str) -> Ledger:
+    from headway.ledger.run import load
+
+    return load(path).ledger
+
+
+def _of_run(ledger: Ledger, form: str) -> Iterator[str]:
     if form == "perfetto":
         from headway.report.perfetto import trace
 
         return trace(ledger)
-    if form == "openmetrics":
-        from headway.report.openmetrics import text
+    if form == "csv":
+        from headway.report.csv import rows
 
-        return text(ledger)
-    from headway.report.csv import rows
+        return rows(ledger)
+    if form == "otlp":
+        from headway.report.otlp import text as lines
 
-    return rows(ledger)
+        return lines(ledger)
+    from headway.report.openmetrics import text
+
+    return text(ledger)
+
+
+def _track(form: str, path: str, args: argparse.Namespace) -> int:
+    from headway.report.trackers import export
+
+    where = export(_ledger(path), form, args.output if form == "tensorboard" else args.project)
+    print(f"headway: {path} is in {form}: {where}")
+    return 0
+
+
+def _send(path: str, endpoint: str) -> int:
+    from headway.report.otlp import send
+
+    print(f"headway: {endpoint} took {send(_ledger(path), endpoint)} spans")
+    return 0
 
 
 def _packed(content: bytes, target: Path) -> bytes:

@@ -10,6 +10,7 @@
   headway fleet top --store ./store                     where accelerator-hours are lost most
   headway fleet regressions --store ./store             what got worse, when, and what changed there
   headway fleet simulate --store ./sim --jobs 100000    a fleet that never ran, to try things on
+  headway fleet metrics --store ./store                 a page for Prometheus to scrape
   headway fleet compact --store ./store                 many small files into few
 
 Every mean is given twice: by accelerator-hours, and by jobs. Runs come into a store by
@@ -34,6 +35,7 @@ ACTIONS = {
     "top": (ASK, "where accelerator-hours are lost most"),
     "regressions": ("headway.cli.fleet_regressions", "what got worse, when, and what changed"),
     "simulate": ("headway.cli.fleet_simulate", "a fleet that never ran, to try things on"),
+    "metrics": ("headway.cli.fleet_metrics", "a page for Prometheus to scrape"),
     "compact": ("headway.cli.fleet_compact", "many small files into few"),
 }
 

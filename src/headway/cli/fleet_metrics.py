@@ -27,7 +27,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     shape(parser)
 
 
-def shape(parser: argparse.ArgumentParser) -> None:
+def shape(parser: argparse._ActionsContainer) -> None:
     """What the figures are of, and what they are split by."""
     parser.add_argument("--by", metavar="NAMES", help="labels of runs; team,model")
     parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
@@ -72,7 +72,9 @@ def window(args: argparse.Namespace) -> Window:
     by = names(args.by) or BY
     for one in by:
         if one not in OF_RUNS:
-            raise UsageError(f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}")
+            raise UsageError(
+                f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}"
+            )
     return Window(SINCE if since is None else now - since, by, conditions(args.where))
 
 

@@ -99,9 +99,9 @@ def _price(ledger: Ledger) -> str:
 
     price = of_ledger(ledger)
     unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
-    since = "since the last save" if price.save is not None else "since its start, it saves nothing"
+    since = "since the last save" if price.save is not None else "since its start, no save yet"
     held = count(price.accelerators, "accelerator")
     return (
-        f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {held}   "
-        f"{unsaved} {since}   {recover} to recover"
+        f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {unsaved} {since}   "
+        f"{recover} to recover   {held}"
     )

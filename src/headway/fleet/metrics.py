@@ -112,7 +112,7 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
     for figure in FIGURES:
         key = (figure.question, (*window.by, *figure.own))
         if key not in answers:
-            answers[key] = _ask(store, figure.question, Asked(key[1], since, None, window.where))
+            answers[key] = _ask(store, figure.question, Asked(key[1], since, now, window.where))
         found.setdefault(figure.name, []).extend(_samples(figure, answers[key], window.by))
     out = []
     for figure in {one.name: one for one in FIGURES}.values():
@@ -125,7 +125,10 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
 
 def _ask(store: Store | Database, name: str, asked: Asked) -> Rows:
     put = question(name, asked)
-    answer = ask(store, put, since=asked.since) if isinstance(store, Store) else store.ask(put)
+    if isinstance(store, Store):
+        answer = ask(store, put, since=asked.since, until=asked.until)
+    else:
+        answer = store.ask(put)
     rows: Rows = answer.rows.to_pylist()
     return rows
 

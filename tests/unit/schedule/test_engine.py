@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from headway.schedule.policies.policy import Scene
 from headway.schedule.simulate.cluster import Cluster
 from headway.schedule.simulate.compare import interval
 from headway.schedule.simulate.engine import Engine
+from headway.schedule.simulate.habits import from_runs
 from headway.schedule.simulate.job import Job, Spec
 from headway.schedule.simulate.measure import measure
 from headway.schedule.simulate.setting import Habit, Setting
@@ -26,6 +28,7 @@ from headway.schedule.simulate.simulate import Played, play
 from headway.schedule.simulate.tenant import Tenant
 from headway.schedule.traces import synthetic
 from headway.schedule.traces.trace import make
+from headway.testing import FakeRun
 from tests.unit.schedule.made import Audited, poisson
 
 SPECS = st.lists(
@@ -124,6 +127,37 @@ def test_a_notice_saves_what_a_save_in_time_can(grace: float, lost: float, start
     played = play(make("t", jobs), setting, policies.named("least-cost"))
     victim, owner = played.jobs
     assert (victim.lost, owner.first_start) == (lost, start)
+
+
+def test_nobody_starts_on_what_a_victim_has_not_left() -> None:
+    jobs = [Spec(0, 5000, 8, "a"), Spec(1000, 50, 2, "b"), Spec(1005, 50, 4, "a")]
+    setting = Setting(gpus=8, quota={"a": 0, "b": 8}, interval=1e9)
+    played = play(make("t", jobs), setting, _ours())
+    assert [job.first_start for job in played.jobs] == [0, 1015, 1015]
+
+
+def test_a_node_that_fails_while_victims_are_leaving_it() -> None:
+    jobs = [Spec(0, 5000, 8, "a"), Spec(1000, 50, 8, "b")]
+    setting = Setting(gpus=8, quota={"a": 0, "b": 8}, interval=1e9)
+    outage = Outage(0, 1005.0, 1010.0)
+    played = play(make("t", jobs), setting, policies.named("least-cost"), outages=[outage])
+    victim, owner = played.jobs
+    assert (owner.attempts, owner.first_start, owner.waited) == (1, 1015.0, 15.0)
+    assert (victim.kept, victim.lost, victim.held + victim.waited) == (5000, 0, victim.until)
+
+
+def test_a_spot_node_that_says_when_it_goes() -> None:
+    jobs = [Spec(0, 5000, 8, "a")]
+    setting = Setting(gpus=8, interval=1e9)
+    for notice, lost, kept in ((120.0, 0.0, 985.0), (5.0, 1000.0, 0.0)):
+        outage = Outage(0, 1000.0, 1100.0, notice)
+        (job,) = play(make("t", jobs), setting, _ours(), outages=[outage]).jobs
+        assert (job.faults, job.lost, job.waited) == (1, lost, 100)
+        assert job.until == 1100 + 300 + 5000 - kept
+
+
+def _ours() -> policies.Policy:
+    return policies.named("least-cost")
 
 
 def test_a_gang_gets_whole_nodes() -> None:
@@ -236,6 +270,21 @@ def test_the_laws_hold_where_many_are_evicted(name: str, per_node: int) -> None:
     for job in played.jobs:
         assert job.kept == job.work
         assert spent(job) == pytest.approx(job.held, abs=1e-5)
+
+
+def test_habits_of_measured_runs(tmp_path: Path) -> None:
+    for name, saves in (("saves", True), ("never", False)):
+        job = FakeRun()
+        job.launcher(begin=0)
+        rank = job.process(begin=1, rank=0, world=1)
+        rank.train(first=1, count=100, start=5, each=0.5)
+        if saves:
+            rank.event("checkpoint", 54, level="disk", step=90, durable_s=3.0)
+        job.write(tmp_path / name)
+    (habit,) = from_runs([str(tmp_path / "saves")])
+    assert habit.save == 3.0 and habit.start == habit.recover > 4
+    with pytest.raises(UsageError, match="never saved"):
+        from_runs([str(tmp_path / "never")])
 
 
 def test_figures_of_a_small_cluster() -> None:

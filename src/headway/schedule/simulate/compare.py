@@ -13,6 +13,7 @@ from typing import Any
 
 from headway.schedule import policies
 from headway.schedule.outages import Outage, bamboo, stepfun
+from headway.schedule.policies.newest import Newest
 from headway.schedule.simulate.measure import HOUR, measure, turnaround
 from headway.schedule.simulate.setting import Setting
 from headway.schedule.simulate.simulate import play
@@ -155,9 +156,7 @@ def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int
 def _seed(task: tuple[Case, tuple[str, ...], int]) -> list[dict[str, float]]:
     case, names, seed = task
     outages = case.outages(seed)
-    apart = play(
-        case.trace, case.setting, policies.named("newest"), seed, outages=outages, borrow=False
-    )
+    apart = play(case.trace, case.setting, Newest(), seed, outages=outages, borrow=False)
     alone = {job.number: turnaround(job) for job in apart.jobs}
     found = []
     for name in names:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
-from headway.schedule.traces.trace import Trace, make
+from headway.schedule.traces.trace import Trace, clock, make
 
 SHIPPED = Path(__file__).parent.parent / "data" / "philly_jobs.csv.gz"
 
@@ -35,7 +35,7 @@ def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
 
 def _job(row: list[str]) -> Spec:
     return Spec(
-        submit=datetime.fromisoformat(row[0]).timestamp(),
+        submit=clock(row[0]),
         work=float(row[1]),
         gpus=int(row[2]),
         tenant=row[4],

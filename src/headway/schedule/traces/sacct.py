@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import csv
 import re
-from datetime import datetime
 from pathlib import Path
 
 from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
-from headway.schedule.traces.trace import Trace, make
+from headway.schedule.traces.trace import Trace, clock, make
 
 NEEDED = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
 _GPUS = re.compile(r"(?:^|,)gres/gpu(?::[^=,]+)?=(\d+)")
@@ -46,7 +45,7 @@ def _job(path: Path, lives: list[dict[str, str]]) -> Spec | None:
         work = sum(float(life["ElapsedRaw"] or 0) for life in lives)
         if not gpus or not work:
             return None
-        submit = min(datetime.fromisoformat(life["Submit"]).timestamp() for life in lives)
+        submit = min(clock(life["Submit"]) for life in lives)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path} has a row that is no job: {error}") from error
     return Spec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
@@ -54,6 +55,11 @@ class Trace:
 def by_submission(jobs: Iterable[Spec]) -> tuple[Spec, ...]:
     """In the order in which they come; equals stay as they are."""
     return tuple(sorted(jobs, key=lambda job: job.submit))
+
+
+def clock(text: str) -> float:
+    """A date and time without a zone; no hour is left out or told twice, as local clocks do."""
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
 
 
 def make(name: str, jobs: Sequence[Spec]) -> Trace:

@@ -1,0 +1,112 @@
+"""A ledger into W&B, MLflow or TensorBoard by their own clients; done again, it updates the run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from typing import Any
+
+from headway.errors import HeadwayError, MissingExtra
+from headway.ledger.model import NS, Ledger
+
+TRACKERS = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard.summary"}
+PROJECT = "headway"
+
+
+def export(ledger: Ledger, tracker: str, to: str | None) -> str:
+    """Write it; `to` is a project, an experiment or a folder. Where it is now."""
+    client = _client(tracker)
+    write = {"wandb": _wandb, "mlflow": _mlflow, "tensorboard": _tensorboard}[tracker]
+    try:
+        return write(client, ledger, to)
+    except HeadwayError:
+        raise
+    except Exception as error:  # whatever a client raises of its server
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(f"{tracker} did not take the run {ledger.run}: {why}") from error
+
+
+def scalars(ledger: Ledger) -> dict[str, float]:
+    """The figures of a run, by the names that trackers show."""
+    found: dict[str, float] = {
+        "headway/ett_percent": ledger.ett_percent,
+        "headway/idleness_percent": ledger.idleness_percent,
+        "headway/failure_percent": ledger.failure_percent,
+        "headway/wall_s": ledger.wall / NS,
+        "headway/steps": ledger.steps,
+        "headway/attempts": len(ledger.attempts),
+        "headway/failures": len(ledger.failures),
+        "headway/saves": ledger.saves,
+    }
+    if ledger.time_to_start is not None:
+        found["headway/time_to_start_s"] = ledger.time_to_start / NS
+    if ledger.time_to_recover:
+        found["headway/time_to_recover_max_s"] = max(ledger.time_to_recover) / NS
+    for leaf, ns in ledger.buckets.items():
+        found[f"headway/bucket/{leaf}_s"] = ns / NS
+    return found
+
+
+def key(ledger: Ledger) -> str:
+    """The same whenever a run is exported."""
+    made = ledger.facts.get("created") or ledger.started_at
+    told = json.dumps([ledger.run, made, ledger.facts.get("host")])
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _client(tracker: str) -> Any:
+    try:
+        return importlib.import_module(TRACKERS[tracker])
+    except ImportError as error:
+        raise MissingExtra(
+            f"the export to {tracker} needs its client; type: pip install {tracker}"
+        ) from error
+
+
+def _labels(ledger: Ledger) -> dict[str, str]:
+    labels = ledger.facts.get("labels")
+    return {str(name): str(value) for name, value in (labels or {}).items()}
+
+
+def _wandb(wandb: Any, ledger: Ledger, project: str | None) -> str:
+    run = wandb.init(
+        project=project or PROJECT,
+        name=ledger.run,
+        id=key(ledger),
+        resume="allow",
+        job_type="headway",
+        config={"headway": {"labels": _labels(ledger), "command": list(ledger.command)}},
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+    run.summary.update(scalars(ledger))
+    told = str(getattr(run, "url", None) or run.dir)
+    run.finish()
+    return told
+
+
+def _mlflow(mlflow: Any, ledger: Ledger, experiment: str | None) -> str:
+    chosen = mlflow.set_experiment(experiment or PROJECT)
+    found = mlflow.search_runs(
+        [chosen.experiment_id],
+        filter_string=f"tags.`headway.key` = '{key(ledger)}'",
+        output_format="list",
+    )
+    known = {"run_id": found[0].info.run_id} if found else {"run_name": ledger.run}
+    with mlflow.start_run(**known) as run:
+        labels = {f"headway.{name}": value for name, value in _labels(ledger).items()}
+        mlflow.set_tags({"headway.key": key(ledger), "headway.run": ledger.run, **labels})
+        # MLflow takes letters, digits and a few signs in the names of metrics.
+        clean = {re.sub(r"[^\w\-./ :]", "_", name): v for name, v in scalars(ledger).items()}
+        mlflow.log_metrics(clean, step=ledger.steps)
+        return str(run.info.run_id)
+
+
+def _tensorboard(summary: Any, ledger: Ledger, folder: str | None) -> str:
+    where = folder or f"runs/{ledger.run}"
+    writer = summary.Writer(where)
+    for name, value in scalars(ledger).items():
+        writer.add_scalar(name, value, step=ledger.steps)
+    writer.close()
+    return where

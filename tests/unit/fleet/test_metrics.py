@@ -1,0 +1,254 @@
+"""A store for Prometheus and Grafana: the page, the textfile, the rules and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from headway.cli import main
+from headway.fleet import metrics, metrics_grafana
+from headway.fleet.metrics import Window, families
+from headway.fleet.metrics_http import Page, server
+from headway.fleet.store import Store
+from headway.serve import listen
+
+from .made import START, rows_of, together
+
+pytestmark = pytest.mark.timeout(60)
+NOW = START + timedelta(hours=3)
+RULES = Path(metrics.__file__).with_name("metrics_rules.yml")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Two teams, the second with a start that takes half of its time."""
+    made = Store(str(tmp_path / "store"))
+    half = {"train.effective": 1800.0, "start.pt2_compile": 1800.0}
+    now = datetime.now(timezone.utc).replace(tzinfo=None, minute=0, second=0, microsecond=0)
+    for start in (START, now - timedelta(hours=2)):
+        key = start.strftime("%m%d")
+        made.write(
+            together(
+                rows_of(f"a{key}", start=start, team="ads", model="dlrm", time_to_start_s=90.0),
+                rows_of(f"b{key}", start=start, team="llm", leaves=half, time_to_start_s=600.0),
+            )
+        )
+    return made
+
+
+def samples(found: list[metrics.Family], name: str) -> dict[tuple[str, ...], float]:
+    (family,) = (one for one in found if one.name == name)
+    return {tuple(labels.values()): value for labels, value in family.samples}
+
+
+def test_the_figures_are_those_of_the_questions(store: Store) -> None:
+    found = families(store, Window(by=("team",)), NOW)
+    ett = samples(found, "headway_fleet_ett_percent")
+    assert ett["ads", "accelerators"] == pytest.approx(100 * 3000 / 3600)
+    assert ett["llm", "jobs"] == pytest.approx(50.0)
+    assert samples(found, "headway_fleet_accelerator_seconds")["llm",] == pytest.approx(7200.0)
+    lost = samples(found, "headway_fleet_lost_accelerator_seconds")
+    assert lost["llm", "start.pt2_compile"] == pytest.approx(3600.0)
+    assert samples(found, "headway_fleet_time_to_start_seconds")["llm", "0.9"] == 600.0
+    # What lies before the window is not in it.
+    assert samples(families(store, Window(timedelta(hours=1)), NOW), "headway_fleet_jobs") == {}
+
+
+def test_only_some_runs_and_other_labels(store: Store) -> None:
+    window = Window(by=("model",), where=(("team", "ads"),))
+    assert samples(families(store, window, NOW), "headway_fleet_jobs") == {("dlrm",): 1.0}
+
+
+def test_the_textfile_is_written_over_and_parses(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "headway.prom"
+    for _ in range(2):
+        assert main(["export", "prometheus", store.url, "--textfile", str(path)]) == 0
+    assert capsys.readouterr().out.count("headway: wrote") == 2
+    told = list(text_string_to_metric_families(path.read_text()))
+    assert "headway_fleet_ett_percent" in {family.name for family in told}
+    assert {one.labels.get("team") for family in told for one in family.samples} >= {"ads", "llm"}
+    assert main(["export", "prometheus", store.url, "--by", "leaf"]) == 2
+    assert "metrics cannot be split by 'leaf'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_the_page_and_the_rules(store: Store, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    assert main(["export", "prometheus-rules", "-o", str(rules)]) == 0
+    told = ["promtool", "check", "rules", str(rules)]
+    done = subprocess.run(told, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = tmp_path / "page.prom"
+    assert main(["export", "prometheus", store.url, "-o", str(page)]) == 0
+    lines = [line for line in page.read_text().splitlines(True) if not line.startswith("# EOF")]
+    told = ["promtool", "check", "metrics"]
+    done = subprocess.run(told, input="".join(lines), capture_output=True, text=True, timeout=30)
+    assert done.returncode in (0, 3), done.stdout + done.stderr  # 3: it would name them otherwise
+    assert "error while linting" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_the_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    """promtool plays three hours of a team whose ETT is 50 % and whose starts take 10 minutes."""
+    labels = 'team="llm", model="m"'
+    series = {
+        f'headway_fleet_ett_percent{{weight="accelerators", {labels}}}': "50+0x60",
+        f"headway_fleet_accelerator_seconds{{{labels}}}": "7200+0x60",
+        f'headway_fleet_time_to_start_seconds{{quantile="0.9", {labels}}}': "600+0x60",
+        f'headway_fleet_failure_percent{{weight="accelerators", {labels}}}': "5+0x60",
+    }
+    fires = {"HeadwayEttLow": True, "HeadwayTimeToStartHigh": True, "HeadwayFailureHigh": False}
+    annotations = {
+        "HeadwayEttLow": "ETT of llm is 50.0 %, below 80 %",
+        "HeadwayTimeToStartHigh": "Time to Start p90 of llm m is 10m 0s",
+    }
+    own = {"HeadwayEttLow": {"team": "llm"}}
+    quantile = {"team": "llm", "model": "m", "quantile": "0.9"}
+    test = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "5m",
+        "tests": [
+            {
+                "interval": "5m",
+                "input_series": [{"series": k, "values": v} for k, v in series.items()],
+                "alert_rule_test": [
+                    {
+                        "eval_time": "3h",
+                        "alertname": name,
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {"severity": "warning", **own.get(name, quantile)},
+                                "exp_annotations": {"summary": annotations[name]},
+                            }
+                        ]
+                        if does
+                        else [],
+                    }
+                    for name, does in fires.items()
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(json.dumps(test))  # JSON is YAML
+    told = ["promtool", "test", "rules", str(path)]
+    done = subprocess.run(told, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    known = {figure.name for figure in metrics.FIGURES} | {"headway_fleet_read_time_seconds"}
+    text = RULES.read_text() + metrics_grafana.dashboard()
+    assert set(re.findall(r"(?<![:\w])headway_fleet_\w+", text)) <= known
+
+
+def test_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "grafana"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    places = [tuple(panel["gridPos"].values()) for panel in told["panels"]]
+    assert len(set(places)) == len(places) == len(metrics_grafana.PANELS)
+    assert all(x + w <= 24 for x, _, w, _ in places)
+    assert {one["name"] for one in told["templating"]["list"]} == {"team", "model"}
+    assert told["__inputs"][0]["pluginId"] == "prometheus"
+
+
+@pytest.fixture
+def scraped() -> Iterator[Any]:
+    """A server around a function that makes the page."""
+    import threading
+
+    running = []
+
+    def start(make: Any, every_s: float = 60.0, token: str | None = None) -> str:
+        bound = listen.bind("127.0.0.1", 0)
+        made = server(bound, Page(make, every_s), token)
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        running.append(made)
+        return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+    yield start
+    for made in running:
+        made.shutdown()
+        made.server_close()
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_scrape_reads_the_store_once_a_minute(scraped: Any) -> None:
+    made: list[int] = []
+    url = scraped(lambda: made.append(1) or f"# {len(made)}\n")
+    assert get(f"{url}/metrics") == (200, "# 1\n") == get(f"{url}/metrics?again")
+    assert get(url)[0] == 404
+    often = scraped(lambda: made.append(1) or f"# {len(made)}\n", every_s=0.0)
+    assert [get(f"{often}/metrics")[1] for _ in range(2)] == ["# 2\n", "# 3\n"]
+
+
+def test_a_store_that_fails_is_said_and_tried_again(scraped: Any, tmp_path: Path) -> None:
+    from headway.cli.fleet_metrics import text
+
+    store = Store(str(tmp_path / "none"))
+    url = scraped(lambda: text(store, Window()))
+    status, why = get(f"{url}/metrics")
+    assert status == 503 and "there is no store at" in why
+    store.write(rows_of("a", start=datetime.now() - timedelta(hours=1)))
+    assert get(f"{url}/metrics")[0] == 200
+
+
+def test_a_token_is_asked_for(scraped: Any) -> None:
+    url = scraped(lambda: "# EOF\n", token="s3cret-s3cret-s3cret")
+    assert get(f"{url}/metrics")[0] == 401
+    assert get(f"{url}/metrics", Authorization="Bearer wrong")[0] == 401
+    assert get(f"{url}/metrics", Authorization="Bearer s3cret-s3cret-s3cret")[0] == 200
+
+
+def test_the_verb_serves(store: Store) -> None:
+    words = [sys.executable, "-m", "headway", "fleet", "metrics", "--store", store.url]
+    with subprocess.Popen(
+        [*words, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        status, page = get(url)
+        process.terminate()
+    assert status == 200 and page.endswith("# EOF\n")
+    assert 'headway_fleet_jobs{team="ads",model="dlrm"} 1.0' in page
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "can be reached from other machines; give a token"),
+        (["--every", "-1"], "--every is -1.0, but it must be 0 or more"),
+        (["--by", "colour"], "metrics cannot be split by 'colour'"),
+        (["--since", "long"], "'long' is no time"),
+        ([], "there is no store at"),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = str(tmp_path / "none")
+    assert main(["fleet", "metrics", "--store", url, *words]) == 2
+    assert why in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""Runs in W&B and TensorBoard, through their real clients where these are installed.
+
+MLflow is in tests/mlflow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.errors import MissingExtra
+from headway.ledger.model import NS
+from headway.report.trackers import TRACKERS, export, scalars
+
+from .ledgers import killed
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_the_figures() -> None:
+    ledger, found = killed(), scalars(killed())
+    assert found["headway/ett_percent"] == ledger.ett_percent
+    buckets = [value for name, value in found.items() if name.startswith("headway/bucket/")]
+    assert sum(buckets) == pytest.approx(ledger.wall / NS)
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_missing_client_is_a_sentence(tracker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, TRACKERS[tracker], None)
+    with pytest.raises(MissingExtra, match=f"needs its client; type: pip install {tracker}"):
+        export(killed(), tracker, None)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert export(killed(), "tensorboard", str(tmp_path)) == str(tmp_path)
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    (event,) = found.Tensors("headway/ett_percent")
+    assert event.step == killed().steps
+    assert event.tensor_proto.float_val[0] == pytest.approx(killed().ett_percent)
+
+
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    export(killed(), "wandb", "night")
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert list(folder.glob("*.wandb"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["smoke", "RUN"], "'smoke' is no format; the formats are perfetto, openmetrics"),
+        (["csv"], "`headway export csv` takes one run or store"),
+        (["grafana", "RUN"], "`headway export grafana` takes nothing else"),
+    ],
+)
+def test_wrong_words_are_a_sentence(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", *words]) == 2
+    assert why in capsys.readouterr().err
