@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-mlflow test-torchrec lint format bench bench-checkpoint docs clean
+.PHONY: help demo test test-all test-mlflow test-slurm test-torchrec lint format bench bench-checkpoint docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -49,6 +49,14 @@ test-all: $(VENV)/.dev  ## run every test
 
 test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
 	.venv-mlflow/bin/python -m pytest tests/mlflow
+
+# Debian's packages; their services are not started, the tests run daemons of their own.
+test-slurm: $(VENV)/.dev  ## run the tests beside a real Slurm of one node (as root, on Debian)
+	{ command -v slurmctld && command -v slurmdbd && command -v mariadbd && command -v munged; } \
+	    >/dev/null || { apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    slurm-wlm slurmdbd mariadb-server munge; }
+	$(PY) -m pytest -rs tests/integration/test_slurm.py
 
 test-torchrec: .venv-torchrec/.ready  ## run the tests of the TorchRec adapter, beside a real TorchRec
 	.venv-torchrec/bin/python -m pytest tests/torchrec

@@ -5,6 +5,7 @@ whole days, so that the intervals are over workloads too. Change is taken by see
 
     python benchmarks/schedule.py              the comparison; minutes on two cores
     python benchmarks/schedule.py --switches   each mechanism of least-cost turned on or off
+    python benchmarks/schedule.py --held-out   seeds and a month that no weight was chosen on
     python benchmarks/schedule.py --speed      the whole trace, and up to a million synthetic jobs
 """
 
@@ -45,6 +46,7 @@ SWITCHES = (
     "least-cost:phase=on",
     "least-cost:stagger=on",
 )
+HELD_OUT = (("2017-10-10", 600), ("2017-10-10", 700), ("2017-11-09", 352))
 FIGURES = (
     "preemptions",
     "lost_h",
@@ -66,9 +68,9 @@ FIGURES = (
 )
 
 
-def month() -> Trace:
-    """The 30 days."""
-    return philly.read(begin="2017-10-10", days=30)
+def month(begin: str = "2017-10-10") -> Trace:
+    """30 days from a date on."""
+    return philly.read(begin=begin, days=30)
 
 
 def rows(compared: Compared, gpus: int, interval: float) -> list[dict[str, Any]]:
@@ -122,6 +124,18 @@ def switches() -> None:
     keep("schedule_switches", {"seeds": len(SEEDS), "rows": made})
 
 
+def held_out() -> None:
+    """Other seeds, and another month on as many accelerators as make it about as full."""
+    found = []
+    for begin, gpus in HELD_OUT:
+        case = Case(month(begin), Setting(gpus=gpus, shift=True))
+        names = ("newest", "newest:notice=on", "least-cost")
+        made = rows(compare(case, names, range(100, 105), WORKERS), gpus, case.setting.interval)
+        show(made)
+        found += [{**row, "begin": begin} for row in made]
+        keep("schedule_held_out", {"seeds": len(SEEDS), "rows": found})
+
+
 def speed() -> None:
     """Seconds of one core for each policy."""
     found = [_timed(philly.read(), 600, name) for name in policies.BUILT_IN]
@@ -149,6 +163,8 @@ def _timed(trace: Trace, gpus: int, name: str) -> dict[str, Any]:
 if __name__ == "__main__":
     if "--switches" in sys.argv:
         switches()
+    elif "--held-out" in sys.argv:
+        held_out()
     elif "--speed" in sys.argv:
         speed()
     else:

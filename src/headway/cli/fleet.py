@@ -9,6 +9,7 @@
   headway fleet nodes --store ./store --limit 10        hosts and their failures
   headway fleet top --store ./store                     where accelerator-hours are lost most
   headway fleet regressions --store ./store             what got worse, when, and what changed there
+  headway fleet alerts --store ./store --rules a.toml   tell whom it concerns, by rules
   headway fleet simulate --store ./sim --jobs 100000    a fleet that never ran, to try things on
   headway fleet metrics --store ./store                 a page for Prometheus to scrape
   headway fleet compact --store ./store                 many small files into few
@@ -34,6 +35,7 @@ ACTIONS = {
     "nodes": (ASK, "hosts: what ran there, and what failed there first"),
     "top": (ASK, "where accelerator-hours are lost most"),
     "regressions": ("headway.cli.fleet_regressions", "what got worse, when, and what changed"),
+    "alerts": ("headway.cli.fleet_alerts", "rules, and whom to tell"),
     "simulate": ("headway.cli.fleet_simulate", "a fleet that never ran, to try things on"),
     "metrics": ("headway.cli.fleet_metrics", "a page for Prometheus to scrape"),
     "compact": ("headway.cli.fleet_compact", "many small files into few"),

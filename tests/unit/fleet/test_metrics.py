@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,15 @@ def test_the_textfile_is_written_over_and_parses(
     assert {one.labels.get("team") for family in told for one in family.samples} >= {"ads", "llm"}
     assert main(["export", "prometheus", store.url, "--by", "leaf"]) == 2
     assert "metrics cannot be split by 'leaf'" in capsys.readouterr().err
+
+
+def test_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.unit.report.ledgers import killed
+
+    run = SimpleNamespace(ledger=killed())
+    monkeypatch.setattr("headway.ledger.run.load", lambda path: run)
+    assert main(["export", "prometheus", "some-run"]) == 0
+    assert 'headway_ett_percent{run="train-0815"}' in capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

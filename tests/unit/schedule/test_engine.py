@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +61,34 @@ def spent(job: Job) -> float:
     return job.started + job.recovered + job.kept + job.lost + job.saving
 
 
+Life = tuple[float, float, tuple[tuple[int, int], ...]]
+
+
+def recorded(lives: list[Life]) -> Callable[[Engine, Job, float, float], None]:
+    """Every attempt: when it began, when it had left, and where it was."""
+    account = Engine._account
+
+    def note(engine: Engine, job: Job, stopped: float, left: float) -> None:
+        lives.append((job.since, left, job.places))
+        account(engine, job, stopped, left)
+
+    return note
+
+
+def never_twice(lives: list[Life], gpus: int, size: int) -> None:
+    """At no instant is more of a node in use than it has; leaving comes before coming."""
+    changes: dict[int, list[tuple[float, int]]] = {}
+    for since, left, places in lives:
+        for node, count in places:
+            changes.setdefault(node, []).extend([(since, count), (left, -count)])
+    for node, moves in changes.items():
+        has = min(size, gpus - node * size)
+        used = 0
+        for _, count in sorted(moves):
+            used += count
+            assert used <= has, f"{used} of {has} on node {node}"
+
+
 @pytest.mark.timeout(120)
 @settings(max_examples=120, deadline=None)
 @given(
@@ -86,7 +116,10 @@ def test_conservation(
     nodes = -(-gpus // min(per_node, gpus))
     outages = sorted((o for o in outages if o.node < nodes), key=lambda o: o.start)
     policy = Audited(policies.named(name))
-    played = play(trace, setting, policy, 1, outages=outages)
+    lives: list[Life] = []
+    with mock.patch.object(Engine, "_account", recorded(lives)):
+        played = play(trace, setting, policy, 1, outages=outages)
+    never_twice(lives, gpus, min(per_node, gpus))
     assert len(played.jobs) == len(specs), "no job is lost"
     for job in played.jobs:
         assert job.until is not None and job.kept == job.work, "the work is done"
@@ -265,7 +298,10 @@ def test_the_laws_hold_where_many_are_evicted(name: str, per_node: int) -> None:
     policy = Audited(policies.named(name))
     setting = Setting(gpus=64, per_node=per_node, silent=0.2)
     outages = stepfun.draw(8, 30 * 86400, 1) if per_node == 8 else []
-    played = play(trace, setting, policy, 1, outages=outages)
+    lives: list[Life] = []
+    with mock.patch.object(Engine, "_account", recorded(lives)):
+        played = play(trace, setting, policy, 1, outages=outages)
+    never_twice(lives, 64, per_node)
     assert policy.asked > 20 and played.preemptions > 20
     for job in played.jobs:
         assert job.kept == job.work

@@ -35,6 +35,7 @@ def figures(row: dict[str, Any]) -> str:
     return (
         f"`{row['policy']}` | {mean(row, 'preemptions')} | {mean(row, 'lost_h')} "
         f"| {mean(row, 'recover_h')} | {mean(row, 'queue_min', 1)} "
+        f"| {mean(row, 'queue_min_by_hours', 1)} "
         f"| {mean(row, 'in_quota_wait_s', 1)} | {mean(row, 'in_quota_prompt', 2, 100)} "
         f"| {mean(row, 'most_preemptions')} | {mean(row, 'ett_percent', 2)} |"
     )
@@ -48,6 +49,7 @@ def rows() -> Iterator[str]:
                 f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min "
                 f"| {change(row, 'preemptions')} | {change(row, 'lost_h')} "
                 f"| {change(row, 'lost_and_recover_h')} | {change(row, 'queue_min')} "
+                f"| {change(row, 'queue_min_by_hours')} "
                 f"| {change(row, 'jct_h')} |"
             )
     for row in made:

@@ -63,3 +63,13 @@ def recognise(source: Source) -> str:
         f"{source.name} is neither a run nor a record that a reader knows; "
         f"name one with --reader: {', '.join(names())}"
     )
+
+
+def runs(name: str, sources: Sequence[Source]) -> list[Record]:
+    """All runs in files of one kind; UsageError where they are not what they should be."""
+    found = reader(name)
+    try:
+        return list(found.read(sources))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        files = ", ".join(source.name for source in sources[:3])
+        raise UsageError(f"{files}: this is not what {name} writes: {error!r}") from error

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headway.errors import UsageError
 from headway.fleet.readers.record import Life, Record, Span
 from headway.fleet.readers.source import Source, instant
 from headway.ledger.model import Outcome
@@ -54,10 +53,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
             runs[_owner(pod)].append((pod, taken))
     for (space, kind, name), found in runs.items():
         limit = _deadline(jobs.get((space, name)))
-        try:
-            lives = [_life(group, waited, limit) for group in _lives(found)]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"the {kind} {name} is not what kubectl writes: {error!r}") from error
+        lives = [_life(group, waited, limit) for group in _lives(found)]
         lived = tuple(life for life in lives if life is not None)
         if lived:
             first = min(pod["metadata"]["creationTimestamp"] for pod, _ in found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headway.errors import UsageError
 from headway.fleet.readers.kubernetes import ACCELERATORS
 from headway.fleet.readers.record import Life, Record, Span
 from headway.fleet.readers.source import Source, instant
@@ -46,24 +45,20 @@ def recognises(source: Source) -> bool:
 
 
 def read(sources: Sequence[Source]) -> Iterator[Record]:
-    """One run for each Workload that was admitted; all looks at it count together."""
+    """One run for each Workload with accelerators that was admitted; all looks at it count."""
     known: dict[str, Mapping[str, Any]] = {}
     changes: dict[str, set[Change]] = {}
     taken: dict[str, float] = {}
     for source in sources:
         for one in _workloads(source):
-            try:
-                uid = one["metadata"]["uid"]
-                changes.setdefault(uid, set()).update(_changes(one))
-            except (KeyError, TypeError, ValueError) as error:
-                raise UsageError(
-                    f"{source.name} has a Workload that is not what kubectl writes: {error!r}"
-                ) from error
+            uid = one["metadata"]["uid"]
+            changes.setdefault(uid, set()).update(_changes(one))
             known[uid], taken[uid] = one, source.taken
     for uid, one in known.items():
         made = instant(one["metadata"]["creationTimestamp"])
-        lives = list(_lives(sorted(changes[uid]), made, taken[uid], _accelerators(one)))
-        if lives:
+        accelerators = _accelerators(one)
+        lives = list(_lives(sorted(changes[uid]), made, taken[uid], accelerators))
+        if lives and accelerators:
             queue = one["spec"].get("queueName")
             yield Record(
                 key=f"kueue {uid}",

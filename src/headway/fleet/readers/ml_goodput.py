@@ -40,7 +40,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
     jobs: dict[str, list[Entry]] = defaultdict(list)
     for source in sources:
         for entry in _entries(source):
-            if "job_name" in entry:
+            if "job_name" in entry and any(name.endswith("_time") for name in entry):
                 jobs[str(entry["job_name"])].append(entry)
     for job, entries in jobs.items():
         entries.sort(key=_time)  # stable: what happens at once stays in order

@@ -84,10 +84,9 @@ def _life(source: Source) -> tuple[str, Life]:
     life = Life(
         start=min(times),
         end=end,
-        outcome="failed" if error else "completed" if complete else "stopped",
+        outcome="failed" if error else "completed" if complete else "running",
         accelerators=int(told.get("world_size") or 1),
         spans=tuple(spans),
-        hosts=(),
         evidence=error,
     )
     return str(told.get("session_tag") or source.name), life

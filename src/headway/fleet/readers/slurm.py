@@ -97,7 +97,6 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
 def _life(row: Row, taken: float, index: int) -> Life:
     start = row.start or 0.0
     outcome, category = STATES.get(row.state.partition(" ")[0], ("running", ""))
-    # A job that was requeued out of a failure has that state, and goes on.
     end = row.end if row.end is not None and outcome != "running" else max(taken, start)
     waited = max(start - row.eligible, 0.0) if row.eligible is not None else None
     capacity = waited is not None and CAPACITY.fullmatch(row.reason or "None") is not None
@@ -132,11 +131,11 @@ def _psv(source: Source) -> Iterator[Row]:
         job, dot, step = row["JobID"].partition(".")
         if not dot:
             jobs.append(row)
-        elif step != "extern" and (start := _instant(source, row["Start"])) is not None:
+        elif step != "extern" and (start := _instant(row["Start"])) is not None:
             steps.setdefault((row.get("Cluster") or "", job), []).append(start)
     for row in jobs:
         cluster = row.get("Cluster") or ""
-        start, end = (_instant(source, row[name]) for name in ("Start", "End"))
+        start, end = (_instant(row[name]) for name in ("Start", "End"))
         within = steps.get((cluster, row["JobID"]), ())
         yield Row(
             job=row["JobID"],
@@ -147,8 +146,8 @@ def _psv(source: Source) -> Iterator[Row]:
             state=row["State"],
             reason=row.get("Reason") or "None",
             code=_code(row.get("ExitCode") or ""),
-            submit=_instant(source, row["Submit"]),
-            eligible=_instant(source, row["Eligible"]),
+            submit=_instant(row["Submit"]),
+            eligible=_instant(row["Eligible"]),
             start=start,
             end=end,
             gpus=max((int(one) for one in _GPUS.findall(row["AllocTRES"] or "")), default=0),
@@ -157,14 +156,11 @@ def _psv(source: Source) -> Iterator[Row]:
         )
 
 
-def _instant(source: Source, text: str) -> float | None:
+def _instant(text: str) -> float | None:
     """`Unknown` and `None` stand where nothing has happened yet."""
     if text in ("", "Unknown", "None", "N/A"):
         return None
-    try:
-        return instant(text)
-    except ValueError:
-        raise UsageError(f"{source.name} has a time that is none: {text!r}") from None
+    return instant(text)
 
 
 def _code(text: str) -> int | None:
@@ -175,14 +171,11 @@ def _code(text: str) -> int | None:
 
 
 def _json(source: Source) -> Iterator[Row]:
-    for told in source.objects():
-        for job in told.get("jobs") or ():
-            try:
-                yield _job(job)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise UsageError(
-                    f"{source.name} has a job that is not what `sacct --json` writes: {error!r}"
-                ) from error
+    documents = [told for told in source.objects() if "jobs" in told]
+    if not documents:
+        raise UsageError(f"{source.name} is not whole: it has no list of jobs")
+    for told in documents:
+        yield from map(_job, told["jobs"])
 
 
 def _job(job: dict[str, Any]) -> Row:

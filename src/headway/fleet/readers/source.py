@@ -19,20 +19,16 @@ class Source(NamedTuple):
     taken: float
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Every JSON object: of one document, of several, or of lines; a torn end is left out."""
-        decoder, at = json.JSONDecoder(), 0
-        while True:
-            at = self.text.find("{", at)
-            if at < 0:
-                return
+        """Every JSON object: of one document, of several, or of lines; a torn one is left out."""
+        decoder, at = json.JSONDecoder(), self.text.find("{")
+        while at >= 0:
             try:
-                found, at = decoder.raw_decode(self.text, at)
+                found, after = decoder.raw_decode(self.text, at)
             except ValueError:
-                at = self.text.find("\n", at)
-                if at < 0:
-                    return
+                at = self.text.find("\n{", at) + 1 or -1
                 continue
             yield found
+            at = self.text.find("{", after)
 
 
 def read(path: Path) -> Source:

@@ -51,15 +51,13 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
     if not logs:
         raise UsageError("there is no event of torchtitan in the files")
     by_rank: dict[int, list[Log]] = defaultdict(list)
-    for log in logs:
+    for log in sorted(logs, key=lambda log: log.begin):
         by_rank[log.rank].append(log)
-    told = sorted(by_rank[min(by_rank)], key=lambda log: log.begin)
-    nexts = [log.begin for log in told[1:]]
-    lives = []
-    for index, log in enumerate(told):
-        until = nexts[index] if index < len(nexts) else float("inf")
-        beside = [one for one in logs if log.begin - 60 <= one.begin < until]
-        lives.append(_life(log, beside, last=index == len(told) - 1))
+    told = by_rank[min(by_rank)]
+    lives = [
+        _life(log, [each[index] for each in by_rank.values() if len(each) > index], log is told[-1])
+        for index, log in enumerate(told)
+    ]
     yield Record(
         key=f"torchtitan {told[0].host} {told[0].begin:.6f}",
         run=f"torchtitan-{told[0].begin:.0f}",
@@ -84,21 +82,21 @@ def _log(source: Source) -> Log | None:
     )
 
 
-def _life(log: Log, beside: Sequence[Log], *, last: bool) -> Life:
-    spans, error = _spans(log)
-    outcome: Outcome = "completed" if last and not error else "failed"
+def _life(log: Log, beside: Sequence[Log], last: bool) -> Life:
+    spans, whole, error = _spans(log)
+    outcome: Outcome = "failed" if error or not last else "completed" if whole else "running"
     return Life(
         start=log.begin,
         end=log.end,
         outcome=outcome,
         accelerators=len({one.rank for one in beside}),
         spans=tuple(spans),
-        hosts=tuple(dict.fromkeys(one.host for one in sorted(beside))),
+        hosts=tuple(dict.fromkeys(one.host for one in sorted(beside, key=lambda one: one.rank))),
         evidence=error or "its log ends, and a later one begins",
     )
 
 
-def _spans(log: Log) -> tuple[list[Span], str]:
+def _spans(log: Log) -> tuple[list[Span], bool, str]:
     """An end belongs to the last start of its name and task; what never ends lasts to the end."""
     open_: dict[tuple[str, Any], list[tuple[float, int | None]]] = defaultdict(list)
     found: list[Span] = []
@@ -114,10 +112,11 @@ def _spans(log: Log) -> tuple[list[Span], str]:
             error = str(event.get("message"))
         elif edge == "end" and open_[key]:
             found.append(_span(name, *open_[key].pop(), at))
+    whole = not any(open_.values())
     for (name, _), starts in open_.items():
         found += [_span(name, start, step, log.end) for start, step in starts]
     found.sort(key=lambda span: span.start)
-    return found, error
+    return found, whole, error
 
 
 def _span(name: str, start: float, step: int | None, end: float) -> Span:

@@ -38,7 +38,7 @@ def write(
         kinds[name or readers.recognise(source)].append(source)
     runs = attempts = 0
     for kind, alike in kinds.items():
-        for record in readers.reader(kind).read(alike):
+        for record in readers.runs(kind, alike):
             found = ledger(record)
             store.write(rows(found, job=record.job, labels=labels), as_of=as_of(found))
             runs += 1

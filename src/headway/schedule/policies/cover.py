@@ -12,10 +12,10 @@ from headway.schedule.policies.policy import Scene, freed
 from headway.schedule.simulate.job import Job
 
 
-def cover(scene: Scene, order: Iterable[Job], *, nominal: bool = False) -> Sequence[Job]:
+def cover(scene: Scene, order: Iterable[Job]) -> Sequence[Job]:
     """The first of them that make room, as few as possible; none if there is no such set.
 
-    A tenant gives while it borrows; with `nominal` it is never brought below its quota either.
+    A tenant gives while it borrows: only its last one may bring it below its quota.
     """
     cluster, need = scene.cluster, scene.waiter.gpus
     single = need <= cluster.size
@@ -24,7 +24,7 @@ def cover(scene: Scene, order: Iterable[Job], *, nominal: bool = False) -> Seque
     extra: dict[int, int] = {}
     taken: list[Job] = []
     for job in order:
-        if left[job.tenant] < (job.gpus if nominal else 1):
+        if left[job.tenant] <= 0:
             continue
         left[job.tenant] -= job.gpus
         taken.append(job)

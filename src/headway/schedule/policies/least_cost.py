@@ -26,7 +26,7 @@ class LeastCost:
     phase: bool = False  # nobody goes before the first durable checkpoint of its attempt
     cap: int = 10  # nobody goes more often
     repeat: float = 60.0  # seconds, for each earlier preemption
-    nominal: bool = True  # no tenant falls below its quota: what it lost it would reclaim
+    nominal: bool = True  # below its tenant's quota nothing is freed: that would be reclaimed
     each: float = 1800.0  # accelerator-seconds, for each victim: fewer and larger ones
 
     def victims(self, scene: Scene) -> Sequence[Job]:

@@ -40,7 +40,6 @@ class Job:
         "queued_since",
         "recover",
         "recovered",
-        "reserved",
         "save",
         "saving",
         "since",
@@ -70,7 +69,6 @@ class Job:
         # Where it is.
         self.places: tuple[tuple[int, int], ...] = ()  # nodes, and how much of each
         self.since = 0.0  # the attempt began
-        self.reserved = 0.0  # and its accelerators were promised then
         self.overhead = 0.0  # of this attempt, before it trains
         self.queued_since = spec.submit
         self.until: float | None = None  # it is done

@@ -27,8 +27,6 @@ class Played:
     second_order: int
     cut: float  # accelerator-seconds of attempts that were evicted
     end: float
-    gpus: int
-    days: float  # in which jobs came
 
 
 def play(
@@ -59,8 +57,6 @@ def play(
         second_order=engine.second_order,
         cut=engine.cut,
         end=engine.now,
-        gpus=setting.gpus,
-        days=trace.days,
     )
 
 

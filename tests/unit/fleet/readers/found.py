@@ -32,7 +32,7 @@ def found(name: str, *sources: Source) -> dict[str, Ledger]:
     """By the names of their runs; each account is balanced, and each file is recognised."""
     for one in sources:
         assert readers.recognise(one) == name
-    runs = {one.run: ledger(one) for one in readers.reader(name).read(sources)}
+    runs = {one.run: ledger(one) for one in readers.runs(name, sources)}
     for run in runs.values():
         assert sum(run.buckets.values()) == run.wall
     return runs

@@ -146,5 +146,5 @@ def test_what_runs_and_what_waits() -> None:
 def test_bad_input_is_a_sentence() -> None:
     broken = pod("a", 0, 1, 2, 60)
     broken["status"]["conditions"][0]["lastTransitionTime"] = "noon"
-    with pytest.raises(UsageError, match="the Job train is not what kubectl writes"):
+    with pytest.raises(UsageError, match="this is not what kubernetes writes: ValueError"):
         found("kubernetes", source(listed(broken)))

@@ -90,6 +90,12 @@ def test_one_that_waits_or_runs() -> None:
     assert run.running and run.wall == 100 * NS
 
 
+def test_one_without_accelerators_is_left_out() -> None:
+    one = workload(**ADMITTED)
+    one["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {}
+    assert found("kueue", source(one)) == {}
+
+
 def test_pods_that_never_got_ready() -> None:
     one = workload(
         QuotaReserved=(10, "QuotaReserved"),
@@ -104,5 +110,5 @@ def test_pods_that_never_got_ready() -> None:
 def test_bad_input_is_a_sentence() -> None:
     one = workload(**ADMITTED)
     del one["metadata"]["uid"]
-    with pytest.raises(UsageError, match="a Workload that is not what kubectl writes: KeyError"):
+    with pytest.raises(UsageError, match="this is not what kueue writes: KeyError"):
         found("kueue", source(one))

@@ -128,9 +128,16 @@ def test_lists_of_hosts() -> None:
         ),
         (
             f"{HEAD}\n" + row("1", "RUNNING", "noon", *["None"] * 6, "0:0"),
-            "a time that is none: 'noon'",
+            "this is not what slurm writes: ValueError",
         ),
-        ('{"meta": {"Slurm": {}}, "jobs": [{"job_id": 1}]}', "not what `sacct --json` writes"),
+        (
+            '{"meta": {"Slurm": {}},\n "jobs": [\n  {"job_id": 1',
+            "is not whole: it has no list of jobs",
+        ),
+        (
+            '{"meta": {"Slurm": {}}, "jobs": [{"job_id": 1}]}',
+            "this is not what slurm writes: KeyError",
+        ),
     ],
 )
 def test_bad_input_is_a_sentence(text: str, why: str) -> None:

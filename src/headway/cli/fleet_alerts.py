@@ -1,0 +1,147 @@
+"""`headway fleet alerts`: rules over a store, and whom to tell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.fleet.alerts.rules import Rules
+    from headway.fleet.store import Store
+
+COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument("--rules", metavar="FILE", help="the rules, a TOML file")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--once", action="store_true", help="look once; what is done by default")
+    what.add_argument("--watch", action="store_true", help="look again and again")
+    what.add_argument("--list", action="store_true", help="show the alerts")
+    what.add_argument("--ack", metavar="ID", help="take an alert on: no more reminders")
+    what.add_argument("--check", action="store_true", help="read the rules, and nothing else")
+    parser.add_argument("--every", type=float, metavar="S", help="--watch looks so often; 60")
+    parser.add_argument("--by", metavar="NAME", help="who takes it on; you")
+    parser.add_argument("--json", action="store_true", help="--list as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what is asked."""
+    if args.every is not None and not (args.watch and args.every >= 1):
+        raise UsageError("--every is for --watch, and must be 1 second or more")
+    if args.by is not None and args.ack is None:
+        raise UsageError("--by goes with --ack")
+    if args.json and not args.list:
+        raise UsageError("--json goes with --list")
+    if args.check:
+        return _check(_rules(args.rules))
+    from headway.cli.fleet_ask import open_store, told
+
+    rules = None if args.list or args.ack is not None else _rules(args.rules)
+    store = open_store(args.store)
+    with told(store):
+        store.check()
+        if args.list:
+            return _list(store, args.json)
+        if args.ack is not None:
+            return _ack(store, args.ack, args.by)
+        assert rules is not None
+        return _watch(store, rules, args)
+
+
+def _rules(path: str | None) -> Rules:
+    from headway.fleet.alerts.rules import read
+
+    if path is None:
+        raise UsageError("no rules are named; give the file with --rules")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--rules {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--rules {path} is no text in UTF-8") from None
+    return read(text, path)
+
+
+def _check(rules: Rules) -> int:
+    for rule in rules.rules:
+        print(rule.words())
+    return 0
+
+
+def _watch(store: Store, rules: Rules, args: argparse.Namespace) -> int:
+    from headway.fleet.alerts.watch import Watch
+
+    every = 60.0 if args.every is None else args.every
+    watch = Watch(store, rules, every, lambda text: print(f"headway: {text}", file=sys.stderr))
+    if args.watch:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            watch.forever()
+        return 0
+    left, notes = watch.once()
+    if left:
+        names = ", ".join(dict.fromkeys(one.to for one in left))
+        print(
+            f"headway: {len(left)} notifications were not taken by {names}; "
+            "they are tried again at the next call",
+            file=sys.stderr,
+        )
+    return 1 if left or notes else 0
+
+
+def _list(store: Store, as_json: bool) -> int:
+    from headway.cli.fleet_ask import show
+    from headway.fleet.alerts.evaluate import acknowledge
+    from headway.fleet.alerts.kept import Kept
+    from headway.fleet.alerts.model import to_json
+
+    kept = Kept(store)
+    state, _ = kept.load()
+    found = to_json(acknowledge(state, kept.acks()))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    rows = sorted(found["alerts"], key=lambda row: str(row["since"]), reverse=True)
+    if rows:
+        short = [{**row, **{at: _minute(row[at]) for at in ("since", "until")}} for row in rows]
+        show(COLUMNS, short, as_json=False, as_csv=False)
+    else:
+        print("headway: no rule has raised an alert")
+    for one in found["outbox"]:
+        why = one["why"] or "not tried yet"
+        print(f"headway: {one['id']} is still to be sent to {one['to']}: {why}", file=sys.stderr)
+    return 0
+
+
+def _minute(text: str | None) -> str | None:
+    return text and text[:16].replace("T", " ")
+
+
+def _ack(store: Store, name: str, by: str | None) -> int:
+    from headway.fleet.alerts.kept import Kept
+    from headway.fleet.alerts.model import ACKNOWLEDGED, PENDING, RESOLVED
+
+    kept = Kept(store)
+    state, _ = kept.load()
+    alert = next((one for one in state.alerts if one.id == name and one.state != PENDING), None)
+    if alert is None:
+        raise UsageError(f"there is no alert {name!r}; see `headway fleet alerts --list`")
+    if alert.state == RESOLVED:
+        raise UsageError(f"the alert {name} is over; there is nothing to acknowledge")
+    if alert.state == ACKNOWLEDGED:
+        raise UsageError(f"the alert {name} was acknowledged by {alert.by}")
+    who = by or getpass.getuser()
+    kept.acknowledge(name, who)
+    print(f"headway: {who} has taken on {name}: {alert.text}")
+    return 0

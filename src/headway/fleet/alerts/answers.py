@@ -1,0 +1,209 @@
+"""What a store says to rules: readings of their slices, each question asked once for all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError
+from headway.fleet.alerts.burn import HOUR, burnt
+from headway.fleet.alerts.model import Reading
+from headway.fleet.alerts.rules import Rule
+from headway.fleet.alerts.spans import span
+from headway.fleet.arrow import moment
+from headway.fleet.engine import ask
+from headway.fleet.queries import QUERIES
+from headway.fleet.queries.slices import Asked
+
+if TYPE_CHECKING:
+    from headway.fleet.regressions.look import Seen
+    from headway.fleet.store import Store
+
+HOURLY = ("ett",)  # questions about whole hours
+BEFORE = 24 * HOUR  # so far back is looked for the last hour of which something is known
+ROUNDING = 1.0  # seconds, where parts of hours are summed
+Rows = list[dict[str, Any]]
+
+
+class Answering:
+    """One round of questions at one moment."""
+
+    def __init__(self, store: Store, now: float) -> None:
+        self._store, self._now = store, now
+        self._kept: dict[object, Any] = {}
+
+    def readings(self, rule: Rule) -> list[Reading]:
+        """All slices of a rule."""
+        if rule.kind == "change":
+            return self._change(rule)
+        return self._burn(rule) if rule.kind == "burn" else self._threshold(rule)
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def _rows(self, name: str, asked: Asked) -> Rows:
+        def put() -> Rows:
+            answer = ask(
+                self._store, lambda tables: QUERIES[name].ask(tables, asked), since=asked.since
+            )
+            rows: Rows = answer.rows.to_pylist()
+            return rows
+
+        found: Rows = self._once((name, asked), put)
+        return found
+
+    def _threshold(self, rule: Rule) -> list[Reading]:
+        begin = self._now - rule.over
+        if rule.figure.question in HOURLY:
+            begin = begin // HOUR * HOUR
+        rows = self._rows(rule.figure.question, Asked(rule.by, moment(begin), None, rule.where))
+        return [
+            Reading(
+                slice=_slice(rule, row),
+                bad=rule.bad(value),
+                text=f"{rule.figure.words} of {_slice(rule, row)} is {rule.figure.text(value)} "
+                f"over the last {span(rule.over)} ({row['jobs']:,} jobs); "
+                f"{'' if rule.bad(value) else 'not '}{rule.limit}",
+                value=value,
+            )
+            for row, value in _values(rule, rows)
+        ]
+
+    def _burn(self, rule: Rule) -> list[Reading]:
+        begin = (self._now - rule.over - BEFORE) // HOUR * HOUR
+        asked = Asked(("hour", *rule.by), moment(begin), None, rule.where)
+        hours: dict[str, dict[float, bool]] = {}
+        for row, value in _values(rule, self._rows(rule.figure.question, asked)):
+            hours.setdefault(_slice(rule, row), {})[_epoch(row["hour"])] = rule.bad(value)
+        found = []
+        for where, known in hours.items():
+            spent = burnt(known, self._now, rule.over)
+            found.append(
+                Reading(
+                    slice=where,
+                    bad=spent.seconds >= rule.hold - ROUNDING,
+                    text=f"{rule.figure.words} of {where} was {rule.limit} for "
+                    f"{spent.seconds / HOUR:.1f} h of the last {span(rule.over)}; "
+                    f"{span(rule.hold)} is the most",
+                    since=spent.since,
+                    value=spent.seconds,
+                )
+            )
+        return found
+
+    def _change(self, rule: Rule) -> list[Reading]:
+        seen = self._look(rule)
+        found: list[Reading] = []
+        if "slices" in rule.of:
+            found += _changes(rule, seen, self._now)
+        if "running" in rule.of:
+            found += _behind(rule, seen)
+        if "hosts" in rule.of:
+            found += _hosts(seen)
+        return found
+
+    def _look(self, rule: Rule) -> Seen:
+        from headway.fleet.regressions.find import Options
+        from headway.fleet.regressions.look import look
+
+        # Whole days: rules that mean the same share one look.
+        begin = (self._now - rule.history) // (24 * HOUR) * (24 * HOUR)
+        asked = Asked(rule.by, moment(begin), None, rule.where)
+        options = Options(level=rule.level, points=rule.points)
+        seen: Seen = self._once(
+            (asked, options), lambda: look(self._store, asked, options, lambda done, of: None)
+        )
+        return seen
+
+
+def ask_all(
+    store: Store, rules: Sequence[Rule], now: float
+) -> tuple[dict[str, list[Reading] | None], list[str]]:
+    """The answers by rule, None where there is none; and why there is none."""
+    round_ = Answering(store, now)
+    found: dict[str, list[Reading] | None] = {}
+    notes = []
+    for rule in rules:
+        try:
+            found[rule.name] = round_.readings(rule)
+        except Exception as error:  # the other rules hold all the same
+            found[rule.name] = None
+            why = (
+                str(error)
+                if isinstance(error, HeadwayError)
+                else f"{type(error).__name__}: {error}"
+            )
+            notes.append(f"the rule {rule.name!r} could not be looked at: {why}")
+    return found, notes
+
+
+def _values(rule: Rule, rows: Rows) -> list[tuple[dict[str, Any], float]]:
+    """Rows that have a value, and enough jobs."""
+    column = rule.figure.column
+    return [
+        (row, float(row[column]))
+        for row in rows
+        if row[column] is not None and row["jobs"] >= rule.least_jobs
+    ]
+
+
+def _slice(rule: Rule, row: Mapping[str, Any]) -> str:
+    return _named([*rule.where, *((name, row[name]) for name in rule.by)])
+
+
+def _named(parts: Sequence[tuple[str, object]]) -> str:
+    return " ".join(f"{name}={value or '-'}" for name, value in dict(parts).items()) or "all"
+
+
+def _of(rule: Rule, values: Sequence[str]) -> str:
+    return _named([*rule.where, *zip(rule.by, values, strict=True)])
+
+
+def _changes(rule: Rule, seen: Seen, now: float) -> list[Reading]:
+    return [
+        Reading(
+            slice=_of(rule, one.slice),
+            bad=True,
+            text=f"{one.bucket} {one.points:+.1f} points, ETT {one.ett_before:.1f} -> "
+            f"{one.ett_after:.1f} in {_of(rule, one.slice)}; false discovery rate {one.level:.2%}"
+            + "".join(f"; {f.field}: {f.before} -> {f.after}" for f in one.fields),
+            since=one.at,
+            value=one.points,
+            moment=one.at,
+        )
+        for one in seen.findings
+        if one.regression and one.at >= now - rule.over
+    ]
+
+
+def _behind(rule: Rule, seen: Seen) -> list[Reading]:
+    return [
+        Reading(
+            slice=f"{_of(rule, one.slice)} run={one.run_id}",
+            bad=True,
+            text=f"{one.run_id} runs and trains {one.lately:.0%} of its time, {one.expected:.0%} "
+            f"is the least of {_of(rule, one.slice)}; seen in its hour {one.hour}",
+            value=100 * one.lately,
+        )
+        for one in seen.alarms
+    ]
+
+
+def _hosts(seen: Seen) -> list[Reading]:
+    return [
+        Reading(
+            slice=f"host={one.host}",
+            bad=True,
+            text=f"{one.failures} runs failed on {one.host} in {one.hours:,.0f} hours, "
+            f"{one.expected:.1f} would be chance",
+            value=float(one.failures),
+        )
+        for one in seen.lemons
+    ]
+
+
+def _epoch(moment: datetime) -> float:
+    return moment.replace(tzinfo=timezone.utc).timestamp()

@@ -1,0 +1,38 @@
+"""What all channels share: the message, secrets out of the environment, and that it failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from headway.errors import UsageError
+
+Message = Mapping[str, Any]
+ENV = "env:"
+TIMEOUT_S = 10.0
+
+
+class Refused(Exception):
+    """A channel did not take a notification; says why, and no secret."""
+
+
+def secret(value: str) -> str:
+    """A value, or what the variable that it names says."""
+    if not value.startswith(ENV):
+        return value
+    name = value.removeprefix(ENV)
+    found = os.environ.get(name)
+    if not found:
+        raise UsageError(f"the rules need the environment variable {name}, and it is not set")
+    return found
+
+
+def is_text(value: object) -> bool:
+    """A text with something in it, on one line."""
+    return isinstance(value, str) and value.strip() != "" and value.isprintable()
+
+
+def is_timeout(value: Any) -> bool:
+    """Seconds that a channel may take."""
+    return type(value) in (int, float) and 0 < value <= 300

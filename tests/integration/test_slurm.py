@@ -1,0 +1,58 @@
+"""Jobs of a real Slurm in a store: one is preempted by QOS, requeued, and runs to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.fleet.readers.slurm import TYPE
+from headway.fleet.store import Store
+
+from ..unit.fleet.made import content
+from .slurm import Cluster, missing, running, wait
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+    pytest.mark.timeout(400),
+]
+# The first life waits to be evicted; the second one ends.
+LOW = 'if [ -n "$SLURM_RESTART_COUNT" ]; then sleep 3; else sleep 600; fi'
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    low = cluster.submit(LOW, "--qos=low", "--requeue", "--job-name=train_low")
+    wait(lambda: cluster.states(low) == ["RUNNING"], "the start of the job", cluster)
+    high = cluster.submit("sleep 2", "--qos=high", "--job-name=train_high")
+    wait(lambda: cluster.states(high) == ["COMPLETED"], "the end of the other", cluster)
+    both = {"PREEMPTED", "COMPLETED"}
+    wait(lambda: set(cluster.states(low)) == both, "the end of the job", cluster, 240.0)
+
+    url = str(tmp_path / "store")
+    json_file, psv_file = tmp_path / "jobs.json", tmp_path / "jobs.psv"
+    json_file.write_text(cluster.call("sacct", "-D", "--json"))
+    psv_file.write_text(cluster.call(*TYPE.removeprefix("TZ=UTC ").split()))
+    for path in (json_file, psv_file):  # the same jobs, so the second replaces the first
+        assert main(["ingest", str(path), "--store", url]) == 0
+        runs = content(Store(url), "runs", "run", "attempts", "outcome", "accelerators", "team")
+        assert runs == [
+            (f"train_high-{high}", 1, "completed", 2, "ads"),
+            (f"train_low-{low}", 2, "completed", 2, "ads"),
+        ]
+        told = content(Store(url), "failures", "attempt", "category", "owner")
+        assert told == [(0, "preemption", "scheduler")]
+        outcomes = content(Store(url), "attempts", "attempt", "outcome")
+        assert outcomes == [(0, "completed"), (0, "preempted"), (1, "completed")]
+        leaves = {leaf for (leaf,) in content(Store(url), "hours", "leaf")}
+        assert leaves & {"recover.downtime", "recover.scheduling"}
