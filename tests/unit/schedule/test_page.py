@@ -41,19 +41,21 @@ def figures(row: dict[str, Any]) -> str:
     )
 
 
+def _changes(row: dict[str, Any]) -> str:
+    names = ("preemptions", "lost_h", "lost_and_recover_h", "queue_min", "queue_min_by_hours")
+    return " | ".join(change(row, name) for name in (*names, "jct_h")) + " |"
+
+
 def rows() -> Iterator[str]:
     made = result("schedule")
     for row in made:
         if row["policy"] == "least-cost":
-            yield (
-                f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min "
-                f"| {change(row, 'preemptions')} | {change(row, 'lost_h')} "
-                f"| {change(row, 'lost_and_recover_h')} | {change(row, 'queue_min')} "
-                f"| {change(row, 'queue_min_by_hours')} "
-                f"| {change(row, 'jct_h')} |"
-            )
+            yield f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min | {_changes(row)}"
     for row in made:
         yield f"| {row['gpus']} | {row['interval_s'] / 60:.0f} min | {figures(row)}"
+    for row in result("schedule_held_out"):
+        if row["policy"] == "least-cost":
+            yield f"| {row['begin']} | {row['gpus']} | {_changes(row)}"
     for row in result("schedule_switches"):
         yield f"| {figures(row)}"
     for row in result("schedule_speed"):

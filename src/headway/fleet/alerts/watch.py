@@ -35,8 +35,8 @@ class Watch:
         self._state = State()
         self._looked: dict[str, float] = {}
         self._busy: set[str] = set()
-        self._trouble = ""
         self._unkept = False  # the state is newer than what is in the store: nothing may be sent
+        self._told = False  # that it cannot be written
         self._patient = False  # a store that cannot be written now may be later
         self._results: queue.SimpleQueue[tuple[Notification, str, bool]] = queue.SimpleQueue()
 
@@ -97,15 +97,11 @@ class Watch:
         except (HeadwayError, OSError) as error:
             if not self._patient:
                 raise
-            self._tell(f"alerts cannot be kept, and nothing is sent until they are: {error}")
+            if not self._told:
+                self._say(f"alerts cannot be kept, and nothing is sent until they are: {error}")
+            self._told = True
         else:
-            self._unkept = False
-
-    def _tell(self, trouble: str) -> None:
-        """Of a trouble that lasts, once."""
-        if trouble != self._trouble:
-            self._say(trouble)
-        self._trouble = trouble
+            self._unkept = self._told = False
 
     def _look(self, now: float) -> list[str]:
         asked = [rule for rule in self._rules.rules if self._is_due(rule, now)]
@@ -131,7 +127,7 @@ class Watch:
         except (HeadwayError, OSError) as error:
             if not self._patient:
                 raise
-            self._tell(f"acknowledgements cannot be read: {error}")
+            self._say(f"acknowledgements cannot be read: {error}")
             return {}
 
     def _is_due(self, rule: Rule, now: float) -> bool:

@@ -111,7 +111,13 @@ def test_times_are_said_in_few_words(text: str, said: str) -> None:
 
 
 def test_a_time_that_is_not_round_is_said_nearly() -> None:
-    assert [span(value) for value in (0.0, 12.34, 333.3)] == ["0.0s", "12.3s", "5.6min"]
+    assert [span(value) for value in (0.0, 12.34, 333.3, 1234.5, 12345.6)] == [
+        "0.0s",
+        "12.3s",
+        "333.3s",
+        "20.6min",
+        "3.4h",
+    ]
 
 
 @pytest.mark.parametrize("text", ["5", "5m", "h", "-1h", "1h30min", 5, None, ""])

@@ -1,0 +1,173 @@
+"""Rules held against real stores: thresholds, burns, changes of slices and running jobs."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.fleet.alerts.answers import ask_all
+from headway.fleet.alerts.evaluate import evaluate
+from headway.fleet.alerts.model import FIRING, RESOLVED, Reading, State
+from headway.fleet.alerts.rules import Rule, Rules, read
+from headway.fleet.arrow import moment
+from headway.fleet.store import Store
+from headway.ledger.leaves import EFFECTIVE
+
+from ..made import rows_of, together
+
+pytestmark = pytest.mark.timeout(120)
+NOW = datetime(2026, 11, 16, 12, 30)
+EPOCH = (NOW - datetime(1970, 1, 1)).total_seconds()
+STALL = "waste.data_stall"
+
+
+def rule(text: str) -> Rule:
+    return read(f'[[rule]]\nname = "r"\n{text}', "r").rules[0]
+
+
+def answer(store: Store, one: Rule, now: float = EPOCH) -> dict[str, Reading]:
+    found, notes = ask_all(store, [one], now)
+    assert notes == [] and found["r"] is not None
+    return {reading.slice: reading for reading in found["r"]}
+
+
+def hour(back: float) -> datetime:
+    return NOW.replace(minute=0) - timedelta(hours=back)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def test_a_threshold_is_held_against_each_slice(store: Store) -> None:
+    slow, fast = {EFFECTIVE: 2880.0, STALL: 720.0}, {EFFECTIVE: 3240.0, STALL: 360.0}
+    store.write(
+        together(
+            rows_of("a", start=hour(5), hours=3, leaves=slow, team="ads", model="m"),
+            rows_of("b", start=hour(5), hours=3, leaves=fast, team="ads", model="n"),
+            rows_of("c", start=hour(60), hours=3, leaves=slow, team="ads", model="n"),
+            rows_of("d", start=hour(5), hours=3, leaves=slow, team="other", model="m"),
+        )
+    )
+    below = 'kind = "threshold"\nmetric = "ett"\nbelow = 85\nwhere = { team = "ads" }\n'
+    found = answer(store, rule(below + 'by = "model"'))
+    assert {name: one.bad for name, one in found.items()} == {
+        "team=ads model=m": True,
+        "team=ads model=n": False,
+    }
+    bad = found["team=ads model=m"]
+    assert bad.value == pytest.approx(80)
+    assert bad.text == ("ETT of team=ads model=m is 80.0 % over the last 1d (1 jobs); below 85.0 %")
+    assert found["team=ads model=n"].text.endswith(
+        "is 90.0 % over the last 1d (1 jobs); not below 85.0 %"
+    )
+    assert answer(store, rule(below))["team=ads"].value == pytest.approx(85)
+    assert answer(store, rule(below + "least_jobs = 3")) == {}
+    assert answer(store, rule(below.replace("ads", "nobody"))) == {}
+    jobs = rule('kind = "threshold"\nmetric = "jobs"\nabove = 2\nover = "2h"')
+    assert answer(store, jobs) == {}
+    counts = rule('kind = "threshold"\nmetric = "failures"\nabove = 2')
+    assert answer(store, counts) == {}
+
+
+def test_a_limit_that_is_not_kept_for_two_hours(store: Store) -> None:
+    """TTS p90 of team ads above 5 min for 2 h, as the issue has it."""
+    burn = 'kind = "burn"\nmetric = "tts_p90"\nabove = "5min"\nfor = "2h"\nby = "team"\n'
+
+    def starts(name: str, team: str, back: float, took: float) -> dict[str, list[dict[str, Any]]]:
+        at = NOW - timedelta(hours=back)
+        return rows_of(name, start=at, team=team, time_to_start_s=took)
+
+    store.write(
+        together(
+            *(starts(f"a{back}", "ads", back, 400.0) for back in (0.2, 1.1, 2.1)),
+            *(starts(f"b{back}", "now and then", back, 400.0) for back in (0.2, 2.1)),
+            *(starts(f"c{back}", "late", back, 400.0) for back in (0.2, 1.1)),
+            *(starts(f"d{back}", "good", back, 200.0) for back in (0.2, 1.1, 2.1)),
+            starts("e", "better now", 0.2, 10.0),
+            *(starts(f"e{back}", "better now", back, 400.0) for back in (1.1, 2.1, 3.1, 4.1)),
+        )
+    )
+    found = answer(store, rule(burn), EPOCH + 0.123456789)
+    assert {name: one.bad for name, one in found.items()} == {
+        "team=ads": True,
+        "team=now and then": True,
+        "team=late": False,
+        "team=good": False,
+        "team=better now": False,
+    }
+    assert found["team=ads"].text == (
+        "TTS p90 of team=ads was above 5min for 2.0 h of the last 2h; 2h is the most"
+    )
+    assert found["team=ads"].since == pytest.approx(EPOCH - 2 * 3600, abs=1)
+    budget = answer(store, rule(burn + 'over = "1d"'))
+    assert budget["team=better now"].bad and budget["team=better now"].value == 4 * 3600.0
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """30 days of two models; one stalls more since 4 days, and one job of the other runs badly."""
+    made = Store(str(tmp_path_factory.mktemp("changed") / "store"))
+    made.write(together(*(_job(number) for number in range(600))))
+    made.write(rows_of("fell", running=True, **_running(hours=12, share=0.3)), as_of=1.0)
+    made.write(rows_of("fine", running=True, **_running(hours=12, share=0.93)), as_of=1.0)
+    return made
+
+
+def _running(hours: int, share: float) -> dict[str, Any]:
+    leaves = {EFFECTIVE: 3600 * share, STALL: 3600 * (1 - share)}
+    return {"start": hour(hours), "hours": hours, "leaves": leaves, "team": "t", "model": "good"}
+
+
+def _job(number: int) -> dict[str, list[dict[str, Any]]]:
+    draw = random.Random(number)
+    model = "bad" if number % 2 else "good"
+    back = 30 * 24 * (1 - number / 600) + 4
+    whole = draw.uniform(2400, 3600)
+    stall = whole * (draw.uniform(0.04, 0.06) + (0.06 if model == "bad" and back < 96 else 0))
+    leaves = {EFFECTIVE: whole - stall, STALL: stall}
+    start = NOW - timedelta(hours=back)
+    return rows_of(f"r{number}", start=start, hours=3, leaves=leaves, team="t", model=model)
+
+
+def test_changes_and_running_jobs_are_told(changed: Store) -> None:
+    found = answer(changed, rule('kind = "change"'))
+    assert found.keys() == {"team=t model=bad", "team=t model=good run=fell"}
+    change, fell = found["team=t model=bad"], found["team=t model=good run=fell"]
+    assert change.text.startswith(f"{STALL} +") and change.value == pytest.approx(6, abs=0.5)
+    assert change.moment == pytest.approx(EPOCH - 96 * 3600, abs=86400)
+    assert fell.text.startswith("fell runs and trains 30% of its time, 94% is the least")
+    assert answer(changed, rule('kind = "change"\nof = "slices"\nover = "2d"')) == {}
+    assert answer(changed, rule('kind = "change"\nof = "slices"\npoints = 8')) == {}
+    assert answer(changed, rule('kind = "change"\nof = "hosts"')) == {}
+
+
+def test_a_running_job_is_over_when_it_ends_and_a_change_stays_one(changed: Store) -> None:
+    rules = Rules((rule('kind = "change"\nclear_for = "0s"'),), {})
+    first = evaluate(rules, ask_all(changed, rules.rules, EPOCH)[0], State(), EPOCH)
+    assert [one.state for one in first.alerts] == [FIRING, FIRING]
+    changed.write(rows_of("fell", **_running(hours=13, share=0.3)), as_of=2.0)
+    later = EPOCH + 3600
+    second = evaluate(rules, ask_all(changed, rules.rules, later)[0], State(first.alerts), later)
+    assert {one.slice: one.state for one in second.alerts} == {
+        "team=t model=bad": FIRING,
+        "team=t model=good run=fell": RESOLVED,
+    }
+    assert {one.id for one in second.alerts} == {one.id for one in first.alerts}
+
+
+def test_a_store_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
+    found, notes = ask_all(Store(str(tmp_path)), [rule('kind = "change"')], time.time())
+    assert found == {"r": None}
+    (note,) = notes
+    assert note.startswith("the rule 'r' could not be looked at: there is no store at")
+
+
+def test_the_moments_of_this_file_are_those_of_the_store() -> None:
+    assert moment(EPOCH) == NOW

@@ -1,0 +1,165 @@
+"""Each channel against a real receiver: taken, refused, too slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from email import message_from_string, policy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import UsageError
+from headway.fleet.alerts.channels.command import Command
+from headway.fleet.alerts.channels.email import Email
+from headway.fleet.alerts.channels.message import Refused
+from headway.fleet.alerts.channels.webhook import Webhook
+from headway.fleet.alerts.model import FIRING, Alert, message
+
+from .receivers import Hook, Mail, certificate, served
+
+pytestmark = pytest.mark.timeout(60)
+ALERT = Alert("0123456789ab", "ads\ntrains", "team=ä", "critical", ("x",), FIRING, 0.0, 0.0, "bad")
+MESSAGE = message(ALERT, "firing", 1)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def mail(server: Mail, **fields: Any) -> Email:
+    shape = {"email": ["a@x.org", "b@x.org"], "sender": "h@x.org", "host": "127.0.0.1"}
+    return Email(**{**shape, "port": server.port, "timeout_s": 5, **fields})
+
+
+def test_a_webhook_gets_json_with_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "Bearer abc")
+    with served(Hook()) as hook:
+        hook.codes = [200, 201, 204]
+        channel = Webhook(webhook=hook.url, headers={"Authorization": "env:TOKEN"})
+        channel.check()
+        for _ in range(3):
+            assert channel.send(MESSAGE) == ""
+        assert hook.got == [MESSAGE] * 3
+        assert hook.headers[0]["Idempotency-Key"] == "0123456789ab.1"
+        assert hook.headers[0]["Authorization"] == "Bearer abc"
+        assert hook.headers[0]["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 400, 404, 429, 500, 503])
+def test_a_webhook_that_answers_otherwise_has_not_taken_it(code: int) -> None:
+    with served(Hook()) as hook:
+        hook.codes = [code]
+        with pytest.raises(Refused, match=f"it answered {code} "):
+            Webhook(webhook=hook.url).send(MESSAGE)
+
+
+def test_a_webhook_that_is_not_there_or_too_slow_has_not_taken_it() -> None:
+    with pytest.raises(Refused, match="refused"):
+        Webhook(webhook=f"http://127.0.0.1:{free_port()}/").send(MESSAGE)
+    with served(Hook()) as hook:
+        hook.hold.clear()
+        with pytest.raises(Refused, match="timed out"):
+            Webhook(webhook=hook.url, timeout_s=0.2).send(MESSAGE)
+        hook.hold.set()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(Refused, match="timed out"):
+            Webhook(webhook=url, timeout_s=0.2).send(MESSAGE)
+
+
+def test_a_secret_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    why = "the rules need the environment variable TOKEN, and it is not set"
+    with pytest.raises(UsageError, match=why):
+        Webhook(webhook="env:TOKEN").check()
+
+
+def test_mail_goes_through_starttls_with_the_password_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "secret")
+    cert = certificate(tmp_path)
+    with served(Mail(cert)) as server:
+        channel = mail(server, ca=str(cert), user="me", password="env:PASSWORD")
+        channel.check()
+        assert channel.send(MESSAGE) == ""
+        assert server.logins == [("me", "secret")] and server.encrypted == [True]
+        (text,) = server.got
+    found = message_from_string(text, policy=policy.default)
+    assert found["Subject"] == "[firing] critical: ads trains (team=ä)"
+    assert found["Message-ID"] == "<0123456789ab.1@headway.invalid>"
+    assert found["To"] == "a@x.org, b@x.org"
+    assert "since: 1970-01-01T00:00:00 UTC" in found.get_content()
+
+
+def test_no_password_and_no_mail_goes_out_without_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "secret")
+    with served(Mail()) as server:
+        with pytest.raises(Refused, match="STARTTLS"):
+            mail(server, user="me", password="env:PASSWORD").send(MESSAGE)
+        assert (server.logins, server.got) == ([], [])
+    with served(Mail(certificate(tmp_path))) as server:
+        with pytest.raises(Refused, match="CERTIFICATE_VERIFY_FAILED"):
+            mail(server, user="me", password="env:PASSWORD").send(MESSAGE)
+        assert (server.logins, server.got) == ([], [])
+
+
+def test_mail_that_is_refused_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", "wrong")
+    with served(Mail(refuse=("a@x.org",))) as server:
+        assert mail(server, tls="none").send(MESSAGE) == "the server refused a@x.org"
+        assert len(server.got) == 1
+        with pytest.raises(Refused, match="the server refused all recipients"):
+            mail(server, tls="none", email=["a@x.org"]).send(MESSAGE)
+    cert = certificate(tmp_path)
+    with served(Mail(cert)) as server, pytest.raises(Refused, match="the server answered 535"):
+        mail(server, ca=str(cert), user="me", password="env:PASSWORD").send(MESSAGE)
+    with pytest.raises(Refused, match="refused"):
+        mail(server, tls="none").send(MESSAGE)
+
+
+def test_a_command_reads_it_and_no_shell_sees_its_words(tmp_path: Path) -> None:
+    script = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() + sys.argv[2])"
+    words = [sys.executable, "-c", script, str(tmp_path / "got"), "$HOME; touch x"]
+    assert Command(command=words).send(MESSAGE) == ""
+    assert (tmp_path / "got").read_text() == json.dumps(MESSAGE) + "$HOME; touch x"
+    line = f"cat > {tmp_path}/line; exit 0"
+    assert Command(command=line, shell=True).send(MESSAGE) == ""
+    assert json.loads((tmp_path / "line").read_text()) == MESSAGE
+
+
+def test_a_command_that_fails_says_why() -> None:
+    with pytest.raises(Refused, match="it ended with 3: no such pager"):
+        Command(command="echo no such pager >&2; exit 3", shell=True).send(MESSAGE)
+    with pytest.raises(Refused, match="No such file"):
+        Command(command=["./is-not-there"]).send(MESSAGE)
+    assert Command(command=["true"]).send({**MESSAGE, "text": "x" * 1_000_000}) == ""
+
+
+def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    line = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
+    with pytest.raises(Refused, match="it took more than"):
+        Command(command=line, shell=True, timeout_s=0.5).send(MESSAGE)
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(200):  # until init has reaped it
+        if not Path(f"/proc/{child}").exists() or _is_zombie(child):
+            return
+        time.sleep(0.02)
+    os.kill(child, 9)
+    pytest.fail("the child lives on")
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
