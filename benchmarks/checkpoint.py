@@ -186,9 +186,10 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """The rows of one size; printed as they come."""
     bench = Bench(megabytes, options, root)
-    limits = {key: value for key, value in bench.limits.items() if key != "bytes"}
+    limits = {key: value for key, value in bench.limits.items() if key.endswith("_s")}
     told = ", ".join(f"{key[:-2]} {value * 1e3:.1f} ms" for key, value in limits.items())
-    print(f"{bench.limits['bytes'] / 1e6:.0f} MB: {told}", flush=True)
+    beside = f"a step beside a busy process x{bench.limits['beside']:.2f}"
+    print(f"{bench.limits['bytes'] / 1e6:.0f} MB: {told}, {beside}", flush=True)
     for way in ways:
         row: dict[str, Any] = {"megabytes": megabytes, "way": way, "device": bench.device}
         row["limits"] = bench.limits

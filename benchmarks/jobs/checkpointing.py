@@ -17,6 +17,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -35,6 +37,8 @@ QUIET_S = 5.0  # at most, of those between two saves
 BETWEEN = 4  # steps from one save to the next, at least
 TRIED = 4 << 30  # bytes at most that show how fast the disk is
 PIECE = 1 << 26
+NEIGHBOURLY = 15  # steps
+NEIGHBOUR = "import zlib\nx = bytes(1 << 24)\nwhile True: zlib.crc32(x)"
 
 
 def quiet(training: Training, until_s: float = USUAL_S) -> list[float]:
@@ -149,12 +153,26 @@ def limits(training: Training, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"device": "cpu", "bytes": size, "copy_s": copied}
     if training.device == "cuda":
         found |= {"device": torch.cuda.get_device_name(), "bus_s": size / _bus()}
+    found["beside"] = _beside(training)
     path, tried = folder / "raw", min(size, TRIED)
     raw = memoryview(torch.ones(tried, dtype=torch.uint8).numpy())
     found["write_s"] = min(_timed(lambda: _write(path, raw)) for _ in range(2)) * size / tried
     found["read_s"] = _timed(lambda: _read(path, raw)) * size / tried
     path.unlink()
     return found
+
+
+def _beside(training: Training) -> float:
+    """How much longer a step takes while another process sums bytes: cores are not always whole."""
+    alone = [training.step() for _ in range(NEIGHBOURLY)]
+    neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    try:
+        time.sleep(0.3)
+        together = [training.step() for _ in range(NEIGHBOURLY)]
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+    return sum(together) / sum(alone)
 
 
 def _write(path: Path, content: memoryview) -> None:

@@ -73,7 +73,7 @@ def test_a_run_and_its_restart_are_in_the_store(tmp_path: Path) -> None:
     assert done.stdout.count(" 2 attempt(s), ") == 2
     told = done.stderr.splitlines()
     assert len(told) == 2 and "there is no run at none" in told[0]
-    assert "job.py is not a run folder" in told[1]
+    assert "job.py is neither a run nor a record that a reader knows" in told[1]
     assert asked(tmp_path, "ett", "team", "model", "job") == [row]
 
     done = call(tmp_path, "fleet", "compact", "--store", "store")

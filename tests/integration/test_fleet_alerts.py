@@ -205,6 +205,24 @@ def test_a_channel_that_fails_holds_nobody_up_and_gets_it_later(
         assert hook.events == ["firing"] and other.events == ["firing"]
 
 
+def test_a_channel_that_hangs_holds_nobody_up_and_gets_all_in_order(
+    fleet: Fleet, hook: Hook
+) -> None:
+    other = Hook()
+    other.hold.clear()
+    with served(other):
+        fleet.rules(bad=f'webhook = "{other.url}"', good=f'webhook = "{hook.url}"')
+        process = fleet.start("--watch", "--every", "1")
+        until(lambda: other.asked and hook.events == ["firing"])
+        fleet.run(95)
+        until(lambda: hook.events == ["firing", "resolved"])
+        assert other.got == [] and other.asked == 1
+        other.hold.set()
+        until(lambda: other.events == ["firing", "resolved"])
+        process.terminate()
+        ended(process)
+
+
 def test_one_watches_and_what_it_leaves_is_taken_over(fleet: Fleet, hook: Hook) -> None:
     fleet.rules(hook=f'webhook = "{hook.url}"')
     first = fleet.start("--watch", "--every", "1")
@@ -239,7 +257,7 @@ def test_nothing_is_sent_while_nothing_can_be_kept(fleet: Fleet, hook: Hook) -> 
     until(blocked)
     fleet.run(80)
     assert process.stdout is not None
-    lines = []
+    lines: list[str] = []
     while "ETT of team=ads is 80.0 %" not in "".join(lines):
         lines.append(process.stdout.readline())
     time.sleep(0.5)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rules(path: str | None) -> Rules:
-    from headway.fleet.alerts.rules import read
+    from headway.fleet.alerts.read import read
 
     if path is None:
         raise UsageError("no rules are named; give the file with --rules")

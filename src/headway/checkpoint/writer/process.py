@@ -43,6 +43,7 @@ PARTS_S = 0.01  # how often it looks for the parts of other ranks
 PATIENCE_S = 600.0  # for them
 KEPT = 100  # outcomes that are kept
 WAITING = 128  # ranks that look at once
+NICE = 10  # a tenth of what the training gets of a core, where both want it
 DCP = "headway.checkpoint.store.dcp"  # what imports torch
 
 
@@ -386,7 +387,7 @@ def main(name: str, linger_s: float) -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: meant for the job
     with contextlib.suppress(OSError):
-        os.nice(5)
+        os.nice(NICE)
     try:
         listening = listen(name)
     except OSError:  # another one was faster

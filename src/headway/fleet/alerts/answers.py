@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError
@@ -146,7 +147,7 @@ def _values(rule: Rule, rows: Rows) -> list[tuple[dict[str, Any], float]]:
     return [
         (row, float(row[column]))
         for row in rows
-        if row[column] is not None and row["jobs"] >= rule.least_jobs
+        if row["jobs"] >= rule.least_jobs and row[column] is not None and isfinite(row[column])
     ]
 
 

@@ -38,7 +38,21 @@ class Outcome:
 
 def evaluate(rules: Rules, answers: Answers, state: State, now: float) -> Outcome:
     """Hold each rule against its answer."""
-    over = [one for one in state.alerts if one.state == RESOLVED]
+    before = {one.id: one for one in state.alerts}
+    again = {rule.name: rule.renotify for rule in rules.rules}
+    alerts: list[Alert] = []
+    notifications: list[Notification] = []
+    for alert in _now(rules, answers, state, now):
+        event = _event(before.get(alert.id), alert, again.get(alert.rule), now)
+        if event:
+            alert = replace(alert, told=now, count=alert.count + 1)
+            notifications += _notifications(rules, state, alert, event, now)
+        alerts.append(alert)
+    return Outcome((*_remembered(state, now), *alerts), tuple(notifications))
+
+
+def _now(rules: Rules, answers: Answers, state: State, now: float) -> list[Alert]:
+    """All alerts that were not over before."""
     live = [one for one in state.alerts if one.state != RESOLVED]
     taken = {one.id for one in state.alerts}
     found: list[Alert] = []
@@ -48,26 +62,24 @@ def evaluate(rules: Rules, answers: Answers, state: State, now: float) -> Outcom
         found += own if readings is None else _rule(rule, readings, own, taken, now)
     named = {rule.name for rule in rules.rules}
     gone = [one for one in live if one.rule not in named and one.state != PENDING]
-    found += [replace(_over(one, now), text=f"{one.text}; its rule is gone") for one in gone]
+    return found + [replace(_over(one, now), text=f"{one.text}; its rule is gone") for one in gone]
 
-    notifications: list[Notification] = []
-    again = {rule.name: rule.renotify for rule in rules.rules}
-    before = {one.id: one for one in state.alerts}
-    alerts = []
-    for alert in found:
-        event = _event(before.get(alert.id), alert, again.get(alert.rule), now)
-        if event:
-            alert = replace(alert, told=now, count=alert.count + 1)
-            told = message(alert, event, alert.count)
-            notifications += [
-                Notification(told["id"], to, now, told, due=now)
-                for to in alert.to
-                if to in rules.channels and not (event == "reminder" and _waits(state, alert, to))
-            ]
-        alerts.append(alert)
+
+def _remembered(state: State, now: float) -> list[Alert]:
+    over = [one for one in state.alerts if one.state == RESOLVED]
     recent = [one for one in over if now - (one.until or 0.0) < KEPT]
-    kept = sorted(recent, key=lambda one: one.until or 0.0)[-MOST:]
-    return Outcome((*kept, *alerts), tuple(notifications))
+    return sorted(recent, key=lambda one: one.until or 0.0)[-MOST:]
+
+
+def _notifications(
+    rules: Rules, state: State, alert: Alert, event: str, now: float
+) -> list[Notification]:
+    told = message(alert, event, alert.count)
+    return [
+        Notification(told["id"], to, now, told, due=now)
+        for to in alert.to
+        if to in rules.channels and not (event == "reminder" and _waits(state, alert, to))
+    ]
 
 
 def _rule(

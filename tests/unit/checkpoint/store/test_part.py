@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.store import part as part_module
 from headway.checkpoint.store.part import BytesItem, Pace, TensorItem, laid_out, write_part
 from headway.checkpoint.store.place import place
 from headway.errors import SaveFailed
@@ -35,7 +36,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.timeout(60)
-def test_everything_lies_where_it_is_said_to(folder: str) -> None:
+@pytest.mark.parametrize("spare", [True, False])
+def test_everything_lies_where_it_is_said_to(
+    spare: bool, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_module, "SPARE_CORES", spare)
     part = write_part(folder, 3, iter(ITEMS))
     where = place(folder)
     stored = where.read("__3_0.distcp")

@@ -69,12 +69,14 @@ class Mail(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, cert: Path | None = None, refuse: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, cert: Path | None = None, refuse: tuple[str, ...] = (), implicit: bool = False
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Mail)
         self.got: list[str] = []
         self.logins: list[tuple[str, str]] = []
         self.encrypted: list[bool] = []
-        self.refuse = refuse
+        self.refuse, self.implicit = refuse, implicit
         self.context = None
         if cert is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,9 +91,11 @@ class _Mail(socketserver.BaseRequestHandler):
     server: Mail
 
     def handle(self) -> None:
-        self.file = self.request.makefile("rwb")
+        self.file, self.tls = self.request.makefile("rwb"), False
         try:
             with contextlib.suppress(OSError):
+                if self.server.implicit:
+                    self._encrypt()
                 self._talk()
         finally:
             with contextlib.suppress(OSError):
@@ -99,7 +103,6 @@ class _Mail(socketserver.BaseRequestHandler):
             self.request.close()
 
     def _talk(self) -> None:
-        self.tls = False
         self._say("220 here")
         while line := self.file.readline().decode().strip():
             word = line.split()[0].upper()
@@ -109,9 +112,7 @@ class _Mail(socketserver.BaseRequestHandler):
                 self._say("250-here", *(f"250-{one}" for one in more), "250 OK")
             elif word == "STARTTLS" and self.server.context is not None:
                 self._say("220 go")
-                self.file.close()
-                self.request = self.server.context.wrap_socket(self.request, server_side=True)
-                self.file, self.tls = self.request.makefile("rwb"), True
+                self._encrypt()
             elif word == "AUTH":
                 _, user, password = base64.b64decode(line.split()[2]).decode().split("\0")
                 self.server.logins.append((user, password))
@@ -131,6 +132,12 @@ class _Mail(socketserver.BaseRequestHandler):
                 return
             else:
                 self._say("250 OK")
+
+    def _encrypt(self) -> None:
+        assert self.server.context is not None
+        self.file.close()
+        self.request = self.server.context.wrap_socket(self.request, server_side=True)
+        self.file, self.tls = self.request.makefile("rwb"), True
 
     def _say(self, *lines: str) -> None:
         self.file.write("".join(f"{line}\r\n" for line in lines).encode())

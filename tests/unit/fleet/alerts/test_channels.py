@@ -99,6 +99,13 @@ def test_mail_goes_through_starttls_with_the_password_of_the_environment(
     assert "since: 1970-01-01T00:00:00 UTC" in found.get_content()
 
 
+def test_mail_goes_to_a_server_that_speaks_tls_from_the_start(tmp_path: Path) -> None:
+    cert = certificate(tmp_path)
+    with served(Mail(cert, implicit=True)) as server:
+        assert mail(server, ca=str(cert), tls="implicit").send(MESSAGE) == ""
+        assert server.encrypted == [True]
+
+
 def test_no_password_and_no_mail_goes_out_without_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

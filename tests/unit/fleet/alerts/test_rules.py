@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from headway.errors import UsageError
 from headway.fleet.alerts import toml
+from headway.fleet.alerts.channels import KINDS as CHANNELS
 from headway.fleet.alerts.figures import FIGURES
-from headway.fleet.alerts.rules import read
+from headway.fleet.alerts.read import EVERY, OWN, read
 from headway.fleet.alerts.spans import seconds, span
 from headway.fleet.queries import QUERIES
 from headway.fleet.queries.slices import Asked
@@ -93,6 +95,36 @@ def test_what_is_wrong_is_one_sentence_with_its_line(text: str, why: str) -> Non
     with pytest.raises(UsageError) as told:
         read(text, "r")
     assert str(told.value).startswith(why) and "\n" not in str(told.value)
+
+
+VALUES = ("3", "-1", "true", "nan", "inf", "1e400", "2026-01-01", '""', '"x"', '"2h"', '"env:X"')
+NESTED = ("[]", "[1]", '["x"]', "[[]]", "{}", "{ a = 1 }", '{ team = "x" }', "[{}]")
+
+
+def test_whatever_stands_there_is_read_or_told() -> None:
+    rules = [(RULE + 'kind = "change"\n', OWN["change"]), (ETT, OWN["threshold"])]
+    texts = [
+        "\n".join(line for line in text.splitlines() if not line.startswith(f"{key} ="))
+        + f"\n{key} = {value}"
+        for text, own in rules
+        for key in (*EVERY, *own)
+        for value in (*VALUES, *NESTED)
+    ]
+    channels = [
+        f"{ETT}[to.x]\n{key.name} = {value}"
+        for kind in CHANNELS.values()
+        for key in fields(kind)
+        for value in (*VALUES, *NESTED)
+    ]
+    read_well = 0
+    for text in (*texts, *channels):
+        try:
+            read_well += bool(read(text, "r").rules)
+        except UsageError as error:
+            assert "\n" not in str(error) and str(error).startswith("r line "), text
+    # Of either rule: 3 names, 4 times, 2 of where, no by, no to. Of a change: no of, points,
+    # history; of a threshold two limits and least_jobs. Of channels: env:X as URL, and one command.
+    assert read_well == (3 + 4 + 2 + 1 + 1) * 2 + 3 + 3 + 2
 
 
 def test_a_line_is_found_behind_texts_that_look_like_keys() -> None:
