@@ -438,6 +438,7 @@ def test_a_launcher_that_is_killed_while_it_loads(filled: Bench) -> None:
     filled.only()
 
 
+@pytest.mark.slow
 def test_of_two_jobs_that_save_at_once_the_third_has_all(bench: Bench) -> None:
     one = bench.start("a/x=1", "meet:one:two", BACKEND="eager")
     two = bench.start("a/y=2", "meet:two:one", BACKEND="eager")

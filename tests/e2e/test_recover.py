@@ -219,6 +219,7 @@ def test_a_stopped_rank_hangs_and_comes_back(job: Job) -> None:
     balanced(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_is_not_restarted(job: Job, number: signal.Signals) -> None:
     job.start(*TORCHRUN, "none", "0", "0", "once")
@@ -276,6 +277,7 @@ def test_what_outlives_a_good_end_is_left_alone(job: Job) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_vanishes_costs_neither_exit_code_nor_restart(job: Job) -> None:
     assert job.run(*PYTHON, "vanish", "0", "25", "always", restarts=1) == 7, job.output
     assert "internal fault" not in job.output
@@ -322,6 +324,7 @@ def spawned(journal: Path) -> list[int]:
     return [event["pid"] for event in events if event["ev"] == "spawn"]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_well_is_left_alone(job: Job) -> None:
     assert job.run(*TORCHRUN, "none", "0", "0", "once") == 0, job.output
     assert job.outcomes == [("completed", None)]

@@ -302,6 +302,7 @@ def test_the_number_of_a_kernel_and_of_its_device_do_not_matter(plain: Job) -> N
     assert kernel.run("three", 1000000, "2.0,1.0", autotune="one")["compiled"] == [4, 8]
 
 
+@pytest.mark.slow
 def test_the_result_that_torch_has_kept_of_all_configs_goes_before(plain: Job) -> None:
     kernel = Generated(plain, sizes_in_text=True)
     kernel.run("one", 1000000, "2.0,1.0")

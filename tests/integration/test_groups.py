@@ -197,6 +197,7 @@ optimizer.step()
     assert groups["dp"].where.endswith(" setup")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_collectives_of_compiled_code_are_a_use(probed: Probed) -> None:
     script = """
@@ -211,6 +212,7 @@ optimizer.step()
     assert counts(made(probe(probed, 2, script))["compiled"])[2:4] == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)
 def test_torchs_debug_mode_counts_too(probed: Probed) -> None:
     script = """

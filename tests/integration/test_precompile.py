@@ -76,6 +76,7 @@ def test_an_equal_job_traces_nothing(made: Path, tmp_path: Path) -> None:
     right(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made / "anchor"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_every_tensor_comes_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
@@ -66,6 +67,7 @@ def test_every_tensor_comes_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_a_changed_byte_in_either_shard(folder: Path) -> None:
     shards = sorted(folder.glob("*.distcp"))
     assert len(shards) == 2

@@ -145,6 +145,7 @@ def test_where_it_was_called_and_with_what(before: tuple[Record, Advice]) -> Non
     assert few.mark == "torch._dynamo.decorators.mark_unbacked(few, 0)"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_model_that_recompiles_21_times(tmp_path: Path) -> None:
     journals, printed = probed(JOBS / "storm.py", tmp_path / "before")
@@ -284,6 +285,7 @@ def headway(tmp_path: Path) -> Headway:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_verify_counts_before_and_after(headway: Headway, tmp_path: Path) -> None:
     headway("run", "--name", "a", "--no-report", "--", sys.executable, "loop.py", "40")

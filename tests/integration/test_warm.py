@@ -247,6 +247,7 @@ def test_how_a_command_or_a_module_ends(
     assert warm == cold
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_children_of_a_warm_process(warmed: Warmed, tmp_path: Path, case: str) -> None:
     told = []

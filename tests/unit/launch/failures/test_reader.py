@@ -90,6 +90,7 @@ def test_nothing_breaks_it(raw: bytes, text: str) -> None:
     failed(facts)
 
 
+@pytest.mark.slow
 def test_many_ranks_and_long_words_need_little_memory() -> None:
     lines = "".join(f"[rank{n}]: {OOM} {'x' * 5000}\n" for n in range(6000))
     found = read(lines)
