@@ -115,8 +115,8 @@ class Cluster:
 
     def submit(self, script: str, *options: str) -> str:
         """The number of a job with both accelerators."""
-        words = ("--parsable", "--gres=gpu:2", "--output=/dev/null", f"--wrap={script}")
-        return self.call("sbatch", *words, *options).strip()
+        words = ("--parsable", "--account=ads", "--gres=gpu:2", "--output=/dev/null")
+        return self.call("sbatch", *words, f"--wrap={script}", *options).strip()
 
     def states(self, job: str) -> list[str]:
         """Of all attempts of a job that accounting knows of."""

@@ -10,9 +10,11 @@ import pytest
 from headway.cli import main
 from headway.fleet.readers.slurm import TYPE
 from headway.fleet.store import Store
+from headway.publish.store import Store as Snapshots
 
 from ..unit.fleet.made import content
 from .slurm import Cluster, missing, running, wait
+from .test_published_runs import ended, training
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,3 +58,19 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
         assert outcomes == [(0, "completed"), (0, "preempted"), (1, "completed")]
         leaves = {leaf for (leaf,) in content(Store(url), "hours", "leaf")}
         assert leaves & {"recover.downtime", "recover.scheduling"}
+
+
+def test_a_training_hands_its_publish_to_slurm(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.env[name])
+    by = ("--publish-by", "slurm --account=ads --qos=low")
+    done = training(tmp_path, "anchor", options=by)
+    assert done.returncode == 0, done.stderr
+    told = ended(tmp_path)
+    assert told["error"] == ""
+    (one,) = Snapshots(tmp_path / "store").snapshots()
+    assert one.name == told["snapshot"] and one.manifest.anchor["run"] == "t"
+    job = cluster.call("sacct", "-X", "-n", "-P", "-o", "JobID,JobName").split()[-1]
+    wait(lambda: cluster.states(job.partition("|")[0]) == ["COMPLETED"], "its end", cluster)
