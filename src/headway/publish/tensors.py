@@ -17,7 +17,7 @@ from headway.checkpoint.store.dcp import raw
 from headway.errors import SnapshotDamaged, UsageError
 
 SUFFIX = ".safetensors"
-ALIGNMENT = 64  # of the first tensor
+ALIGNMENT = 64  # bytes: of the first tensor, and of what AOTInductor itself keeps
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -38,7 +38,15 @@ KINDS = {name: dtype for dtype, name in TYPES.items()}
 
 def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     """The bytes of a file that holds them; a tensor is copied only if its rows are not in order."""
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    # First those that leave the next one aligned as compiled code likes it; a file has no holes.
+    names = sorted(
+        tensors,
+        key=lambda name: (
+            tensors[name].nbytes % ALIGNMENT != 0,
+            -tensors[name].element_size(),
+            name,
+        ),
+    )
     told = {}
     at = 0
     for name in names:

@@ -64,7 +64,12 @@ class Aoti:
         missing = set(wanted) - known.keys()
         if missing:
             raise PublishFailed(f"the code asks for {min(missing)}, and there is no such weight")
-        return _Served(package, {name: known[name] for name in wanted})
+        return _Served(package, {name: _aligned(known[name]) for name in wanted})
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """As code that was compiled for wide registers may ask; small ones are copied for it."""
+    return tensor if tensor.data_ptr() % tensors.ALIGNMENT == 0 else tensor.clone()
 
 
 class _Served:
