@@ -288,6 +288,7 @@ os.mkdir(str(rank))
 os.chdir(str(rank))
 local.fill_(-1)
 state["own"].fill_(-1)
+import fresh  # the writer may wait for an import's lock, so that no import waits for the writer
 assert queued.pending
 threading.Timer(0.05, Disk.free.set).start()
 into = {"table": DTensor.from_local(torch.zeros(3, 4), mesh, [Shard(0)]), "own": torch.zeros(2)}
@@ -325,6 +326,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 @pytest.mark.timeout(110)
 @pytest.mark.parametrize("by", [(), pytest.param(TORCHRUN, marks=pytest.mark.slow)])
 def test_two_ranks_save_behind_together_or_not_at_all(tmp_path: Path, by: tuple[str, ...]) -> None:
+    (tmp_path / "fresh.py").touch()
     done = subprocess.run(
         [sys.executable, *by, str(script(tmp_path, RANKS))],
         cwd=tmp_path,

@@ -50,6 +50,7 @@ def preproc_creation(table):
 
 results = stages.run(overlap="serial" not in sys.argv)
 found = results.first.tolist() + results.second.tolist() + [results.preproc_creation]
+dist.barrier()  # one that is gone first would end the other's connecting
 os.write(1, f"RESULT {rank} {found}\n".encode())  # in one piece
 os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 """

@@ -6,8 +6,10 @@ are several ranks. All ranks do the same: they tell each other first.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from time import monotonic_ns
 from typing import Any
 
@@ -203,6 +205,7 @@ def _size(state: Any) -> int:
 def _behind(
     saver: Any, original: Any, copy: Any, stager: Any, several: bool, start: int, kwargs: Any
 ) -> Any:
+    _import_what_torch_does()
     path = _path(kwargs)
     told = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
     if not os.path.isabs(kwargs.get("checkpoint_id") or kwargs["storage_writer"].path):
@@ -221,6 +224,12 @@ def _behind(
     staging.keep(stager, job)
     queued.submit(job)
     return _later(saver.Metadata, job)
+
+
+def _import_what_torch_does() -> None:
+    """Here, as the writer could wait for the lock of one whose import waits for the writer."""
+    with contextlib.suppress(Exception):  # fsspec need not be there
+        import_module("torch.distributed.checkpoint._fsspec_filesystem")
 
 
 def _own_group() -> Any:

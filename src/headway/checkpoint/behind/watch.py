@@ -43,6 +43,7 @@ STATES = ("stat", "lstat", "access")
 CAPABILITIES = (
     os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
 )  # fmt: skip
+WATCHED = EVERYTHING | ITSELF | LISTS | {"open"}
 WRITING = os.O_WRONLY | os.O_RDWR
 
 _armed = False
@@ -71,6 +72,8 @@ def _audit(event: str, args: tuple[Any, ...], queued: Queue = queued) -> None:
         return
     if queued.busy():  # by its argument: the hook outlives the names of this module
         return
+    if event not in WATCHED or _imports():
+        return
     if event == "open":
         _opened(args[0], args[2])
     elif event in EVERYTHING:
@@ -79,6 +82,12 @@ def _audit(event: str, args: tuple[Any, ...], queued: Queue = queued) -> None:
         _listed(event, args[0])
     elif event in ITSELF:
         _looked_at(event, args[0])
+
+
+def _imports() -> bool:
+    """Whether Python asks in order to import: the writer may need a module whose lock it holds."""
+    asking = sys._getframe(1).f_back
+    return asking is not None and asking.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _opened(path: Any, flags: Any) -> None:
