@@ -74,14 +74,11 @@ class Deviations:
 
 def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
     """The cell of each value, and how far each cell's mean is from the next one's."""
-    order = np.argsort(values, kind="stable")
-    middle = np.cumsum(weights[order]) - weights[order] / 2
-    cells = np.empty(values.size, dtype=np.int64)
-    cells[order] = np.minimum(middle / weights.sum() * CELLS, CELLS - 1).astype(np.int64)
     # Equal values share a cell, or their order in time would be taken for a difference.
-    ordered = values[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    cells[order] = cells[order][first]
+    levels, level = np.unique(values, return_inverse=True)
+    each = np.bincount(level, weights, levels.size)
+    middle = np.cumsum(each) - each / 2
+    cells = np.minimum(middle / weights.sum() * CELLS, CELLS - 1).astype(np.int64)[level]
     held = np.bincount(cells, weights, CELLS)
     sums = np.bincount(cells, weights * values, CELLS)
     filled = np.flatnonzero(held)
