@@ -18,6 +18,7 @@ import torch
 from headway import publish
 from headway.errors import SnapshotDamaged
 from headway.publish.store import Store
+from tests.integration.peaks import peaks
 from tests.unit.publish import served
 from tests.unit.publish.made import checkpoint, state
 from tests.unit.publish.served import trained
@@ -301,16 +302,6 @@ def test_two_workers_and_one_that_is_killed(tmp_path: Path) -> None:
     _nothing_is_left(store)
 
 
-PEAK = """
-import sys
-from headway.cli import main
-from headway.publish.examine import _peak
-code = main(sys.argv[1:])
-print("peak", _peak())
-sys.exit(code)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["store", "file"])
@@ -329,16 +320,6 @@ def test_the_memory_of_a_publish(kind: str, tmp_path: Path) -> None:
     else:
         torch.save(state(model), anchor)
     del model
-    run = command(tmp_path, anchor)[3:]
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, *run],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    metrics = Store(tmp_path / "store").snapshot().manifest.targets["safetensors"].metrics
-    peaks = int(done.stdout.split("peak")[1]), metrics["peak_mb"] * 1e6
-    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in peaks]} MB")
-    assert max(peaks) <= 1.3 * size + 500e6
+    found = peaks(tmp_path, *command(tmp_path, anchor)[3:])
+    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in found]} MB")
+    assert max(found) <= 1.3 * size + 500e6

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from headway.publish.store import Store
+from tests.integration.peaks import peaks
 from tests.unit.publish.made import checkpoint, plain, state
 
 ROWS, WIDTH = 800_000, 128
@@ -31,14 +28,6 @@ factory = "large:build"
 [golden]
 inputs = "large:golden"
 [targets.safetensors]
-"""
-PEAK = """
-import sys
-from headway.cli import main
-from headway.publish.examine import _peak
-code = main(sys.argv[1:])
-print("peak", _peak())
-sys.exit(code)
 """
 
 
@@ -60,15 +49,6 @@ def test_at_most_the_model_and_a_third_and_500_mb(kind: str, tmp_path: Path) -> 
         torch.save(given, anchor)
     del model, given
     words = ["publish", "anchor", "--recipe", "recipe.toml", "--to", "store"]
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, *words],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    metrics = Store(tmp_path / "store").snapshot().manifest.targets["safetensors"].metrics
-    peaks = int(done.stdout.split("peak")[1]), metrics["peak_mb"] * 1e6
-    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in peaks]} MB")
-    assert max(peaks) <= 1.3 * size + 500e6
+    found = peaks(tmp_path, *words)
+    print(f"model {size / 1e6:.0f} MB, peaks {[round(one / 1e6) for one in found]} MB")
+    assert max(found) <= 1.3 * size + 500e6

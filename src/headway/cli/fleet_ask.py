@@ -6,10 +6,9 @@ import argparse
 import contextlib
 import csv
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError, UsageError
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.store import Store
 
-AGES = {"h": "hours", "d": "days", "w": "weeks"}
 NO_STORE = "no store is named; give it with --store, or set HEADWAY_STORE"
 
 
@@ -37,6 +35,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and show the answer."""
+    from headway.fleet.times import when
+
     now = datetime.now(timezone.utc).replace(tzinfo=None)
     store = open_any(args.store)
     since, until = when(args.since, now), when(args.until, now)
@@ -110,20 +110,6 @@ def conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
             )
         found.append((name, value))
     return tuple(found)
-
-
-def when(text: str | None, now: datetime) -> datetime | None:
-    """`30d` ago, or a date, in UTC."""
-    if text is None:
-        return None
-    age = re.fullmatch(r"(\d{1,5})([hdw])", text)
-    if age:
-        return now - timedelta(**{AGES[age[2]]: int(age[1])})
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is no time; give one such as 30d, 12h or 2026-11-16") from None
-    return found.astimezone(timezone.utc).replace(tzinfo=None) if found.tzinfo else found
 
 
 def show(

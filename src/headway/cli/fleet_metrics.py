@@ -62,10 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
 def window(args: argparse.Namespace) -> Window:
     """Out of the flags of `shape`."""
-    from headway.cli.fleet_ask import conditions, names, when
+    from headway.cli.fleet_ask import conditions, names
     from headway.errors import UsageError
     from headway.fleet.metrics import BY, SINCE, Window
     from headway.fleet.queries.slices import OF_RUNS
+    from headway.fleet.times import when
 
     now = datetime.now(timezone.utc).replace(tzinfo=None)
     since = when(args.since, now)

@@ -44,7 +44,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, and tell."""
-    from headway.cli.fleet_ask import conditions, names, open_store, when
+    from headway.cli.fleet_ask import conditions, names, open_store
+    from headway.fleet.times import when
 
     if not 0 < args.level < 1:
         raise UsageError(f"--level is {args.level}, but it must lie between 0 and 1")

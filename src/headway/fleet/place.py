@@ -131,30 +131,18 @@ class Folder:
         )
 
 
-class Remote:
-    """Anything that fsspec knows; object stores make an object by a single put."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._fs, root = remote.filesystem(url)
-        self._root = root.rstrip("/")
-        self._folders: set[str] = set()  # that are there: asking again costs a request
+class Remote(remote.Objects):
+    """Anything that fsspec knows."""
 
     def put(self, name: str, content: bytes) -> None:
         """Make an object, or replace it."""
-        path = f"{self._root}/{name}"
-        folder = path.rpartition("/")[0]
         with _reached(self.url):
-            if folder not in self._folders:
-                self._fs.makedirs(folder, exist_ok=True)
-                self._folders.add(folder)
-            self._fs.pipe_file(path, content)
+            super().put(name, content)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, most: int | None = None) -> bytes:
         """The content of an object; FileNotFoundError if there is none."""
         with _reached(self.url):
-            content: bytes = self._fs.cat_file(f"{self._root}/{name}")
-        return content
+            return super().get(name, most)
 
     def open(self, name: str) -> IO[bytes]:
         """An object to read from, piece by piece."""
@@ -163,20 +151,14 @@ class Remote:
 
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
-        with contextlib.suppress(FileNotFoundError), _reached(self.url):
-            self._fs.rm_file(f"{self._root}/{name}")
+        with _reached(self.url):
+            super().delete(name)
 
     def entries(self, below: str) -> Iterator[Entry]:
         """Each object below a name."""
-        self._fs.invalidate_cache()
-        try:
-            with _reached(self.url):
-                found = self._fs.find(f"{self._root}/{below}", detail=True)
-        except FileNotFoundError:
-            return
-        for path, info in found.items():
-            relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
-            yield Entry(relative, int(info.get("size") or 0), remote.changed(info))
+        with _reached(self.url):
+            found = list(self.listed(below))
+        yield from (Entry(*one) for one in found)
 
     def path(self, name: str) -> str:
         """What a person calls an object."""

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from headway.cli.fleet_ask import when
 from headway.errors import UsageError
 from headway.fleet.queries.slices import OF_RUNS, Asked
+from headway.fleet.times import when
 from headway.serve.questions import SORTS
 from headway.serve.reading import About
 

@@ -135,44 +135,28 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._fs, root = remote.filesystem(url)
-        self._root = root.rstrip("/")
-        self._folders: set[str] = set()  # that are there: asking again costs a request
+        self._objects = remote.Objects(url)
 
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
         """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
         if own:
             raise Untrusted(self.distrust())
         try:
-            content = self._fs.cat_file(f"{self._root}/{name}", start=0, end=most + 1)
+            return _whole(self._objects.get(name, most + 1), most)
         except FileNotFoundError:
             raise Gone(name) from None
-        return _whole(content, most)
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace an object; object stores do that at once."""
-        path = f"{self._root}/{name}"
-        folder = path.rpartition("/")[0]
-        if folder not in self._folders:
-            self._fs.makedirs(folder, exist_ok=True)
-            self._folders.add(folder)
-        self._fs.pipe_file(path, content)
+        self._objects.put(name, content)
 
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(f"{self._root}/{name}")
+        self._objects.delete(name)
 
     def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
-        self._fs.invalidate_cache()
-        try:
-            found = self._fs.find(f"{self._root}/{below}", detail=True)
-        except FileNotFoundError:
-            return
-        for path, info in found.items():
-            relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
-            yield relative, int(info.get("size") or 0), remote.changed(info)
+        return self._objects.listed(below)
 
     def distrust(self) -> str:
         """Why something unsigned from here is not to be used; empty if it may be."""

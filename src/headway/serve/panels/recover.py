@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.fleet.queries import question
 from headway.ledger.leaves import DETECTION, DOWNTIME, START_STAGES
+from headway.serve.panels import medians
 from headway.serve.panels.shown import Card, Column, cards, table
 from headway.serve.questions import spent
 from headway.serve.source import Source
@@ -30,18 +31,13 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
 
 def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     """Median and the slowest tenth."""
-    period = source.period(wanted)
-    rows = source.rows(question("ttr", source.asked(wanted, period)), wanted)
-    columns = [
-        Column(period, period, "period"),
-        Column("ttr_p50_s", "median", "seconds"),
-        Column("ttr_p90_s", "nine of ten", "seconds"),
-        Column("ttr_s_by_jobs", "mean", "seconds"),
+    return medians.over_time(
+        source,
+        wanted,
+        "ttr",
         Column("interruptions", "interruptions", "count"),
         Column("recovering_accelerator_hours", "accelerator-hours", "hours"),
-    ]
-    plot = {"kind": "lines", "x": period, "lines": ["ttr_p50_s", "ttr_p90_s"]}
-    return table(columns, rows, plot=plot)
+    )
 
 
 def stages(source: Source, wanted: Wanted) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
 from headway.ledger.leaves import START_STAGES
 from headway.serve import questions
+from headway.serve.panels import medians
 from headway.serve.panels.shown import Card, Column, cards, table
 from headway.serve.source import Source
 from headway.serve.wanted import Wanted
@@ -72,15 +72,10 @@ def over_releases(source: Source, wanted: Wanted) -> dict[str, Any]:
 
 def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     """Median and the slowest tenth."""
-    period = source.period(wanted)
-    rows = source.rows(question("tts", source.asked(wanted, period)), wanted)
-    columns = [
-        Column(period, period, "period"),
-        Column("tts_p50_s", "median", "seconds"),
-        Column("tts_p90_s", "nine of ten", "seconds"),
-        Column("tts_s_by_jobs", "mean", "seconds"),
+    return medians.over_time(
+        source,
+        wanted,
+        "tts",
         Column("jobs", "runs", "count"),
         Column("never_trained", "never trained", "count"),
-    ]
-    plot = {"kind": "lines", "x": period, "lines": ["tts_p50_s", "tts_p90_s"]}
-    return table(columns, rows, plot=plot)
+    )
