@@ -25,6 +25,16 @@ def create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
+def past_cache(fd: int, past: bool) -> bool:
+    """Whether from now on what is written goes past the page cache, and that can be had."""
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if past else 0))
+    except OSError:
+        return False
+    return True
+
+
 def write_at(fd: int, data: bytes | memoryview, at: int) -> None:
     """All of it, in big pieces."""
     done = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headway.checkpoint.store.manifest import (
     File,
@@ -17,12 +19,12 @@ from headway.checkpoint.store.manifest import (
     part_to_bytes,
 )
 from headway.checkpoint.store.packed import Packer
+from headway.checkpoint.store.past import SPARE_CORES
 from headway.checkpoint.store.place import Output, failing, place
 from headway.checkpoint.store.sums import SMALL, Beside, combine
 from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
 
 BUFFER = 1 << 20  # small items are written together
-SPARE_CORES = len(os.sched_getaffinity(0)) > 2  # else a second thread would be in a rank's way
 PACED = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
 PACKED = 4 << 20  # bytes that are compressed at once
 
@@ -36,12 +38,22 @@ class TensorItem:
     data: memoryview
 
 
+class Gathered(Protocol):
+    """Bytes that come piece by piece; a piece is good until the next one is asked for."""
+
+    def __len__(self) -> int:
+        """Of all pieces together."""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """The pieces."""
+
+
 @dataclass(frozen=True)
 class BytesItem:
     """An object that was pickled by the planner, or bytes that are told of elsewhere."""
 
     name: str
-    data: bytes | memoryview
+    data: bytes | memoryview | Gathered
 
 
 def write_part(
@@ -100,8 +112,7 @@ def _write(
     stream = _Stream(out, pace)
     try:
         for item in items:
-            # Views are given back also when the disk fails: the memory may have to be closed then.
-            with memoryview(item.data) as given, _flat(given, item.name) as data:
+            with _gathered(item) as data:
                 record = item.record if isinstance(item, TensorItem) else None
                 if packer is None:
                     written.append(_put(stream, item.name, record, data))
@@ -113,7 +124,28 @@ def _write(
     return File(name=name, size=stream.at, crc32=stream.crc32, items=tuple(written))
 
 
-def _put(stream: _Stream, name: str, record: bytes | None, data: memoryview) -> Item:
+@contextlib.contextmanager
+def _gathered(item: TensorItem | BytesItem) -> Iterator[Gathered]:
+    """A view is given back also when the disk fails: its memory may have to be closed then."""
+    if not isinstance(item.data, (bytes, memoryview)):
+        yield item.data
+        return
+    with memoryview(item.data) as given, _flat(given, item.name) as data:
+        yield _Whole(data)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    data: memoryview
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        yield self.data
+
+
+def _put(stream: _Stream, name: str, record: bytes | None, data: Gathered) -> Item:
     spot, around = _laid(name, record, len(data), stream.at)
     stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
     crc32 = stream.put_data(data)
@@ -123,7 +155,7 @@ def _put(stream: _Stream, name: str, record: bytes | None, data: memoryview) -> 
 
 
 def _put_packed(
-    stream: _Stream, packer: Packer, name: str, record: bytes | None, data: memoryview
+    stream: _Stream, packer: Packer, name: str, record: bytes | None, data: Gathered
 ) -> Item:
     """The same in one frame: no more of it than a few pieces is in memory."""
     around = None if record is None else frame(record, len(data))
@@ -131,10 +163,11 @@ def _put_packed(
     packing = packer.begin(around.length if around else len(data))
     begin, raw = stream.at, 0
     crc32 = stream.add(packing.more(head), 0)
-    for start in range(0, len(data), PACKED):
-        with data[start : start + PACKED] as piece:
-            raw = zlib.crc32(piece, raw)
-            crc32 = stream.add(packing.more(piece), crc32)
+    for whole in data:
+        for start in range(0, len(whole), PACKED):
+            with whole[start : start + PACKED] as piece:
+                raw = zlib.crc32(piece, raw)
+                crc32 = stream.add(packing.more(piece), crc32)
     if around is not None:
         crc32 = stream.add(packing.more(around.tail(raw)), crc32)
     crc32 = stream.add(packing.end(), crc32)
@@ -174,8 +207,15 @@ class _Stream:
                 self.flush()
         return crc32
 
-    def put_data(self, data: memoryview) -> int:
+    def put_data(self, data: Gathered) -> int:
         """The bytes of an item, and their own checksum."""
+        crc32 = 0
+        for piece in data:
+            own = self._put_piece(piece)
+            crc32 = combine(crc32, own, len(piece)) if crc32 else own
+        return crc32
+
+    def _put_piece(self, data: memoryview) -> int:
         if len(data) <= SMALL:
             self.put(data)
             return zlib.crc32(data)

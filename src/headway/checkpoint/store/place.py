@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from headway.checkpoint.store import disk
+from headway.checkpoint.store.past import SPARE_CORES, Past
 from headway.errors import SaveFailed, UsageError
 from headway.journal import remote
 
@@ -92,8 +93,8 @@ def place(url: str | os.PathLike[str]) -> Place:
 
 
 class _File:
-    def __init__(self, path: str) -> None:
-        self._fd = disk.create(path)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
         self._at = 0
         self._begun = 0  # bytes that the disk was told of
 
@@ -165,7 +166,8 @@ class Folder:
 
     def open(self, name: str) -> Output:
         """Begin a file."""
-        return _File(self.path(name))
+        fd = disk.create(self.path(name))
+        return Past(fd) if not SPARE_CORES and disk.past_cache(fd, True) else _File(fd)
 
     def make(self, folder: str = "") -> None:
         """Make a folder, and those above it."""

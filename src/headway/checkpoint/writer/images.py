@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 EMPTY, FILLING, WHOLE = "empty", "filling", "whole"
@@ -18,6 +20,11 @@ class Image:
     state: str = EMPTY
     step: int = -1
     told: dict[str, Any] = field(default_factory=dict)  # by the rank: where what is in it
+
+    @cached_property
+    def view(self) -> memoryview:
+        """What is in it: mapped once, as each page costs the first who looks at it."""
+        return mapped(os.dup(self.descriptor))
 
     def public(self) -> dict[str, Any]:
         """What a rank that comes back needs to read it."""
@@ -38,10 +45,16 @@ class Images:
         self.all = [Image(_memory(size), size) for _ in range(count)]
 
     def close(self) -> None:
-        """Let go of them; a write that is under way has a descriptor of its own."""
+        """Let go of them; a write that is under way has its view."""
         for image in self.all:
             os.close(image.descriptor)
         self.all = []
+
+
+def mapped(descriptor: int) -> memoryview:
+    """Gone when nothing refers to it any more; the descriptor is closed."""
+    with open(descriptor, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def _memory(size: int) -> int:

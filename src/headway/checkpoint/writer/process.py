@@ -186,7 +186,7 @@ class Writer:
         (ids,) = message["handles"]
         with self.lock:
             self.busy.append(number)
-        self.jobs.put(Asked(job, self.asker, number, os.dup(image.descriptor), ids))
+        self.jobs.put(Asked(job, self.asker, number, image.view, ids))
 
     def _all(self) -> dict[str, Any]:
         images = [image.public() for image in self.images.all]
@@ -227,14 +227,14 @@ class Writer:
     def _write(self, asked: Asked, begun: float) -> None:
         job = self._standing(asked.job)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
-            handles.callback(wire.close, (asked.descriptor, asked.ids))
+            handles.callback(wire.close, (asked.ids,))
             draft = job.draft()
             try:
                 if given := abandoned(job, draft):
                     raise SaveFailed(told(job, given))
                 stack.enter_context(draft)
-                handles.pop_all()  # they are closed by whoever reads them
-                size = write(job, draft, asked.descriptor, asked.ids)
+                handles.pop_all()  # it is closed by whoever reads it
+                size = write(job, draft, asked.view, asked.ids)
             except BaseException as error:
                 mine = GivenUp(job.rank, str(error) or type(error).__name__)
                 given = abandoned(job, draft) or mine
@@ -341,7 +341,7 @@ class Asked:
     job: Job
     asker: int  # the process
     image: int
-    descriptor: int
+    view: memoryview
     ids: int
 
 

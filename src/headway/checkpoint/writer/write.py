@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib.util
-import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,10 @@ from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Policy, pin, retain
 from headway.checkpoint.store.sweep import sweep
+from headway.checkpoint.writer.images import mapped
 from headway.errors import SaveFailed
+
+PICKED = 1 << 20  # bytes of rows that are picked at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +48,14 @@ class Job:
         return Draft(self.store, self.step, self.save_id, self.world)
 
 
-def write(job: Job, draft: Draft, descriptor: int, ids: int) -> int:
-    """This rank's part, from the image behind the descriptor; its bytes. Both are closed.
+def write(job: Job, draft: Draft, image: memoryview, ids: int) -> int:
+    """This rank's part, from its image; its bytes.
 
-    `ids`: of the rows that have changed, one table after the other.
+    `ids`: a descriptor, which is closed: of the rows that have changed, one table after the other.
     """
-    items = list(_items(job, _mapped(descriptor), _mapped(ids)))
+    items = list(_items(job, image, mapped(ids)))
     how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
     return write_part(draft.folder, job.rank, items, **how).file.size
-
-
-def _mapped(descriptor: int) -> memoryview:
-    """Gone when nothing refers to it any more."""
-    with open(descriptor, "rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def all_there(job: Job, draft: Draft) -> bool:
@@ -143,8 +139,22 @@ def _rows(
     yield BytesItem(name + IDS, ids[at : at + 8 * count])
     which = numpy.frombuffer(ids, numpy.int64, count, at)
     whole = numpy.frombuffer(data, numpy.uint8).reshape(changed["count"], -1)
-    picked = numpy.ascontiguousarray(whole[which]).data.cast("B") if count else b""
-    yield BytesItem(name + ROWS, picked)
+    yield BytesItem(name + ROWS, Picked(whole, which))
+
+
+class Picked:
+    """Some rows of a table, one after the other: in pieces that a core's cache holds."""
+
+    def __init__(self, whole: Any, which: Any) -> None:
+        self._whole, self._which = whole, which
+
+    def __len__(self) -> int:
+        return int(self._which.size * self._whole.shape[1])
+
+    def __iter__(self) -> Iterator[memoryview]:
+        count = max(1, PICKED // max(1, self._whole.shape[1]))
+        for start in range(0, len(self._which), count):
+            yield self._whole[self._which[start : start + count]].data.cast("B")
 
 
 def _described(job: Job) -> Callable[[Any], bytes]:

@@ -1,0 +1,82 @@
+"""What is written past the page cache is what was given, and a disk that fails is told of."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from headway.checkpoint.store import disk, past
+from headway.checkpoint.store.past import Past
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> tuple[Path, Past]:
+    fd = disk.create(str(tmp_path / "file"))
+    if not disk.past_cache(fd, True):
+        os.close(fd)
+        pytest.skip("this file system has no O_DIRECT")
+    return tmp_path / "file", Past(fd)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, past.ROOM, 2 * past.ROOM, 2 * past.ROOM + 4097])
+def test_the_file_is_what_was_given(file: tuple[Path, Past], size: int) -> None:
+    path, out = file
+    content = os.urandom(1 << 20) * (size // (1 << 20) + 1)
+    at, step = 0, 1
+    while at < size:  # in pieces of all sizes
+        piece = memoryview(content)[at : min(at + step, size)]
+        out.write(piece)
+        at, step = at + len(piece), step * 3
+    out.finish(sync=True)
+    assert path.read_bytes() == content[:size]
+
+
+def test_a_disk_that_fails_is_told_of_by_the_next_call(
+    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out = file
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(disk, "write_at", full)
+    out.write(bytes(past.ROOM))
+    with pytest.raises(OSError, match="No space left"):
+        out.write(bytes(past.ROOM))
+    out.drop()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_file_system_that_will_not_is_written_to_as_any_other(
+    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = file
+    write_at = disk.write_at
+
+    def refuses(fd: int, data: bytes | memoryview, at: int) -> None:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        write_at(fd, data, at)
+
+    monkeypatch.setattr(disk, "write_at", refuses)
+    content = os.urandom(1 << 20) * 17
+    out.write(content)
+    out.finish(sync=True)
+    assert path.read_bytes() == content
+
+
+def test_the_end_tells_of_a_failure_too(
+    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out = file
+    out.write(bytes(past.ROOM + 1))
+    monkeypatch.setattr(disk, "sync", lambda fd: os.fsync(1 << 20))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        out.finish(sync=True)
