@@ -29,7 +29,8 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,8 @@ def main() -> None:
 def versions() -> dict[str, Any]:
     """What was measured with."""
     found = {"python": platform.python_version(), "torch": version("torch")}
+    with suppress(PackageNotFoundError):  # checksums are slower without it
+        found["isal"] = version("isal")
     packages = (*peers.PACKAGES["checkpoint"], *peers.ALONE["checkpoint"])
     pinned = (package.partition("==") for package in packages)
     found |= {name: number for name, _, number in pinned if number}

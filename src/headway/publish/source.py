@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import warnings
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,6 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from headway.checkpoint.store import dcp, packed
 from headway.checkpoint.store.manifest import Item, Unreadable
 from headway.checkpoint.store.read import Checkpoint
+from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged
 from headway.publish import zipped
 from headway.publish.anchor import Anchor
@@ -131,7 +131,7 @@ def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> 
             while done < len(view) and (
                 got := os.preadv(file.fileno(), [view[done : done + PIECE]], item.data + done)
             ):
-                crc32 = zlib.crc32(view[done : done + got], crc32)
+                crc32 = summed(view[done : done + got], crc32)
                 done += got
     except FileNotFoundError:
         raise _damaged(path, "it is missing") from None
@@ -152,7 +152,7 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
         ):
             if len(data) != item.size:
                 raise _damaged(path, f"it ends before {item.name}")
-            if zlib.crc32(data) != item.crc32:
+            if summed(data) != item.crc32:
                 raise _damaged(path, f"{item.name} was changed")
             packed.unpack(data, at, dcp.raw(room))
     except FileNotFoundError:

@@ -7,7 +7,6 @@ import io
 import mmap
 import os
 import pickle
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +42,7 @@ from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem
 from headway.checkpoint.store.place import Remote
+from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged, SaveFailed, UsageError
 
 THREADS = 4  # that read at once
@@ -280,7 +280,7 @@ class Reader(FileSystemReader):
         data = source.bytes(item.data, item.size)
         if len(data) != item.size:
             raise self._damaged(f"{source.name} ends before {item.name}")
-        if self._check and zlib.crc32(data) != item.crc32:
+        if self._check and summed(data) != item.crc32:
             raise self._damaged(f"{item.name} in {source.name} was changed")
         try:
             if item.unpacked and (room := self._room(item, requests, targets)) is not None:
@@ -352,7 +352,7 @@ def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) ->
             content = []
             for item in (items[name + IDS], items[name + ROWS]):
                 data = source.bytes(item.data, item.size)
-                if zlib.crc32(data) != item.crc32:
+                if summed(data) != item.crc32:
                     raise CheckpointDamaged(
                         f"the checkpoint {path} cannot be loaded: {item.name} was changed"
                     )

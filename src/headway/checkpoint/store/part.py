@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -21,7 +20,7 @@ from headway.checkpoint.store.manifest import (
 from headway.checkpoint.store.packed import Packer
 from headway.checkpoint.store.past import SPARE_CORES
 from headway.checkpoint.store.place import Output, failing, place
-from headway.checkpoint.store.sums import SMALL, Beside, combine
+from headway.checkpoint.store.sums import SMALL, Beside, combine, summed
 from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
 
 BUFFER = 1 << 20  # small items are written together
@@ -166,7 +165,7 @@ def _put_packed(
     for whole in data:
         for start in range(0, len(whole), PACKED):
             with whole[start : start + PACKED] as piece:
-                raw = zlib.crc32(piece, raw)
+                raw = summed(piece, raw)
                 crc32 = stream.add(packing.more(piece), crc32)
     if around is not None:
         crc32 = stream.add(packing.more(around.tail(raw)), crc32)
@@ -200,7 +199,7 @@ class _Stream:
     def add(self, pieces: Iterable[bytes | memoryview], crc32: int) -> int:
         """Small pieces of something with a checksum of its own, which goes on with them."""
         for data in pieces:
-            crc32 = zlib.crc32(data, crc32)
+            crc32 = summed(data, crc32)
             self.at += len(data)
             self._small += data
             if len(self._small) >= BUFFER:
@@ -218,7 +217,7 @@ class _Stream:
     def _put_piece(self, data: memoryview) -> int:
         if len(data) <= SMALL:
             self.put(data)
-            return zlib.crc32(data)
+            return summed(data)
         self.flush()
         crc32 = self._write_beside(data) if SPARE_CORES else self._write_along(data)
         self.crc32 = combine(self.crc32, crc32, len(data))
@@ -245,7 +244,7 @@ class _Stream:
             with piece:
                 for start in range(0, len(piece), BUFFER):
                     with piece[start : start + BUFFER] as part:
-                        crc32 = zlib.crc32(part, crc32)
+                        crc32 = summed(part, crc32)
                         self._out.write(part)
         return crc32
 

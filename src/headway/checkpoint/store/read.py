@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +12,7 @@ from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
 from headway.checkpoint.store.manifest import METADATA, File, Manifest, Unreadable
 from headway.checkpoint.store.place import Place, place
+from headway.checkpoint.store.sums import summed
 
 LOOKS = 5  # at a list from which something went away meanwhile
 
@@ -180,7 +180,7 @@ class Store:
         elif depth == "full":
             crc32 = 0
             for piece in self.place.pieces(name):
-                crc32 = zlib.crc32(piece, crc32)
+                crc32 = summed(piece, crc32)
             changed = crc32 != file.crc32
         else:
             changed = False
