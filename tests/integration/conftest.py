@@ -14,6 +14,7 @@ from headway.journal.reader import Journal, read_journals
 from headway.launch.attempt import BOOT
 
 Probed = Callable[..., list[Journal]]
+os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # torch 2.13 may hang without it
 
 
 def probe_env(folder: Path, *unset: str, **more: str) -> dict[str, str]:
