@@ -18,12 +18,13 @@ from headway.checkpoint.store.manifest import (
     part_to_bytes,
 )
 from headway.checkpoint.store.packed import Packer
-from headway.checkpoint.store.past import SPARE_CORES
+from headway.checkpoint.store.past import LARGE, PAGE, SPARE_CORES
 from headway.checkpoint.store.place import Output, failing, place
 from headway.checkpoint.store.sums import SMALL, Beside, combine, summed
 from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
 
 BUFFER = 1 << 20  # small items are written together
+PIECE = 4 << 20  # bytes that are summed and written at once
 PACED = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
 PACKED = 4 << 20  # bytes that are compressed at once
 
@@ -97,6 +98,8 @@ def _laid(name: str, record: bytes | None, size: int, end: int) -> tuple[Item, F
         return Item(name, end, size, end, size, 0), None
     around = frame(record, size)
     offset = end + -end % ALIGNMENT
+    if size >= LARGE:
+        offset += -(offset + len(around.head)) % PAGE
     return Item(name, offset, around.length, offset + len(around.head), size, 0), around
 
 
@@ -242,8 +245,8 @@ class _Stream:
         crc32 = 0
         for piece in self._paced(data):
             with piece:
-                for start in range(0, len(piece), BUFFER):
-                    with piece[start : start + BUFFER] as part:
+                for start in range(0, len(piece), PIECE):
+                    with piece[start : start + PIECE] as part:
                         crc32 = summed(part, crc32)
                         self._out.write(part)
         return crc32

@@ -1,7 +1,7 @@
 """A file that is written past the page cache: where cores are few, its copying is in a rank's way.
 
-The disk takes whole blocks from memory that is a block's multiple itself, so that the bytes go
-through two such stretches: one is filled while a thread hands the other to the disk.
+The disk takes whole pages from memory that begins at one, which a large tensor of an image does.
+All else goes through two such stretches: one is filled while a thread hands the other to the disk.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from headway.checkpoint.store import disk
 
 SPARE_CORES = len(os.sched_getaffinity(0)) > 2  # then the page cache is the faster way
+PAGE = 4096
+LARGE = 1 << 20  # bytes: from there on the data of a tensor begins at a page of its file
 ROOM = 8 << 20
 
 
@@ -30,16 +32,23 @@ class Past:
         self._written: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
-        """Put it at the end; that the disk has failed may be told by a later call."""
+        """Put it at the end; that the disk has failed may be told by a later call.
+
+        Until then what is large must stay as it is.
+        """
         with memoryview(data) as view:
             done = 0
+            if len(view) >= LARGE and self._end % PAGE == 0 and _address(view) % PAGE == 0:
+                done = len(view) - len(view) % PAGE
+                self._hand_over_room()
+                self._hand_over(view[:done])
             while done < len(view):
                 size = min(len(view) - done, ROOM - self._filled)
                 self._room[self._filled : self._filled + size] = view[done : done + size]
                 done += size
                 self._filled += size
                 if self._filled == ROOM:
-                    self._hand_over()
+                    self._hand_over_room()
 
     def finish(self, *, sync: bool) -> None:
         """It is whole."""
@@ -62,25 +71,42 @@ class Past:
             self._thread.shutdown()
             disk.close(fd)
 
-    def _hand_over(self) -> None:
-        self._settle()
-        full = memoryview(self._room)
-        self._written = self._thread.submit(self._put, full, self._at)
-        self._room, self._other = self._other, self._room
-        self._at += ROOM
-        self._filled = 0
+    @property
+    def _end(self) -> int:
+        return self._at + self._filled
 
-    def _put(self, data: memoryview, at: int) -> None:
-        try:
-            disk.write_at(self._fd, data, at)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            disk.past_cache(self._fd, False)  # it was said to work, and does not
-            disk.write_at(self._fd, data, at)
+    def _hand_over_room(self) -> None:
+        if self._filled:
+            self._hand_over(memoryview(self._room)[: self._filled])
+            self._room, self._other = self._other, self._room
+            self._filled = 0
+
+    def _hand_over(self, pages: memoryview) -> None:
+        self._settle()
+        self._written = self._thread.submit(self._put, pages, self._at)
+        self._at += len(pages)
+
+    def _put(self, pages: memoryview, at: int) -> None:
+        with pages:
+            try:
+                disk.write_at(self._fd, pages, at)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                disk.past_cache(self._fd, False)  # it was said to work, and does not
+                disk.write_at(self._fd, pages, at)
 
     def _settle(self) -> None:
         """Until the disk has what it was given."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
+
+
+def _address(view: memoryview) -> int:
+    try:
+        import numpy
+    except ImportError:
+        return 1  # nobody knows
+    address: int = numpy.frombuffer(view, numpy.uint8).__array_interface__["data"][0]
+    return address

@@ -386,6 +386,7 @@ def listen(name: str) -> socket.socket:
 def main(name: str, linger_s: float) -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: meant for the job
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm's, to all of a step: the same
     with contextlib.suppress(OSError):
         os.nice(NICE)
     try:

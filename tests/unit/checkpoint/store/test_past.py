@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -35,6 +36,19 @@ def test_the_file_is_what_was_given(file: tuple[Path, Past], size: int) -> None:
         at, step = at + len(piece), step * 3
     out.finish(sync=True)
     assert path.read_bytes() == content[:size]
+
+
+@pytest.mark.parametrize("before", [0, 1, past.PAGE, past.ROOM + past.PAGE])
+def test_pages_go_to_the_disk_from_where_they_are(file: tuple[Path, Past], before: int) -> None:
+    path, out = file
+    pages = mmap.mmap(-1, 3 * past.LARGE)
+    pages[:] = os.urandom(1 << 20) * 3
+    out.write(bytes(before))
+    for piece in (memoryview(pages)[: 2 * past.LARGE], memoryview(pages)[past.PAGE : -5]):
+        out.write(piece)
+    out.finish(sync=True)
+    content = pages[: 2 * past.LARGE] + pages[past.PAGE : -5]
+    assert path.read_bytes() == bytes(before) + content
 
 
 def test_a_disk_that_fails_is_told_of_by_the_next_call(

@@ -129,6 +129,15 @@ def test_dismissed_it_goes_once_the_rank_has_gone(name: str) -> None:
     assert ended(child) == 0
 
 
+def test_a_signal_to_all_of_a_job_is_not_meant_for_it(name: str) -> None:
+    rank = Client(name, LONG)
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        client._started[0].send_signal(number)
+    rank.status()
+    assert client._started[0].poll() is None
+    rank.close()
+
+
 def test_the_name_is_free_once_it_has_ended(name: str) -> None:
     for number in range(1, 4):
         rank = Client(name, LONG)
