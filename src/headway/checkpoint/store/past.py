@@ -41,7 +41,7 @@ class Past:
             if len(view) >= LARGE and self._end % PAGE == 0 and _address(view) % PAGE == 0:
                 done = len(view) - len(view) % PAGE
                 self._hand_over_room()
-                self._hand_over(view[:done])
+                self._hand_over(view, done)
             while done < len(view):
                 size = min(len(view) - done, ROOM - self._filled)
                 self._room[self._filled : self._filled + size] = view[done : done + size]
@@ -77,14 +77,15 @@ class Past:
 
     def _hand_over_room(self) -> None:
         if self._filled:
-            self._hand_over(memoryview(self._room)[: self._filled])
+            with memoryview(self._room) as view:
+                self._hand_over(view, self._filled)
             self._room, self._other = self._other, self._room
             self._filled = 0
 
-    def _hand_over(self, pages: memoryview) -> None:
+    def _hand_over(self, view: memoryview, size: int) -> None:
         self._settle()
-        self._written = self._thread.submit(self._put, pages, self._at)
-        self._at += len(pages)
+        self._written = self._thread.submit(self._put, view[:size], self._at)
+        self._at += size
 
     def _put(self, pages: memoryview, at: int) -> None:
         with pages:
