@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,12 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={dbd}
 AccountingStoragePass={folder}/munge.socket
-AccountingStorageEnforce=qos
+AccountingStorageEnforce=qos,limits
 AccountingStorageTRES=gres/gpu
 JobAcctGatherType=jobacct_gather/none
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:2 State=UNKNOWN
+SlurmdParameters=config_overrides
+{more}
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=train Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 DBD = """
@@ -141,8 +143,10 @@ def wait(until: Callable[[], Any], what: str, cluster: Cluster, seconds: float =
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
-    """A cluster in an empty folder, stopped at the end."""
+def running(
+    folder: Path, *, gpus: int = 2, accounts: Sequence[str] = ACCOUNTS, more: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """A cluster in an empty folder, stopped at the end; `more` are lines of slurm.conf."""
     cluster = Cluster(folder)
     with ExitStack() as stack:
 
@@ -155,12 +159,12 @@ def running(folder: Path) -> Iterator[Cluster]:
             return process
 
         ports = dict(zip(("ctld", "slurmd", "dbd", "sql"), _ports(4), strict=True))
-        _configure(cluster, ports)
+        _configure(cluster, ports, gpus, more)
         _munge(cluster, start)
         _database(cluster, start, ports["sql"])
         start("slurmdbd", "-D")
         wait(lambda: _listens(ports["dbd"]), "slurmdbd", cluster)
-        for line in ACCOUNTS:
+        for line in accounts:
             cluster.call("sacctmgr", "-i", *line.split())
         start("slurmctld", "-D")
         start("slurmd", "-D")
@@ -168,16 +172,18 @@ def running(folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def _configure(cluster: Cluster, ports: dict[str, int]) -> None:
+def _configure(cluster: Cluster, ports: dict[str, int], gpus: int, more: Sequence[str]) -> None:
     folder = cluster.folder
     host = socket.gethostname().partition(".")[0]
-    told = {"folder": folder, "host": host, "cpus": os.cpu_count(), **ports}
+    told = {"folder": folder, "host": host, "gpus": gpus, "more": "\n".join(more), **ports}
+    told["cpus"] = max(os.cpu_count() or 1, 2 * gpus)  # nobody asks whether they are there
     for name in ("state", "spool", "sql"):
         (folder / name).mkdir()
     (folder / "slurm.conf").write_text(CONF.format(**told))
-    for name in ("gpu0", "gpu1"):  # any two devices: nobody opens them
-        (folder / name).symlink_to("/dev/null")
-    (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
+    for number in range(gpus):  # any devices: nobody opens them
+        (folder / f"gpu{number}").symlink_to("/dev/null")
+    gres = f"AutoDetect=off\nName=gpu File={folder}/gpu[0-{gpus - 1}]\n"
+    (folder / "gres.conf").write_text(gres)
     (folder / "slurmdbd.conf").write_text(DBD.format(**told))
     (folder / "slurmdbd.conf").chmod(0o600)
     version = re.search(r"(\d+)\.(\d+)", cluster.call("sacct", "-V"))

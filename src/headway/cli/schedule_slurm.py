@@ -1,0 +1,83 @@
+"""Choose whom a waiting job of Slurm evicts, by what that would waste; each one saves first.
+
+Runs beside slurmctld, as root, SlurmUser or an Operator. Whoever may evict whom, and quotas, are
+Slurm's own: `Preempt` of a QOS, and its limits. See docs: Scheduling, On a real Slurm.
+
+examples:
+  headway schedule slurm --dry-run --once
+  headway schedule slurm --grace 60 --interval 10
+  headway schedule slurm --policy least-cost:phase=on:cap=3 --runs /shared/runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import threading
+import time
+from pathlib import Path
+
+from headway.errors import UsageError
+
+POLICY = "least-cost:phase=on"
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `headway schedule slurm`."""
+    add = parser.add_argument
+    add("--interval", type=float, default=10.0, metavar="S", help="between two looks (10)")
+    add("--grace", type=float, default=60.0, metavar="S", help="from the signal to the end (60)")
+    add("--policy", default=POLICY, metavar="NAME", help=f"who goes first ({POLICY})")
+    add("--qos", action="append", default=[], metavar="NAME", help="only waiters of this QOS")
+    add("--quota", metavar="FILE", help="account,gpus a line: below that nobody of it is evicted")
+    add("--runs", action="append", default=[], metavar="DIR", help="runs lie below it too")
+    add("--dry-run", action="store_true", help="say who would go, and do nothing")
+    add("--once", action="store_true", help="look once, see that through, and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch, until it is stopped."""
+    for name in ("interval", "grace"):
+        if not 0 < getattr(args, name) < math.inf:
+            raise UsageError(f"--{name} is {getattr(args, name)}; give seconds above 0")
+    from headway.schedule.policies import named
+    from headway.schedule.simulate import quotas
+    from headway.schedule.slurm import calls, exempt
+    from headway.schedule.slurm.runs import Runs
+    from headway.schedule.slurm.watch import Watch
+
+    policy = named(args.policy)
+    quota = quotas.read(Path(args.quota)) if args.quota else {}
+    calls.check()
+    config = calls.say("scontrol", "show", "config")
+    if not args.dry_run:
+        calls.check_rights(calls.say, config)
+    watch = Watch(
+        ask=calls.say,
+        tell=_tell,
+        policy=policy,
+        runs=Runs([Path(place) for place in args.runs]),
+        grace=args.grace,
+        quotas=quota,
+        only=frozenset(args.qos),
+        dry=args.dry_run,
+    )
+    for line in exempt.warnings(calls.say, config):
+        _tell(line)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    watch.loop(args.interval, once=args.once, stopped=lambda s: _stopped(stop, s))
+    return 0
+
+
+def _stopped(stop: threading.Event, seconds: float) -> bool:
+    """Wait; once it is told to stop, no longer than a second for what is under way."""
+    if stop.is_set():
+        time.sleep(min(seconds, 1.0))
+    return stop.wait(seconds)
+
+
+def _tell(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", flush=True)

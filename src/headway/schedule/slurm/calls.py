@@ -1,0 +1,55 @@
+"""The programs of Slurm, and whether this user may do what is asked of them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+
+from headway.errors import SlurmRefused, UsageError
+
+Say = Callable[..., str]  # a program and its words; what it answers
+PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
+PATIENCE = 60.0  # seconds that a busy slurmctld may take
+ADMINS = ("Administrator", "Operator")
+
+
+def say(*words: str) -> str:
+    """What a program of Slurm answers."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise SlurmRefused(
+            f"{words[0]} gave no answer within {PATIENCE:g} s; is slurmctld up?"
+        ) from None
+    if done.returncode:
+        told = (done.stderr or done.stdout).strip().splitlines() or ["no word"]
+        raise SlurmRefused(f"`{' '.join(words[:4])}` failed: {told[-1]}")
+    return done.stdout
+
+
+def check(path: str | None = None) -> None:
+    """One sentence where there is no Slurm."""
+    absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if absent:
+        raise UsageError(
+            f"there is no {', '.join(absent)} here; run this where slurmctld runs, "
+            "with Slurm's programs on PATH"
+        )
+
+
+def check_rights(ask: Say, config: str, user: str | None = None) -> None:
+    """One sentence where this user may not requeue the jobs of others."""
+    name = user or getpass.getuser()
+    found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", config, re.MULTILINE)
+    if (user is None and os.geteuid() == 0) or (found is not None and found[1] == name):
+        return
+    level = ask("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
+    if level not in ADMINS:
+        raise UsageError(
+            f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
+            f"sacctmgr modify user {name} set AdminLevel=Operator"
+        )

@@ -1,0 +1,155 @@
+"""One eviction: its victims are asked to save, then started again later by `scontrol requeue`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headway.errors import SlurmRefused
+from headway.schedule.slurm.calls import Say
+from headway.schedule.slurm.runs import Told
+from headway.schedule.slurm.state import Job, State
+
+Read = Callable[[Job], Told | None]
+Tell = Callable[[str], None]
+SIGNAL = "USR1"  # see headway.checkpoint.preempt
+GIVE_UP_S = 300.0  # after the grace; slurmctld forgets ended jobs (MinJobAge)
+ENDED = ("squeue", "--states=all", "--noheader", "--format=%T", "--jobs")
+BY_US = ("COMPLETED", "FAILED")  # a training that heeds the signal ends so, or one that dies of it
+SETTLE_S = 120.0  # after the grace, for victims to be gone and the waiter to start
+# A shell that waits for its command dies of the signal, and the command with it. `exec 2>&1` is
+# no command, and `trap '' USR1` passes nothing on.
+_HEEDS = re.compile(
+    r"""^\s*exec\s+[^\s<>&\d]|\btrap\s+(?!''|""|-)\S.*\b(?:SIG)?USR1\b""", re.MULTILINE
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Victim:
+    """A job that goes."""
+
+    job: Job
+    asked: bool  # it can save first
+    done: bool = False
+    why: str = ""  # it need not wait any longer
+
+
+@dataclass(slots=True, kw_only=True)
+class Eviction:
+    """The victims of one waiter; times are seconds since the epoch."""
+
+    waiter: Job
+    victims: list[Victim]
+    places: tuple[tuple[str, int], ...]
+    at: float
+    grace: float
+    said: set[str] = field(default_factory=set)
+
+    def over(self, now: float, state: State) -> bool:
+        """Whether all of them are back in the queue, and the waiter has what they left."""
+        if not all(victim.done for victim in self.victims):
+            return False
+        return not _waits(self.waiter, state) or now - self.at > self.grace + SETTLE_S
+
+    def numbers(self) -> set[int]:
+        """Of the victims."""
+        return {victim.job.number for victim in self.victims}
+
+    def promised(self, state: State) -> dict[str, int]:
+        """What the waiter will use of what is free by now, on each node."""
+        if not _waits(self.waiter, state):
+            return {}
+        held = dict(self.places)
+        for victim in self.victims:
+            job = state.job(victim.job.number)
+            for name, count in job.places if job is not None and job.state == "RUNNING" else ():
+                held[name] = held.get(name, 0) - count
+        return {name: count for name, count in held.items() if count > 0}
+
+    def begin(self, ask: Say, tell: Tell, stepping: frozenset[int]) -> None:
+        """Ask those for a save that can give one."""
+        for victim in self.victims:
+            if not victim.asked:
+                continue
+            number = str(victim.job.number)
+            whom = () if victim.job.number in stepping else ("--batch",)
+            try:
+                ask("scancel", f"--signal={SIGNAL}", *whom, number)
+                tell(f"job {number} is asked to save, for job {self.waiter.number}")
+            except SlurmRefused as error:  # it may just have ended
+                tell(f"job {number} could not be asked: {error}")
+
+    def advance(self, now: float, state: State, read: Read, ask: Say, tell: Tell) -> None:
+        """Those that have saved, or had their time, go; those that cannot save go last."""
+        asked = [victim for victim in self.victims if victim.asked and not victim.done]
+        for victim in asked:
+            victim.why = victim.why or self._ready(victim, now, state, read)
+        ready = [victim for victim in asked if victim.why]
+        if not asked:
+            ready = [victim for victim in self.victims if not victim.done]
+        for victim in ready:
+            self._requeue(victim, now, state, read, ask, tell)
+
+    def _ready(self, victim: Victim, now: float, state: State, read: Read) -> str:
+        job = state.job(victim.job.number)
+        if job is None or job.state not in ("RUNNING", "COMPLETING"):
+            return "has left"
+        told = read(victim.job)
+        if told is not None and told.saved_at is not None and told.saved_at >= self.at:
+            return "has saved"
+        return f"has not saved within {self.grace:g} s" if now - self.at >= self.grace else ""
+
+    def _requeue(
+        self, victim: Victim, now: float, state: State, read: Read, ask: Say, tell: Tell
+    ) -> None:
+        number = str(victim.job.number)
+        job = state.job(victim.job.number)
+        if job is not None and job.state == "PENDING":
+            victim.done = True
+            return
+        try:
+            if _came_to_its_end(victim, job, read, ask):
+                tell(f"job {number} has come to its end meanwhile")
+                victim.done = True
+                return
+            ask("scontrol", "requeue", number)
+        except SlurmRefused as error:  # while it is completing; asked again at the next look
+            victim.done = now - self.at > self.grace + GIVE_UP_S
+            self._once(tell, f"job {number} could not be requeued: {error}")
+            return
+        victim.done = True
+        tell(f"job {number} {victim.why or 'cannot save at a signal'}, and is requeued")
+
+    def _once(self, tell: Tell, text: str) -> None:
+        if text not in self.said:
+            self.said.add(text)
+            tell(text)
+
+
+def _came_to_its_end(victim: Victim, job: Job | None, read: Read, ask: Say) -> bool:
+    """Whether it is over for a reason of its own, or its user's: then nobody brings it back."""
+    if job is not None and job.state == "RUNNING":
+        return False
+    told = read(victim.job)
+    if not victim.asked or (told is not None and told.outcome == "completed"):
+        return True
+    return job is None and ask(*ENDED, str(victim.job.number)).strip() not in BY_US
+
+
+def _waits(job: Job, state: State) -> bool:
+    now = state.job(job.number)
+    return now is not None and now.state == "PENDING"
+
+
+def hears(job: Job, told: Told | None, stepping: frozenset[int], ask: Say) -> bool:
+    """Whether a signal would reach a run that saves, and harm nothing on its way."""
+    if told is None or told.save is None:
+        return False
+    if job.number in stepping:
+        return True
+    try:
+        script = ask("scontrol", "write", "batch_script", str(job.number), "-")
+    except SlurmRefused:
+        return False
+    return _HEEDS.search(script) is not None

@@ -1,0 +1,223 @@
+"""`headway schedule slurm` beside a real Slurm: the cheapest job goes, and it has saved first."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.schedule_slurm import POLICY
+from headway.schedule.policies import named
+from headway.schedule.simulate.cluster import Cluster as Rows
+from headway.schedule.simulate.engine import Engine
+from headway.schedule.simulate.job import Job, Spec
+from headway.schedule.simulate.tenant import Tenant
+from headway.schedule.slurm.runs import Told, read
+from headway.schedule.slurm.state import look
+
+from .jobs import JOB
+from .slurm import Cluster, missing, running, wait
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+    pytest.mark.timeout(500),
+]
+# As docs/scheduling.md tells administrators.
+CONF = ("PriorityType=priority/multifactor", "PriorityWeightQOS=1000")
+ACCOUNTS = (
+    "add cluster headway",
+    "add qos low preemptexempttime=7-00:00:00 gracetime=60",
+    "add qos high preempt=low priority=1000",
+    "add account ads",
+    "add user root account=ads qos=low,high,normal defaultqos=low",
+)
+QUOTA = "modify qos high set grptres=gres/gpu=1"  # once slurmctld has told what gres there is
+GRACE_S = 45  # a first save also starts the writer: 12 s where others keep the cores busy
+TRAINING = ("--steps", "4000", "--pause", "0.05", "--interval", "600", "--grace", str(GRACE_S))
+FAR_S = 30.0
+SLOW = 5_000  # bytes a second: a save of this state takes longer than the grace
+LONG_S = 1e6
+HEADWAY = (sys.executable, "-m", "headway")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    with running(folder, gpus=3, accounts=ACCOUNTS, more=CONF) as found:
+        yield found
+        found.call("scancel", "--user=root")
+        wait(lambda: not found.call("squeue", "-h"), "an empty queue", found)
+
+
+def submit(cluster: Cluster, folder: Path, script: str, qos: str, *options: str) -> str:
+    folder.mkdir(exist_ok=True)
+    more = ("--gres=gpu:1", "--requeue", f"--chdir={folder}", f"--output={folder}/log")
+    return cluster.submit(script, f"--qos={qos}", *more, "--open-mode=append", *options)
+
+
+def train(cluster: Cluster, folder: Path, *words: str, by: str = "exec") -> str:
+    """A training of one accelerator that says after each step that it was made."""
+    command = (by, *HEADWAY, "run", "--", sys.executable, JOB, "store", "out", *TRAINING, *words)
+    return submit(cluster, folder, " ".join(map(str, command)), "low")
+
+
+SCHEDULE = (*HEADWAY, "schedule", "slurm", f"--grace={GRACE_S}", "--interval=1")
+
+
+@contextmanager
+def scheduling(cluster: Cluster, log: Path) -> Iterator[None]:
+    """Beside the cluster, told to stop at the end."""
+    with log.open("w") as file:
+        process = subprocess.Popen(SCHEDULE, env=cluster.env, stdout=file, stderr=file)
+        try:
+            yield
+            process.terminate()
+            assert process.wait(timeout=60) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def run_of(folder: Path, job: str) -> Path:
+    return folder / "headway" / f"slurm-{job}"
+
+
+def said(folder: Path, job: str) -> Told:
+    found = read(run_of(folder, job))
+    assert found is not None
+    return found
+
+
+def steps(folder: Path) -> list[int]:
+    path = folder / "out.0.steps"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [int(line.split()[0]) for line in lines]
+
+
+def report(folder: Path, job: str, *options: str) -> str:
+    words = (*HEADWAY, "report", str(run_of(folder, job)), *options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.call("sacctmgr", "-i", *QUOTA.split())
+    slow, fast, fresh = (tmp_path / name for name in ("slow", "fast", "fresh"))
+    jobs = {
+        slow: train(cluster, slow, "--ready", "ready", "--rate", str(SLOW)),
+        fast: train(cluster, fast, "--ready", "ready"),
+        fresh: train(cluster, fresh),
+    }
+    ready = [slow / "ready.0", fast / "ready.0", fresh / "out.0.steps"]
+    wait(lambda: all(path.exists() for path in ready), "three trainings", cluster, 240.0)
+    takes = said(slow, jobs[slow]).save
+    assert takes is not None and takes > GRACE_S
+    # In the simulator a save stops the training: only what comes after it can be lost there.
+    far = takes + FAR_S
+    wait(lambda: said(slow, jobs[slow]).unsaved > far, "a save that is long ago", cluster)
+    assert said(fresh, jobs[fresh]).saved_at is None
+
+    preemptor = submit(cluster, tmp_path / "high", "sleep 20", "high")
+    other = submit(cluster, tmp_path / "high", "sleep 1", "high")
+    wait(lambda: reason(cluster, preemptor) == "Resources", "a job that waits", cluster)
+    before = len(steps(fast))
+    dry = cluster.call(*SCHEDULE, "--once", "--dry-run")
+    assert f"job {preemptor} (high, 1 GPU) would evict job {jobs[fast]} (" in dry
+    assert states(cluster, jobs.values()) == ["RUNNING"] * 3  # slurmctld itself leaves them alone
+
+    expected = simulated(cluster, jobs, preemptor)
+    log = tmp_path / "schedule.log"
+    with scheduling(cluster, log):
+        wait(lambda: cluster.states(preemptor) == ["RUNNING"], "the preemptor's start", cluster)
+        # The other one waits for its own quota, which no eviction would cure.
+        wait(lambda: reason(cluster, other).startswith("QOSGrp"), "a quota that is full", cluster)
+        saved = len(steps(fast))
+        assert saved > before
+        wait(lambda: len(steps(fast)) > saved + 5, "the second life", cluster, 120.0)
+    told = log.read_text()
+    assert f"job {jobs[fast]} is asked to save, for job {preemptor}" in told
+    assert f"job {jobs[fast]} has " in told and told.count("is requeued") == 1
+    assert states(cluster, (jobs[slow], jobs[fresh])) == ["RUNNING"] * 2
+    assert restarts(cluster, jobs[slow]) == restarts(cluster, jobs[fresh]) == "0"
+    (victim,) = expected  # the simulator evicts the same one, and loses as little
+    assert (str(victim.number), victim.lost) == (jobs[fast], 0.0)
+
+    made = steps(fast)
+    assert made == list(range(1, len(made) + 1))  # each step once: nothing was lost
+    ledger: dict[str, Any] = json.loads(report(fast, jobs[fast], "--json"))
+    first, second = ledger["attempts"]
+    assert (first["outcome"], first["last_step"]) == ("preempted", saved)
+    assert (second["outcome"], second["resumed_from"]) == ("running", saved)
+    assert said(fast, jobs[fast]).preemptions == 1
+    assert "failure.lost_training" not in ledger["buckets"]
+    assert [one["category"] for one in ledger["failures"]] == ["preemption"]
+    shown = report(fast, jobs[fast])
+    assert "preempted" in shown and f"a last save of step {saved}" in shown
+    assert cluster.states(preemptor) == ["COMPLETED"] == cluster.states(other)
+
+
+def test_a_gang_takes_two_and_a_step_of_srun_hears_of_it(cluster: Cluster, tmp_path: Path) -> None:
+    jobs = {
+        tmp_path / by: train(cluster, tmp_path / by, "--ready", "ready", by=by)
+        for by in ("exec", "srun")
+    }
+    wait(lambda: all((path / "ready.0").exists() for path in jobs), "trainings", cluster, 240.0)
+    gang = submit(cluster, tmp_path / "high", "sleep 1", "high", "--gres=gpu:3")
+    log = tmp_path / "schedule.log"
+    with scheduling(cluster, log):
+        wait(lambda: cluster.states(gang) == ["COMPLETED"], "the gang's end", cluster, 120.0)
+        saved = {path: len(steps(path)) for path in jobs}
+        wait(
+            lambda: all(len(steps(path)) > saved[path] + 5 for path in jobs),
+            "both second lives",
+            cluster,
+            180.0,
+        )
+    assert log.read_text().count("is requeued") == 2
+    for path, job in jobs.items():
+        assert steps(path) == list(range(1, len(steps(path)) + 1))
+        ledger = json.loads(report(path, job, "--json"))
+        first, second = ledger["attempts"]
+        assert first["outcome"] == "preempted"
+        assert second["resumed_from"] == first["last_step"] == saved[path]
+
+
+def simulated(cluster: Cluster, jobs: Mapping[Path, str], preemptor: str) -> list[Job]:
+    """Whom the simulator evicts where jobs start, save and recover as these have."""
+    seen = look(cluster.call)
+    begin = min(job.start for job in seen.running())
+    found = []
+    for folder, number in jobs.items():
+        job, told = seen.job(int(number)), said(folder, number)
+        assert job is not None
+        one = Job(job.number, Spec(job.start - begin, LONG_S, 1, "low"), 0)
+        one.start = one.recover = told.recover
+        one.save, one.interval = told.save or 0.0, LONG_S
+        if told.saved_at is not None:
+            one.phase = max(told.saved_at - job.start - told.recover, 0.0)
+        found.append(one)
+    found.sort(key=lambda one: one.submit)
+    waiter = Job(int(preemptor), Spec(time.time() - begin, 20.0, 1, "high"), 1)
+    tenants = [Tenant("low", 0), Tenant("high", 1)]
+    Engine(Rows(3, 3), tenants, named(POLICY), grace=GRACE_S).run([*found, waiter])
+    return [job for job in found if job.preemptions]
+
+
+def reason(cluster: Cluster, job: str) -> str:
+    return cluster.call("squeue", "-h", "-j", job, "-o", "%r").strip()
+
+
+def restarts(cluster: Cluster, job: str) -> str:
+    return cluster.call("squeue", "-h", "-j", job, "-O", "RestartCnt").strip()
+
+
+def states(cluster: Cluster, jobs: Iterable[str]) -> list[str]:
+    return [cluster.call("squeue", "-h", "-j", job, "-o", "%T").strip() for job in jobs]

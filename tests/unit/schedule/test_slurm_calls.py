@@ -1,0 +1,98 @@
+"""`headway schedule slurm` where it cannot work: one sentence each."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.errors import SlurmRefused, UsageError
+from headway.schedule.slurm import calls, exempt
+from headway.schedule.slurm.evict import hears
+from headway.schedule.slurm.state import QOS, look
+
+from .slurm_recorded import CONFIG, Slurm, told
+
+
+def test_no_slurm_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["schedule", "slurm", "--once"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "headway: there is no squeue, scontrol, sacctmgr, scancel here; run this"
+    )
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--grace", "0"], "--grace is 0.0; give seconds above 0"),
+        (["--interval", "nan"], "--interval is nan; give seconds above 0"),
+        (["--policy", "cheapest"], "there is no policy 'cheapest'"),
+        (["--quota", "no.csv"], "no.csv is no list of quotas"),
+    ],
+)
+def test_what_is_given_wrong(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", "slurm", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_who_may_requeue_the_jobs_of_others() -> None:
+    def level(text: str) -> calls.Say:
+        return lambda *words: text
+
+    calls.check_rights(level(""), CONFIG, user="root")
+    calls.check_rights(level("Operator\n"), CONFIG, user="ann")
+    calls.check_rights(level(""), CONFIG.replace("root(0)", "slurm(64)"), user="slurm")
+    for text in ("None\n", ""):
+        with pytest.raises(UsageError, match="ann may not requeue the jobs of others; run this"):
+            calls.check_rights(level(text), CONFIG, user="ann")
+
+
+def test_what_a_program_complains_of_is_passed_on() -> None:
+    words = (sys.executable, "-c", "import sys; print('first'); sys.exit('Invalid job id')")
+    with pytest.raises(SlurmRefused, match="failed: Invalid job id"):
+        calls.say(*words)
+    assert calls.say(sys.executable, "-c", "print(1)") == "1\n"
+
+
+def test_an_administrator_is_told_that_slurmctld_evicts_itself() -> None:
+    slurm = Slurm()
+    assert list(exempt.warnings(slurm, CONFIG)) == []
+    slurm.answers[QOS] = slurm.answers[QOS].replace("7-00:00:00", "")
+    (line,) = exempt.warnings(slurm, CONFIG)
+    assert line.endswith("sacctmgr modify qos low set PreemptExemptTime=7-00:00:00")
+    assert list(exempt.warnings(slurm, CONFIG.replace("preempt/qos", "preempt/none"))) == []
+    everybody = CONFIG.replace(
+        "PreemptExemptTime       = 00:00:00", "PreemptExemptTime = 1-00:00:00"
+    )
+    assert list(exempt.warnings(slurm, everybody)) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "reached"),
+    [
+        ("exec headway run -- python train.py", True),
+        ("trap 'kill -USR1 $pid' USR1\nheadway run -- python train.py &", True),
+        ("trap 'kill -USR1 $pid' SIGUSR1", True),
+        ("headway run -- python train.py", False),
+        ("exec > log 2>&1\nheadway run -- python train.py", False),
+        ("exec 2>&1\nheadway run -- python train.py", False),
+        ("trap '' USR1\nheadway run -- python train.py", False),
+        ("trap - USR1\nheadway run -- python train.py", False),
+        ("# exec headway run\nheadway run -- python train.py", False),
+    ],
+)
+def test_which_scripts_pass_the_signal_on(script: str, reached: bool) -> None:
+    job = look(Slurm()).running()[0]
+    answer = f"#!/bin/sh\n{script}\n"
+    assert hears(job, told(), frozenset(), lambda *_: answer) is reached
+    assert hears(job, told(), frozenset({job.number}), lambda *_: answer), "a step of srun"
+    assert not hears(job, told(save=None), frozenset({job.number}), lambda *_: answer)

@@ -1,0 +1,175 @@
+"""An eviction from the signal to the requeue, on a clock of its own, beside recorded answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.errors import UsageError
+from headway.schedule.policies import named
+from headway.schedule.slurm.runs import Told
+from headway.schedule.slurm.state import JOBS
+from headway.schedule.slurm.watch import Watch
+
+from .slurm_recorded import Said, Slurm, told
+
+START = 2_000_000_000.0
+CHEAP, DEAR = told(unsaved=900), told(unsaved=900, recover=9000)
+
+
+class Beside:
+    """A watch over the recorded cluster, and all that it says."""
+
+    def __init__(self, said: dict[int, Told], policy: str = "least-cost:phase=on", **more: object):
+        self.slurm, self.runs, self.now = Slurm(), Said(said), START
+        self.lines: list[str] = []
+        self.watch = Watch(
+            ask=self.slurm,
+            tell=self.lines.append,
+            policy=named(policy),
+            runs=self.runs,
+            grace=30.0,
+            clock=lambda: self.now,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def look(self, after: float = 0.0) -> list[tuple[str, ...]]:
+        """What Slurm was told to do at a look, so many seconds later."""
+        self.now += after
+        self.slurm.done.clear()
+        self.watch.look()
+        return list(self.slurm.done)
+
+
+def test_a_victim_is_asked_and_goes_once_it_has_saved() -> None:
+    beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR})
+    assert beside.look() == [("scancel", "--signal=USR1", "--batch", "1")]
+    assert beside.look(5) == []
+    beside.runs.said[1] = told(saved_at=START + 3)
+    assert beside.look(5) == [("scontrol", "requeue", "1")]
+    assert beside.lines[-1] == "job 1 has saved, and is requeued"
+    assert beside.look(1) == [], "nobody else goes while the waiter is about to start"
+    beside.slurm.becomes(4, job_state="RUNNING")
+    assert beside.look(1) == [] and not beside.watch.evictions
+
+
+def test_a_step_of_srun_gets_the_signal_not_the_script() -> None:
+    beside = Beside({1: DEAR, 2: CHEAP, 3: DEAR})
+    assert beside.look() == [("scancel", "--signal=USR1", "2")]
+
+
+def test_a_save_that_was_there_before_does_not_count_and_grace_ends() -> None:
+    beside = Beside({1: CHEAP})
+    beside.look()
+    beside.runs.said[1] = told(saved_at=START - 1)
+    assert beside.look(29) == []
+    assert beside.look(1) == [("scontrol", "requeue", "1")]
+    assert beside.lines[-1] == "job 1 has not saved within 30 s, and is requeued"
+
+
+def test_one_that_has_saved_and_left_is_requeued_one_that_is_done_is_not() -> None:
+    for outcome, done in (("preempted", [("scontrol", "requeue", "1")]), ("completed", [])):
+        beside = Beside({1: CHEAP, 2: DEAR})
+        beside.look()
+        beside.slurm.becomes(1)
+        beside.runs.said[1] = told(saved_at=START + 3, outcome=outcome)
+        assert beside.look(5) == done
+
+
+def test_one_that_its_user_has_cancelled_stays_so() -> None:
+    beside = Beside({1: CHEAP})
+    beside.look()
+    beside.slurm.becomes(1)
+    beside.slurm.ended = "CANCELLED"
+    beside.runs.said[1] = told(outcome="preempted")
+    assert beside.look(5) == []
+    assert beside.lines[-1] == "job 1 has come to its end meanwhile"
+
+
+def test_one_that_was_not_asked_and_ends_by_itself_stays_so() -> None:
+    beside = Beside({3: CHEAP})
+    beside.look()
+    beside.slurm.becomes(3)
+    assert beside.look(5) == []
+
+
+def test_a_script_that_would_die_of_the_signal_is_not_sent_one() -> None:
+    beside = Beside({3: CHEAP})
+    assert beside.look() == []
+    assert beside.look(1) == [("scontrol", "requeue", "3")]
+    assert beside.lines[-1] == "job 3 cannot save at a signal, and is requeued"
+
+
+def test_those_that_cannot_save_go_last() -> None:
+    beside = Beside({1: CHEAP, 2: CHEAP, 3: CHEAP}, "least-cost:each=0")
+    beside.slurm.becomes(4, tres_req_str="cpu=1,mem=1M,node=1,billing=1,gres/gpu=4")
+    assert {words[-1] for words in beside.look()} == {"1", "2"}
+    beside.runs.said[2] = told(saved_at=START + 1)
+    assert beside.look(5) == [("scontrol", "requeue", "2")]
+    assert beside.look(25) == [("scontrol", "requeue", "1")]
+    assert beside.look(1) == [("scontrol", "requeue", "3")]
+
+
+def test_a_policy_without_notice_asks_nobody() -> None:
+    beside = Beside({1: CHEAP}, "newest")
+    assert beside.look() == []
+    assert beside.look(1)[0][:2] == ("scontrol", "requeue")
+
+
+def test_what_slurm_refuses_is_tried_again_and_told_once() -> None:
+    beside = Beside({1: CHEAP})
+    beside.look()
+    beside.slurm.refuses.add("scontrol")
+    for _ in range(3):
+        assert beside.look(31) == [("scontrol", "requeue", "1")]
+    assert sum("could not be requeued" in line for line in beside.lines) == 1
+    beside.slurm.refuses.clear()
+    beside.look(1)
+    assert beside.lines[-1].endswith("and is requeued")
+
+
+def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
+    beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR})
+    beside.look()
+    beside.slurm.becomes(1)
+    beside.look(1)
+    beside.look(200)
+    assert beside.lines[-1] == "job 4 still waits; nobody else is evicted for it"
+    assert beside.look(1) == [] and not beside.watch.evictions
+
+
+def test_a_dry_run_touches_nothing() -> None:
+    beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry=True)
+    assert beside.look() == []
+    assert beside.lines == [
+        "job 4 (high, 1 GPU) would evict job 1 (900.0 s unsaved, a save takes 5.0 s, "
+        "60.0 s to recover)"
+    ]
+
+
+def test_only_waiters_of_some_qos() -> None:
+    with pytest.raises(UsageError, match="there is no QOS 'hihg'; there are normal, low, high"):
+        Beside({}, only=frozenset({"hihg"})).look()
+    beside = Beside({1: CHEAP}, only=frozenset({"normal"}))
+    assert beside.look() == [] and not beside.lines
+
+
+def test_a_stop_waits_for_what_was_begun() -> None:
+    beside = Beside({1: CHEAP})
+    waits: list[float] = []
+
+    def stopped(seconds: float) -> bool:
+        waits.append(seconds)
+        beside.now += seconds
+        if len(waits) == 3:
+            beside.slurm.becomes(1)
+            beside.slurm.becomes(4, job_state="RUNNING")
+        return True
+
+    beside.watch.loop(10.0, once=False, stopped=stopped)
+    assert waits == [1.0] * 3 and beside.slurm.done[-1] == ("scontrol", "requeue", "1")
+
+
+def test_an_empty_queue() -> None:
+    beside = Beside({})
+    beside.slurm.answers[JOBS] = '{"jobs": []}'
+    assert beside.look() == [] and not beside.lines
