@@ -3,6 +3,8 @@
 examples:
   headway compare BEFORE AFTER
   headway compare BEFORE AFTER --fail-if 'ett<-1' --fail-if 'tts>+10%'
+  headway compare A B C --waterfall                       what each start is made of, step by step
+  headway compare --store ./store --by torch --waterfall  the same over releases
 
 A gate is a measure, < or >, and a change of it:
   ett<-1                  ETT fell by more than 1 percentage point
@@ -21,6 +23,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from headway.errors import UsageError
 from headway.report.words import duration
 
 if TYPE_CHECKING:
@@ -33,8 +36,12 @@ NS = 1_000_000_000
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway compare`."""
-    parser.add_argument("before", metavar="BEFORE", help="the folder of the run to compare with")
-    parser.add_argument("after", metavar="AFTER", help="the folder of the run that is judged")
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        help="folders of runs: before, after; a series",
+    )
     parser.add_argument(
         "--fail-if",
         metavar="GATE",
@@ -43,16 +50,38 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         dest="gates",
         help="a change that is not accepted; may be given several times",
     )
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.add_argument("--waterfall", action="store_true", help="the series as stacked bars")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    how.add_argument("--html", metavar="FILE", help="write the waterfall as one HTML file")
+    parser.add_argument("--force", action="store_true", help="overwrite the HTML file")
+    of_store = parser.add_argument_group("the waterfall of a store")
+    of_store.add_argument("--store", metavar="URL", help="its runs, by release, instead of RUN")
+    of_store.add_argument("--by", metavar="NAME", help="torch, image, code, week, ... (torch)")
+    of_store.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
+    of_store.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
 
 
 def run(args: argparse.Namespace) -> int:
     """Load both runs, compare them, judge the gates."""
+    if args.waterfall:
+        from headway.cli.compare_series import run as series
+
+        return series(args)
+    for name in ("html", "store", "by", "where", "since"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} is for a series; add --waterfall")
+    if len(args.runs) != 2:
+        raise UsageError(
+            f"two runs are compared, not {len(args.runs)}; "
+            "name them, or add --waterfall for a series"
+        )
     from headway.ledger.run import load
     from headway.report.compare import compare, parse_gate
 
     gates = [parse_gate(text) for text in args.gates]
-    result = compare(load(args.before).ledger, load(args.after).ledger, gates)
+    before, after = (load(path).ledger for path in args.runs)
+    result = compare(before, after, gates)
     if args.json:
         import json
 

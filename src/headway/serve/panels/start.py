@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.ledger.leaves import START_STAGES
+from headway.report.waterfall import REST, START, by_stage
 from headway.serve import questions
 from headway.serve.panels import medians
 from headway.serve.panels.shown import Card, Column, cards, table
+from headway.serve.releases import releases
 from headway.serve.source import Source
 from headway.serve.wanted import Wanted
-
-LEAVES = tuple(f"start.{stage}" for stage in START_STAGES)
-REST = "rest"  # of a start that no stage has: evaluations, waits, what is not known
 
 
 def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
@@ -34,12 +32,10 @@ def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
     """Mean seconds of each stage, in the order in which a job passes through them."""
     row = source.one("tts", wanted)
     started = (row.get("jobs") or 0) - (row.get("never_trained") or 0)
-    found = source.rows(questions.stages(source.asked(wanted), LEAVES), wanted)
+    found = source.rows(questions.stages(source.asked(wanted), START), wanted)
     seconds = {one["leaf"]: one["seconds"] / started for one in found} if started else {}
-    rows = [{"leaf": leaf, "seconds": seconds[leaf]} for leaf in LEAVES if seconds.get(leaf)]
-    rest = (row.get("tts_s_by_jobs") or 0.0) - sum(seconds.values())
-    if rest > 0.05:
-        rows.append({"leaf": REST, "seconds": rest})
+    split = by_stage(seconds, row.get("tts_s_by_jobs"))
+    rows = [{"leaf": leaf, "seconds": mean} for leaf, mean in split.items()]
     columns = [Column("leaf", "stage", "leaf"), Column("seconds", "mean", "seconds")]
     total = "Time to Start"
     return table(columns, rows, plot={"kind": "fall", "x": "leaf", "y": "seconds", "total": total})
@@ -48,16 +44,20 @@ def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
 def over_releases(source: Source, wanted: Wanted) -> dict[str, Any]:
     """A stack of stages for each release."""
     release = wanted.get("release", "torch")
-    asked = source.asked(wanted, release)
-    told = source.rows(questions.releases(asked, release), wanted)[::-1]
-    jobs = {one[release]: one["jobs"] for one in told}
-    found = source.rows(questions.stages(asked, LEAVES, release), wanted)
-    seconds = {(one[release], one["leaf"]): one["seconds"] for one in found}
+    found = releases(lambda of: source.rows(of, wanted), source.asked(wanted), release)
+    used = [leaf for leaf in (*START, REST) if any(leaf in one.stages for one in found)]
     rows = [
-        {**one, **{leaf: seconds.get((one[release], leaf), 0.0) / one["jobs"] for leaf in LEAVES}}
-        for one in told
+        {
+            release: one.name,
+            "first": one.first,
+            "jobs": one.runs,
+            "tts_p50_s": one.median,
+            "tts_p90_s": one.slow,
+            "tts_s_by_jobs": one.mean,
+            **{leaf: one.stages.get(leaf, 0.0) for leaf in used},
+        }
+        for one in found
     ]
-    used = [leaf for leaf in LEAVES if any((name, leaf) in seconds for name in jobs)]
     columns = [
         Column(release, release, "period" if release in ("week", "month") else "text"),
         Column("first", "first seen", "time"),

@@ -1,0 +1,86 @@
+"""`headway compare --waterfall`: a series of runs, or the releases of a store."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.report.waterfall import Bar
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load them all, then show."""
+    from headway.report import target
+    from headway.report.waterfall import Waterfall, distinct
+
+    if args.gates:
+        raise UsageError("--fail-if judges two runs; leave --waterfall out")
+    if args.html:
+        target.check(Path(args.html), force=args.force)
+    bars = _releases(args) if args.store else _runs(args)
+    if len(bars) < 2:
+        what = "one release is in the store" if args.store else "one run is given"
+        raise UsageError(f"a waterfall has two bars or more, but only {what}")
+    made = Waterfall(distinct(bars))
+    if args.json:
+        import json
+
+        print(json.dumps(made.to_dict(), indent=2))
+    elif args.html:
+        from headway.report.waterfall_html import page
+
+        target.write(Path(args.html), page(made).encode(), force=args.force)
+        print(f"headway: wrote {args.html}")
+    else:
+        from headway.report.screen import console
+        from headway.report.waterfall_terminal import show
+
+        show(made, console())
+    return 0
+
+
+def _runs(args: argparse.Namespace) -> list[Bar]:
+    from headway.ledger.run import load
+    from headway.report.waterfall import bar
+
+    for name in ("by", "where", "since"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} is for a store; name it with --store")
+    if not args.runs:
+        raise UsageError("no run is given; name two or more, or a store with --store")
+    return [bar(load(path).ledger) for path in args.runs]
+
+
+def _releases(args: argparse.Namespace) -> list[Bar]:
+    """By the order in which they came; those without a run that trained are left out."""
+    from headway.cli.fleet_ask import conditions, open_store, told
+    from headway.fleet.engine import Question, ask
+    from headway.fleet.queries.slices import Asked
+    from headway.fleet.times import when
+    from headway.serve.releases import bars
+    from headway.serve.wanted import RELEASES
+
+    release = args.by or RELEASES[0]
+    if args.runs:
+        raise UsageError(f"both a store and the run {args.runs[0]} are given; give one of them")
+    if release not in RELEASES:
+        raise UsageError(f"--by is {release!r}; give one of {', '.join(RELEASES)}")
+    store = open_store(args.store)
+    store.check()
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    asked = Asked(since=when(args.since, now), where=conditions(args.where))
+
+    def rows(question: Question) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ask(store, question, since=asked.since).rows.to_pylist()
+        return found
+
+    with told(store):
+        found = bars(rows, asked, release)
+    if not found:
+        raise UsageError(f"no run with a {release} has trained in {store.url}; give another --by")
+    return found

@@ -1,0 +1,220 @@
+"""Say what ETT% to expect of a job before it runs, and how often it should save.
+
+examples:
+  headway plan --failures-a-day 3 --block 15s
+  headway plan --nodes 8,64,512 --mtbf 60d --block 15s --durable 2min --tts 10min --ttr 5min
+  headway plan --from headway/night-1 --nodes 128 --compile 0s
+  headway plan --from ./store --where team=ads --nodes 16,256 --html plan.html
+
+Times are such as 90s, 5min, 2h or 7d; a number alone is seconds. Two answers stand side by side:
+a closed form, and the same job played many times with failures at random. `--from` takes what
+was measured by a run or in a store; what is given besides goes before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.plan.measured import Measured
+    from headway.plan.sweep import Plan
+
+BEST = "best"
+# A flag, the field of a Case that it sets, and its help.
+TIMES = (
+    ("block", "block", "training stands so long for a save"),
+    ("durable", "durable", "until a save could be restored, after that"),
+    ("tts", "start", "Time to Start, without the compile"),
+    ("ttr", "recover", "Time to Recover, without the compile and the wait for machines"),
+    ("requeue", "requeue", "wait for machines after each failure"),
+    ("compile", "compile", "in the first start"),
+    ("compile-again", "compile_again", "in each start after a failure; as --compile"),
+)
+_FAILURES = re.compile(r"(\d+(?:\.\d+)?)(?:@(\d+))?")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway plan`."""
+    add = parser.add_argument
+    add("--nodes", metavar="N,...", help="how many; several for a sweep (1)")
+    add("--mtbf", metavar="TIME", help="mean time between failures of one node")
+    add("--failures-a-day", metavar="X[@N]", help="the same, as seen on N nodes (1)")
+    add("--interval", metavar="TIME,...", default=BEST, help="between two saves, or best (best)")
+    add("--length", metavar="TIME", default="14d", help="training that the job needs (14d)")
+    for flag, _, text in TIMES:
+        add(f"--{flag}", metavar="TIME", help=text)
+    add("--from", dest="source", metavar="RUN|STORE", help="take what was measured there")
+    add("--where", metavar="NAME=VALUE", action="append", help="of a store: only such runs")
+    add("--since", metavar="WHEN", help="of a store: 30d, 12h, 2w ago, or a date")
+    add("--trials", type=int, default=2000, metavar="N", help="how often it is played (2000)")
+    add("--seed", type=int, default=1, metavar="N", help="another one: other failures (1)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print all figures as JSON")
+    how.add_argument("--csv", action="store_true", help="print the curves as CSV")
+    how.add_argument("--html", metavar="FILE", help="write one HTML file")
+    add("--force", action="store_true", help="overwrite the HTML file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, then show."""
+    from headway.report import target
+
+    if args.html:
+        target.check(Path(args.html), force=args.force)
+    made = _plan(args)
+    if args.json:
+        import json
+
+        print(json.dumps(made.to_dict(), indent=1))
+    elif args.csv:
+        from headway.plan.show import csv
+
+        print(csv.text(made), end="")
+    elif args.html:
+        from headway.plan.show.html import page
+
+        target.write(Path(args.html), page(made).encode(), force=args.force)
+        print(f"headway: wrote {args.html}")
+    else:
+        from headway.plan.show.text import text
+
+        print(text(made))
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    from headway.plan.case import Case
+    from headway.plan.sweep import plan
+
+    seen = _seen(args) if args.source else None
+    values: dict[str, Any] = {**(seen.values if seen else {}), **_given(args)}
+    if "mtbf" not in values:
+        raise UsageError(
+            "how often nodes fail is not known; give --mtbf, --failures-a-day or --from"
+        )
+    nodes = _nodes(args.nodes, seen)
+    case = Case(nodes=nodes[0], length=_time(args.length, "--length"), **values)
+    intervals = [_interval(one) for one in _parts(args.interval, "--interval")]
+    return plan(case, nodes, intervals, trials=args.trials, seed=args.seed, measured=seen)
+
+
+def _given(args: argparse.Namespace) -> dict[str, float]:
+    """By field of a Case; only what was typed."""
+    found = {}
+    if args.mtbf is not None and args.failures_a_day is not None:
+        raise UsageError("--mtbf and --failures-a-day say the same; give one of them")
+    if args.mtbf is not None:
+        found["mtbf"] = _time(args.mtbf, "--mtbf")
+    if args.failures_a_day is not None:
+        found["mtbf"] = _between(args.failures_a_day)
+    for flag, field, _ in TIMES:
+        typed = getattr(args, flag.replace("-", "_"))
+        if typed is not None:
+            found[field] = _time(typed, f"--{flag}")
+    if "compile" in found:
+        found.setdefault("compile_again", found["compile"])
+    return found
+
+
+def _time(text: str, flag: str) -> float:
+    from headway.fleet.alerts.spans import seconds
+
+    found = seconds(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
+    if found is None:
+        raise UsageError(f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h")
+    return found
+
+
+def _interval(text: str) -> float | None:
+    return None if text == BEST else _time(text, "--interval")
+
+
+def _between(text: str) -> float:
+    """`3@64`: seconds between two failures of one node."""
+    from headway.plan.case import DAY
+
+    found = _FAILURES.fullmatch(text)
+    nodes = int(found[2] or 1) if found else 0
+    if not found or not nodes:
+        raise UsageError(
+            f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 if 64 nodes have 3"
+        )
+    return nodes * DAY / float(found[1]) if float(found[1]) else math.inf
+
+
+def _nodes(text: str | None, seen: Measured | None) -> list[int]:
+    if text is None:
+        if seen is not None and seen.nodes is None:
+            raise UsageError("a store has jobs of many sizes; say how many --nodes this one has")
+        return [1 if seen is None or seen.nodes is None else seen.nodes]
+    found = _parts(text, "--nodes")
+    if not all(one.isascii() and one.isdecimal() and int(one) for one in found):
+        raise UsageError(f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512")
+    return [int(one) for one in found]
+
+
+def _parts(text: str, flag: str) -> list[str]:
+    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise UsageError(f"{flag} is {text!r}, which names nothing")
+    return found
+
+
+def _seen(args: argparse.Namespace) -> Measured:
+    """By a run or in a store, whichever stands there."""
+    if _is_store(args.source):
+        return _of_store(args)
+    from headway.ledger.run import load
+    from headway.plan.measured import of_ledger
+
+    if args.where or args.since:
+        raise UsageError(f"{args.source} is no store, and --where and --since are for one")
+    found = load(args.source)
+    return of_ledger(found.ledger, found.name)
+
+
+def _is_store(source: str) -> bool:
+    from headway.fleet.database import SCHEMES
+    from headway.fleet.store import Store
+    from headway.journal.folder import JOURNAL
+
+    if source.startswith(SCHEMES):
+        return True
+    if "://" in source:
+        return Store(source).exists()
+    return Path(source).is_dir() and not (Path(source) / JOURNAL).is_dir()
+
+
+def _of_store(args: argparse.Namespace) -> Measured:
+    from datetime import datetime, timezone
+
+    from headway.cli.fleet_ask import conditions, open_any, told
+    from headway.fleet.engine import Question, ask
+    from headway.fleet.queries.slices import Asked
+    from headway.fleet.store import Store
+    from headway.fleet.times import when
+    from headway.plan.of_store import of_store
+
+    store = open_any(args.source)
+    if isinstance(store, Store):
+        store.check()
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    asked = Asked(since=when(args.since, now), where=conditions(args.where))
+
+    def one(question: Question) -> dict[str, Any]:
+        answer = (
+            ask(store, question, since=asked.since)
+            if isinstance(store, Store)
+            else store.ask(question)
+        )
+        row: dict[str, Any] = answer.rows.to_pylist()[0]
+        return row
+
+    with told(store):
+        return of_store(one, asked, store.url)

@@ -1,0 +1,83 @@
+"""A job that is planned: what it is made of. All times are in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from headway.checkpoint.interval import Best, best
+from headway.errors import UsageError
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One job on `nodes` nodes that has `length` seconds to train."""
+
+    nodes: int
+    mtbf: float  # of one node; infinite: nothing fails
+    length: float
+    interval: float | None = None  # between two saves; None: the best one
+    block: float = 0.0  # what one save costs the training
+    durable: float = 0.0  # until it could be restored
+    start: float = 0.0  # Time to Start, without the compile
+    recover: float = 0.0  # Time to Recover, without the compile and the wait for machines
+    requeue: float = 0.0  # the wait for machines, after each failure
+    compile: float = 0.0  # in the first start
+    compile_again: float = 0.0  # in each start after a failure
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise UsageError(f"a job has 1 node or more, not {self.nodes}; see --nodes")
+        if not self.mtbf > 0:
+            raise UsageError(f"the mean time between failures is above 0, not {self.mtbf:g} s")
+        if not 0 < self.length < math.inf:
+            raise UsageError(f"the length of a job is above 0 and finite, not {self.length:g} s")
+        if self.interval is not None and not 0 < self.interval < math.inf:
+            raise UsageError(f"an interval is above 0 and finite, not {self.interval:g} s")
+        known = ("nodes", "mtbf", "length", "interval")
+        for name in (field.name for field in fields(self) if field.name not in known):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UsageError(f"{name} is 0 or more and finite, not {value:g} s")
+
+    @property
+    def between(self) -> float:
+        """The mean time between failures of the whole job: any node's failure is the job's."""
+        return self.mtbf / self.nodes
+
+    @property
+    def a_day(self) -> float:
+        """Failures of the job."""
+        return DAY / self.between
+
+    @property
+    def first(self) -> float:
+        """From the allocation to the first training."""
+        return self.start + self.compile
+
+    @property
+    def again(self) -> float:
+        """From a failure to training again."""
+        return self.requeue + self.recover + self.compile_again
+
+    def best(self, *, exact: bool = False) -> Best:
+        """The interval that loses least."""
+        return best(
+            cost=self.block,
+            mtbf=self.between,
+            durable=self.durable,
+            recover=self.again,
+            exact=exact,
+        )
+
+    @property
+    def every(self) -> float:
+        """The interval in force; never longer than the job."""
+        found = self.best().interval if self.interval is None else self.interval
+        if not found:
+            raise UsageError(
+                "a save that costs nothing has no best interval; give --block or --interval"
+            )
+        return min(found, self.length)

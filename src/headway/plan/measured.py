@@ -1,0 +1,160 @@
+"""What a run has measured, as the values of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.checkpoint.rate import UNKNOWN
+from headway.ledger.leaves import DOWNTIME
+from headway.ledger.model import NS, Ledger
+from headway.plan.case import DAY
+from headway.report.findings import saves
+
+HOURS = 24.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Seconds, and failures of one node a day with their 95 % credible interval.
+
+    None is what was not seen. The times are without the compile and the wait for machines.
+    """
+
+    source: str
+    runs: int
+    nodes: int | None
+    failures: int  # those after which a job is started again
+    node_hours: float
+    failures_a_day: float | None
+    failures_low: float | None
+    failures_high: float | None
+    block_s: float | None
+    durable_s: float | None
+    start_s: float | None
+    recover_s: float | None
+    requeue_s: float | None
+    compile_s: float | None
+    compile_again_s: float | None
+
+    @property
+    def mtbf_s(self) -> float | None:
+        """Of one node."""
+        return DAY / self.failures_a_day if self.failures_a_day else None
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By field of a Case; before the first interruption a recovery is as long as the start."""
+        interrupted = self.recover_s is not None
+        found = {
+            "mtbf": self.mtbf_s,
+            "block": self.block_s,
+            "durable": self.durable_s,
+            "start": self.start_s,
+            "recover": self.recover_s if interrupted else self.start_s,
+            "requeue": self.requeue_s,
+            "compile": self.compile_s,
+            "compile_again": self.compile_again_s if interrupted else self.compile_s,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def of_ledger(ledger: Ledger, source: str) -> Measured:
+    """The values of one run."""
+    nodes = _nodes(ledger)
+    failures = sum(failure.retry != "no" for failure in ledger.failures)
+    started, recovered = ledger.time_to_start, mean(ledger.time_to_recover)
+    times = len(ledger.time_to_recover)
+    compiled = ledger.buckets.get("start.pt2_compile", 0) / NS
+    again = ledger.buckets.get("recover.pt2_compile", 0) / NS / times if times else None
+    waited = ledger.buckets.get(DOWNTIME, 0) / NS / times if times else None
+    blocked, durable = _saves(ledger)
+    return measured(
+        source=source,
+        runs=1,
+        nodes=nodes,
+        failures=failures,
+        node_hours=nodes * ledger.wall / NS / 3600,
+        block=blocked,
+        durable=durable,
+        time_to_start=None if started is None else started / NS,
+        compile=None if started is None else compiled,
+        time_to_recover=None if recovered is None else recovered / NS,
+        compile_again=again,
+        requeue=waited,
+    )
+
+
+def _nodes(ledger: Ledger) -> int:
+    """Most that one attempt had: a node that was swapped for another is none more."""
+    ranks = ledger.ranks
+    had = [
+        {rank.host_of[attempt.index] for rank in ranks if attempt.index in rank.host_of}
+        for attempt in ledger.attempts
+    ]
+    return max(map(len, had), default=0) or len({h for rank in ranks for h in rank.hosts}) or 1
+
+
+def measured(
+    *,
+    source: str,
+    runs: int,
+    nodes: int | None,
+    failures: int,
+    node_hours: float,
+    block: float | None,
+    durable: float | None,
+    time_to_start: float | None,
+    compile: float | None,
+    time_to_recover: float | None,
+    compile_again: float | None,
+    requeue: float | None,
+) -> Measured:
+    """The rate with its interval, and the two whole times less what is told apart."""
+    rate = UNKNOWN.after(failures, node_hours) if node_hours else None
+    low, high = rate.credible() if rate else (None, None)
+    return Measured(
+        source=source,
+        runs=runs,
+        nodes=nodes,
+        failures=failures,
+        node_hours=node_hours,
+        failures_a_day=rate.mean * HOURS if rate else None,
+        failures_low=low * HOURS if low is not None else None,
+        failures_high=high * HOURS if high is not None else None,
+        block_s=block,
+        durable_s=durable,
+        start_s=_less(time_to_start, compile),
+        recover_s=_less(time_to_recover, compile_again, requeue),
+        requeue_s=_within(requeue, time_to_recover),
+        compile_s=_within(compile, time_to_start),
+        compile_again_s=_within(compile_again, time_to_recover),
+    )
+
+
+def _less(whole: float | None, *parts: float | None) -> float | None:
+    return None if whole is None else max(whole - sum(part or 0.0 for part in parts), 0.0)
+
+
+def _within(part: float | None, whole: float | None) -> float | None:
+    """A run may compile for longer than it took to start: in evaluations, or on other ranks."""
+    return part if part is None or whole is None else min(part, whole)
+
+
+def _saves(ledger: Ledger) -> tuple[float | None, float | None]:
+    """What a save to disk costs, and how long until it could be restored."""
+    told = [s for s in ledger.saved if s.level == "disk" and not s.error]
+    if told:
+        costs = [s.blocked + s.slower for s in told]
+        late = [max(s.durable - s.blocked, 0) for s in told]
+    else:
+        seen = saves(ledger)
+        costs = [s.blocked for s in seen]
+        late = [max((s.written or 0) - s.blocked, 0) for s in seen]
+    cost, durable = mean(costs), mean(late)
+    return (None, None) if cost is None or durable is None else (cost / NS, durable / NS)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of nothing."""
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,82 @@
+"""How the figures of a plan are written."""
+
+from __future__ import annotations
+
+import math
+
+from headway.ledger.model import NS
+from headway.plan.sweep import Plan, Planned
+from headway.report.words import count, duration
+
+BOUNDS = {
+    "given": "as given",
+    "law": "loses least",
+    "durable": "a save is durable no sooner",
+    "length": "as long as the job",
+}
+WORDS = {
+    "start": "first start",
+    "saves": "training stood for saves",
+    "lost": "trained, then rolled back",
+    "recover": "from failures to training again",
+}
+
+
+def time(seconds: float) -> str:
+    """`15 m 29 s`."""
+    return duration(round(seconds * NS))
+
+
+def minutes(seconds: float) -> str:
+    """An interval, short: `15.5 min`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    hours = seconds >= 3 * 3600
+    return f"{round(seconds / (3600 if hours else 60), 1):g} {'h' if hours else 'min'}"
+
+
+def share(percent: float) -> str:
+    """Two decimals: what is compared differs by little."""
+    return f"{percent:.2f} %"
+
+
+def rate(row: Planned) -> str:
+    """`3.00 a day`."""
+    return f"{row.case.a_day:.3g} a day"
+
+
+def about(plan: Plan) -> list[str]:
+    """The job in a few lines."""
+    case = plan.rows[0].case
+    node = "no node fails" if math.isinf(case.mtbf) else f"a node fails every {time(case.mtbf)}"
+    lines = [
+        f"{time(case.length)} of training; {node}; a save costs {time(case.block)}"
+        + (f" and is durable {time(case.durable)} later" if case.durable else ""),
+        f"first start {time(case.first)} (compile {time(case.compile)}); after a failure "
+        f"{time(case.again)} (wait for machines {time(case.requeue)}, compile "
+        f"{time(case.compile_again)})",
+    ]
+    return lines if plan.measured is None else [*lines, _source(plan)]
+
+
+def _source(plan: Plan) -> str:
+    seen = plan.measured
+    assert seen is not None
+    told = (
+        f"measured by {seen.source}: {count(seen.runs, 'run')}, {count(seen.failures, 'failure')}"
+    )
+    told += f" in {seen.node_hours:,.3g} node-hours"
+    if seen.failures_a_day is not None:
+        low, high = seen.failures_low or 0.0, seen.failures_high or 0.0
+        told += f", {seen.failures_a_day:.3g} a node and day ({low:.2g} to {high:.2g})"
+    return told
+
+
+def notes(plan: Plan) -> list[str]:
+    """What to know of the figures."""
+    return [
+        f"{count(row.case.nodes, 'node')} at {minutes(row.case.every)}: {row.played.given_up:,} of "
+        f"{row.played.trials:,} trials made so little headway that they were given up"
+        for row in plan.rows
+        if row.played.given_up
+    ]

@@ -1,0 +1,169 @@
+"""A plan: the same job on several numbers of nodes and at several intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headway.plan.case import DAY, Case
+from headway.plan.closed import expected
+from headway.plan.curve import Law, Point, curve, laws, point
+from headway.plan.measured import Measured
+from headway.plan.play import Played, play, playable
+from headway.plan.shares import PARTS, Shares
+
+EACH = 10  # point of the curve is played
+DOT_TRIALS = 100
+MOST = 80.0  # percent wasted; a job that makes no headway takes too long to play
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """An interval of the curve that was played too: what it lost of the loop, in percent."""
+
+    interval: float
+    wasted: float
+    half: float  # of its 95 % confidence interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One row: a job, and what is expected of it by both ways."""
+
+    case: Case  # with the interval in force
+    bound: str  # what set it: given, law, durable or length
+    at: Point
+    closed: Shares
+    played: Played
+    laws: tuple[Law, ...]
+    curve: tuple[Point, ...]
+    dots: tuple[Dot, ...]
+    range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All rows, and where the values came from."""
+
+    rows: tuple[Planned, ...]
+    seed: int
+    measured: Measured | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `headway plan --json`."""
+        return {
+            "schema": 1,
+            "seed": self.seed,
+            "measured": None if self.measured is None else asdict(self.measured),
+            "rows": [_row(row) for row in self.rows],
+        }
+
+
+def plan(
+    case: Case,
+    nodes: Sequence[int],
+    intervals: Sequence[float | None],
+    *,
+    trials: int,
+    seed: int,
+    measured: Measured | None = None,
+) -> Plan:
+    """Every number of nodes at every interval; None is the best one."""
+    cases = [replace(case, nodes=n, interval=every) for n in nodes for every in intervals]
+    rows = tuple(_planned(one, trials, seed, measured) for one in cases)
+    return Plan(rows=rows, seed=seed, measured=measured)
+
+
+def _planned(case: Case, trials: int, seed: int, measured: Measured | None) -> Planned:
+    settled = replace(case, interval=case.every)
+    line = curve(settled)
+    return Planned(
+        case=settled,
+        bound=_bound(case),
+        at=point(settled, case.every),
+        closed=expected(settled),
+        played=play(settled, trials=trials, seed=seed),
+        laws=laws(settled),
+        curve=line,
+        dots=tuple(_dots(settled, line, seed)),
+        range=_range(settled, measured),
+    )
+
+
+def _dots(case: Case, line: Sequence[Point], seed: int) -> Iterator[Dot]:
+    for at in line[::EACH]:
+        other = replace(case, interval=at.interval)
+        if at.interval > case.length or at.exact > MOST or not playable(other):
+            continue
+        found = play(other, trials=DOT_TRIALS, seed=seed)
+        loop = found.shares.wall - found.shares.start
+        half = found.half * found.shares.wall / loop
+        yield Dot(at.interval, 100 - 100 * found.shares.effective / loop, half)
+
+
+def _bound(case: Case) -> str:
+    if case.interval is not None:
+        return "given"
+    return "length" if case.best().interval > case.length else case.best().bound
+
+
+def _range(case: Case, measured: Measured | None) -> tuple[float, float] | None:
+    """The ETT if the failures are as many, or as few, as they may be."""
+    if measured is None or measured.failures_low is None or measured.failures_high is None:
+        return None
+    if case.mtbf != measured.mtbf_s:  # another rate was given
+        return None
+    most, fewest = DAY / measured.failures_high, DAY / measured.failures_low
+    return (
+        expected(replace(case, mtbf=most)).ett_percent,
+        expected(replace(case, mtbf=fewest)).ett_percent,
+    )
+
+
+def _row(row: Planned) -> dict[str, Any]:
+    case, played = row.case, row.played
+    finite = not math.isinf(case.between)
+    return {
+        "nodes": case.nodes,
+        "failures_a_day": case.a_day,
+        "mtbf_s": case.between if finite else None,
+        "interval_s": case.every,
+        "interval_by": row.bound,
+        "wasted_percent": row.at.wasted,
+        "closed": _shares(row.closed),
+        "played": {
+            **_shares(played.shares),
+            "trials": played.trials,
+            "ett_half_percent": played.half,
+            "ett_p5_percent": played.worst,
+            "ett_p95_percent": played.best,
+            "failures": played.failures,
+            "given_up": played.given_up,
+        },
+        "ett_range_percent": row.range,
+        "laws": [{"law": law.name, **points(law.at)} for law in row.laws],
+        "curve": [points(one) for one in row.curve],
+        "curve_played": [
+            {"interval_s": dot.interval, "wasted_percent": dot.wasted, "half_percent": dot.half}
+            for dot in row.dots
+        ],
+    }
+
+
+def points(one: Point) -> dict[str, float]:
+    """A point of the curve, as JSON and CSV say it."""
+    return {
+        "interval_s": one.interval,
+        "saves_percent": one.saves,
+        "lost_percent": one.lost,
+        "recover_percent": one.recover,
+        "wasted_percent": one.wasted,
+        "exact_percent": one.exact,
+    }
+
+
+def _shares(shares: Shares) -> dict[str, float]:
+    found = {"ett_percent": shares.ett_percent, "wall_s": shares.wall}
+    return {**found, **{f"{part}_percent": shares.percent(part) for part in PARTS[1:]}}

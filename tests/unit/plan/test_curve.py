@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headway.plan.case import DAY, Case
+from headway.plan.curve import POINTS, curve, laws, point
+
+META = Case(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
+
+
+def test_the_optimum_of_metas_figure_7() -> None:
+    """15 s of blocking and 3 failures a day: 15.5 minutes, 3.2 % wasted."""
+    at = point(META, META.every)
+    assert (round(at.interval / 60, 1), round(at.wasted, 1)) == (15.5, 3.2)
+    assert round(at.exact, 1) == 3.2
+    assert round(point(META, 3600).wasted, 1) == 6.7
+    assert round(point(META, 300).wasted, 1) == 5.5
+
+
+def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
+    points = curve(META)
+    least = min(points, key=lambda one: one.wasted)
+    assert len(points) == POINTS
+    assert least is points[POINTS // 2] and least.interval == pytest.approx(META.every)
+    for one in points:
+        assert one.wasted == pytest.approx(one.saves + one.lost + one.recover)
+        assert one.exact < min(one.wasted, 100)
+
+
+def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
+    slow = Case(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15, recover=288)
+    assert slow.every == META.every
+    assert point(slow, 600).recover == pytest.approx(1)  # 288 s of 8 hours
+    assert point(slow, 600).wasted == pytest.approx(point(META, 600).wasted + 1)
+
+
+def test_the_laws() -> None:
+    found = {law.name: law.at for law in laws(META)}
+    assert list(found) == ["Young", "Daly", "exact"]
+    assert found["exact"].exact <= min(found["Young"].exact, found["Daly"].exact)
+
+
+def test_without_failures_there_is_no_curve() -> None:
+    calm = Case(nodes=1, mtbf=math.inf, length=DAY, block=15)
+    assert curve(calm) == () and laws(calm) == ()
+    assert point(calm, 600).wasted == pytest.approx(2.5)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.errors import UsageError
+from headway.fleet.engine import Question, ask
+from headway.fleet.queries.slices import Asked
+from headway.ledger.model import NS, Failure, Saved
+from headway.plan.measured import of_ledger
+from headway.plan.of_store import of_store
+from tests.unit.report.ledgers import Line, killed, ledger_of
+from tests.unit.serve import fleet
+
+
+def test_the_values_of_a_run() -> None:
+    ledger = killed()
+    seen = of_ledger(ledger, "night")
+    assert (seen.runs, seen.nodes, seen.failures) == (1, 2, 1)
+    assert seen.node_hours == pytest.approx(2 * ledger.wall / NS / 3600)
+    assert seen.block_s == pytest.approx(5.7)
+    assert seen.start_s is not None and ledger.time_to_start is not None
+    assert seen.compile_s == 167
+    assert seen.start_s + seen.compile_s == pytest.approx(ledger.time_to_start / NS)
+    whole = ledger.time_to_recover[0] / NS
+    assert (seen.requeue_s, seen.compile_again_s) == (20, 166)
+    assert seen.recover_s == pytest.approx(whole - 186)
+    # Jeffreys' prior has half a failure, and the interval is around the mean.
+    assert seen.failures_a_day == pytest.approx(1.5 / seen.node_hours * 24)
+    assert seen.failures_low is not None and seen.failures_high is not None
+    assert seen.failures_low < seen.failures_a_day < seen.failures_high
+    assert seen.values["mtbf"] == pytest.approx(86400 / seen.failures_a_day)
+
+
+def test_a_swapped_node_is_not_one_more() -> None:
+    ledger = killed()
+    ranks = tuple(
+        replace(rank, hosts=("a", "b", "c"), host_of={0: "a", 1: "bc"[place]})
+        for place, rank in enumerate(ledger.ranks[:2])
+    )
+    assert of_ledger(replace(ledger, ranks=ranks), "night").nodes == 2
+    assert of_ledger(replace(ledger, ranks=ranks[:1]), "night").nodes == 1
+
+
+def test_a_failure_that_is_not_started_again_does_not_count() -> None:
+    line = Line().add("start.pt2_compile", 10).add("train.effective", 90)
+    failure = Failure(
+        attempt=0, at=1, category="user_code", owner="user", retry="no", root_rank=0, evidence=""
+    )
+    seen = of_ledger(ledger_of(line, failures=(failure,), time_to_start=10 * NS), "bug")
+    assert seen.failures == 0
+    assert seen.block_s is None and "block" not in seen.values
+    # Never interrupted: a recovery is taken to be as long as the start.
+    assert seen.recover_s is None
+    assert (seen.values["recover"], seen.values["compile_again"]) == (0, 10)
+
+
+def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
+    saved = Saved(
+        attempt=0,
+        step=1,
+        at=5 * NS,
+        level="disk",
+        blocked=NS,
+        slower=2 * NS,
+        durable=4 * NS,
+        size=1,
+    )
+    line = Line().add("train.effective", 100)
+    seen = of_ledger(ledger_of(line, saved=(saved,)), "saver")
+    assert (seen.block_s, seen.durable_s) == (3, 3)
+
+
+@pytest.mark.timeout(60)
+def test_the_values_of_a_store(tmp_path: Path) -> None:
+    store = fleet.make(tmp_path)
+
+    def one(question: Question) -> dict[str, object]:
+        row: dict[str, object] = ask(store, question).rows.to_pylist()[0]
+        return row
+
+    seen = of_store(one, Asked(), "store")
+    assert (seen.runs, seen.nodes, seen.failures) == (fleet.RUNS, None, 4)
+    assert (seen.recover_s, seen.requeue_s, seen.compile_again_s) == (90, 0, 0)
+    assert (seen.start_s, seen.compile_s) == (0, 360)  # no more than the Time to Start
+    assert seen.block_s is not None and seen.node_hours > 0
+    with pytest.raises(UsageError, match="no such runs are in the store"):
+        of_store(one, Asked(where=(("team", "nobody"),)), "store")

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.ledger.model import NS, Ledger
+from headway.ledger.run import Run, load
+from headway.report.waterfall import REST, Waterfall, bar, by_stage, distinct
+from tests.unit.report.ledgers import Line, ledger_of, no_steps
+
+
+def made(run: str, compiled: float, data: float, trained: float = 60) -> Ledger:
+    line = Line().start("start", get_first_batch_data=data, pt2_compile=compiled)
+    line.add("unknown", 2).add("train.effective", trained).add("waste.data_stall", 8)
+    return ledger_of(line, run=run, steps=9, time_to_start=round((compiled + data + 2) * NS))
+
+
+RUNS = {
+    "old": made("old", 20, 10),
+    "cached": made("cached", 1, 10),
+    "slow": made("slow", 1, 12, trained=177),
+    "none": replace(no_steps(), run="none"),
+}
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`load("old")` gives that sample."""
+
+    def sample(path: str) -> Run:
+        return Run(path=tmp_path, name=path, ledger=RUNS[path]) if path in RUNS else load(path)
+
+    monkeypatch.setattr("headway.ledger.run.load", sample)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_bar_is_the_start_by_stage_and_the_lost_time_by_bucket() -> None:
+    one = bar(RUNS["old"])
+    assert one.start == {"start.get_first_batch_data": 10, "start.pt2_compile": 20, REST: 2}
+    assert one.total("start") == one.time_to_start == 32
+    assert one.lost["waste.data_stall"] == one.lost["start.pt2_compile"] * 8 / 20
+    assert one.total("lost") + one.ett_percent == pytest.approx(100)
+
+
+def test_a_rest_is_never_below_nothing() -> None:
+    assert by_stage({"start.pt2_compile": 5.0, "start.scheduling": 0.0}, 4.0) == {
+        "start.pt2_compile": 5.0
+    }
+    assert by_stage({}, None) == {}
+
+
+def test_a_step_says_what_fell_and_what_rose_and_the_largest_first() -> None:
+    fall = Waterfall(tuple(bar(RUNS[name]) for name in ("old", "cached", "slow")))
+    first, second = fall.steps
+    assert (first.before, first.after, first.start) == ("old", "cached", {"start.pt2_compile": -19})
+    assert second.start == {"start.get_first_batch_data": 2}
+    assert first.total("lost") == pytest.approx(
+        RUNS["old"].ett_percent - RUNS["cached"].ett_percent
+    )
+    sizes = [abs(change) for change in second.lost.values()]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_runs_of_one_name_are_told_apart() -> None:
+    found = distinct([bar(RUNS["old"])] * 3)
+    assert [one.name for one in found] == ["old", "old (2)", "old (3)"]
+
+
+def test_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "old", "cached", "slow", "none", "--waterfall"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Time to Start by stage"
+    bars = {line.split()[0]: line for line in lines[1:5]}
+    assert bars["old"].endswith(" 32.0 s") and bars["none"].endswith(" never trained")
+    letter = next(line.split()[0] for line in lines if line.split()[1:2] == ["pt2_compile"])
+    assert bars["old"].count(letter) == pytest.approx(20 * bars["cached"].count(letter), abs=12)
+    assert "  old -> cached: -19.0 s; pt2_compile -19.0 s" in lines
+    assert "  cached -> slow: +2.0 s; get_first_batch_data +2.0 s" in lines
+    assert "Lost time by bucket, percent of the wall time" in lines
+    assert any(line.endswith("40.00 % lost, ETT 60.00 %") for line in lines)
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "old", "cached", "--waterfall", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["time_to_start_s"] for one in found["bars"]] == [32, 13]
+    assert found["steps"][0]["start_s"] == {"start.pt2_compile": -19}
+    assert sum(found["steps"][0]["lost_points"].values()) == pytest.approx(
+        found["bars"][0]["ett_percent"] - found["bars"][1]["ett_percent"]
+    )
+
+
+def test_as_one_html_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RUNS, "evil", made("<script>alert(1)</script>", 3, 3))
+    words = ["compare", "old", "evil", "--waterfall", "--html", "fall.html"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "headway: wrote fall.html\n"
+    text = (tmp_path / "fall.html").read_text()
+    assert "default-src 'none'" in text and "://" not in text
+    assert "<script" not in text and "&lt;script&gt;alert" in text
+    assert "pt2_compile</td><td>20.0 s</td><td>3.0 s</td>" in text
+    assert main(words) == 2 and main([*words, "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("old", "two runs are compared, not 1; name them"),
+        ("old cached slow", "two runs are compared, not 3"),
+        ("old cached --html x.html", "--html is for a series; add --waterfall"),
+        ("old cached --by torch", "--by is for a series; add --waterfall"),
+        ("--waterfall", "no run is given; name two or more"),
+        ("old --waterfall", "two bars or more, but only one run is given"),
+        ("old nowhere --waterfall", "there is no run at nowhere"),
+        ("old cached --waterfall --fail-if ett<-1", "--fail-if judges two runs"),
+        ("old cached --waterfall --by torch", "--by is for a store"),
+        ("old --waterfall --store s", "both a store and the run old are given"),
+        ("--waterfall --store s --by colour", "--by is 'colour'; give one of torch, image"),
+        ("--waterfall --store nothing", "there is no store at nothing"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words.split()]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and len(said.err.splitlines()) == 1 and said.out == ""

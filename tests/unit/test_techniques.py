@@ -1,0 +1,90 @@
+"""The pages for readers: their figures are measured ones, and their commands exist."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from headway.cli import VERBS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+TECHNIQUES = sorted(p for p in (DOCS / "techniques").glob("*.md") if p.name != "index.md")
+AUDIENCES = sorted(DOCS.glob("for-*.md"))
+# Their figures are held to the result files.
+MEASURED = ("benchmarks.md", "scheduling.md")
+
+
+def named(path: Path) -> str:
+    return path.stem
+
+
+def section(text: str, heading: str) -> str:
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> list[str]:
+    """The rows of tables below their headers."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        found += block.splitlines()[2:]
+    return found
+
+
+@pytest.mark.parametrize("path", TECHNIQUES, ids=named)
+def test_a_page_says_what_how_how_much_and_when_not(path: Path) -> None:
+    text = path.read_text()
+    for heading in ("Switch it on", "Measured", "When it does not help"):
+        assert section(text, heading).strip(), heading
+    measured = section(text, "Measured")
+    assert "benchmarks/results/" in measured or "There is no result file" in measured
+    assert f"]({path.name})" in (DOCS / "techniques" / "index.md").read_text()
+
+
+@pytest.mark.parametrize("path", [*TECHNIQUES, *AUDIENCES], ids=named)
+def test_every_figure_stands_where_it_was_measured(path: Path) -> None:
+    known = {line for name in MEASURED for line in (DOCS / name).read_text().splitlines()}
+    text = path.read_text()
+    missing = [row for row in rows(section(text, "Measured")) if row not in known]
+    assert not missing, f"these rows are in none of {', '.join(MEASURED)} any more: {missing}"
+    for result in re.findall(r"benchmarks/results/\w+\.json", text):
+        assert (ROOT / result).is_file(), result
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every `headway ...` of a code block or in back-ticks, up to what it starts."""
+    blocks = re.findall(r"^    (.*headway .*)$", text, re.M)
+    spans = re.findall(r"`(headway [^`]+)`", text)
+    found = []
+    for line in (*blocks, *spans):
+        words = shlex.split(line.partition("  #")[0])
+        for place, word in enumerate(words):
+            if word == "headway":
+                rest = words[place + 1 :]
+                found.append(rest[: rest.index("--")] if "--" in rest else rest)
+    return found
+
+
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= set(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            for part in action.choices.values():
+                found |= flags(part)
+    return found
+
+
+@pytest.mark.parametrize("path", [*TECHNIQUES, *AUDIENCES, DOCS / "plan.md"], ids=named)
+def test_every_command_exists(path: Path) -> None:
+    for verb, *words in commands(path.read_text()):
+        assert verb in VERBS, verb
+        parser = argparse.ArgumentParser(prog=verb)
+        importlib.import_module(f"headway.cli.{verb}").prepare(parser)
+        for word in words:
+            assert not word.startswith("--") or word.partition("=")[0] in flags(parser), word
