@@ -33,12 +33,12 @@ def misses(ledger: Ledger) -> list[Miss]:
     return [
         _miss(cause, f"attempt {attempt}: " if len(ledger.attempts) > 1 else "")
         for attempt, compiles in found.items()
-        for cause in _causes(compiles)
+        for cause in causes(compiles)
     ]
 
 
-def _causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
-    """As `headway recompiles` finds them."""
+def causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
+    """Of recompiles, as `headway recompiles` finds them."""
     again = [
         Recompile(
             rank=one.rank,

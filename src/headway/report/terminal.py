@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST, UNKNOWN, group
 from headway.ledger.model import NS, Ledger
-from headway.report import findings
+from headway.report import auto, findings
 from headway.report.screen import plain, say
 from headway.report.sections import between, gave_up, sections, who
 from headway.report.words import (
@@ -53,6 +53,8 @@ def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
         say(console, line)
     for line in _rehearsed(ledger):
         say(console, line)
+    for text in auto.summary(ledger):
+        say(console, Text(f"  {text}"))
     say(console, _next(run_path))
 
 
@@ -69,6 +71,8 @@ def full(ledger: Ledger, run_path: Path | str, console: Console) -> None:
         for line in lines:
             say(console, line)
     say(console, Text(""))
+    if ledger.steps:
+        say(console, Text("  Advice:  ").append(f"headway advise {_quoted(run_path)}", "bold"))
     say(console, _next(run_path))
 
 
@@ -135,9 +139,12 @@ def _fitting(items: tuple[str, ...], room: int) -> str:
 
 
 def _next(run_path: Path | str) -> Text:
+    return Text("  Next:  ").append(f"headway report {_quoted(run_path)} --html", "bold")
+
+
+def _quoted(run_path: Path | str) -> str:
     path = os.fspath(run_path)
-    path = path if path.isprintable() else one_line(path)
-    return Text("  Next:  ").append(f"headway report {shlex.quote(path)} --html", "bold")
+    return shlex.quote(path if path.isprintable() else one_line(path))
 
 
 def _stacked(ledger: Ledger, console: Console, width: int) -> Text:

@@ -1,0 +1,103 @@
+"""What a rule is given and what it gives: plain frozen data, times in ns from the run's start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headway.advise.intervals import Intervals
+from headway.ledger.model import Ledger
+
+Confidence = Literal["high", "medium", "low"]
+CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Time that would not have been lost.
+
+    Where it is hidden `behind` other time, no more of it can be won than there is of that.
+    """
+
+    take: Intervals
+    behind: Intervals | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One change: what to do, which time it would have won, and how sure that is."""
+
+    title: str
+    cuts: tuple[Cut, ...]
+    confidence: Confidence
+    why: str  # what the figure and its confidence rest on
+    flags: tuple[str, ...] = ()  # of `headway run`
+    code: tuple[str, ...] = ()  # lines for the job, or commands
+    see: str = ""  # the page of the docs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What the kernels of a run took to tune in the busiest process, and what would be left; s."""
+
+    kernels: int
+    spent: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Another run of the same job."""
+
+    ledger: Ledger
+    warm: bool = False  # its restarts were warm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A run, and what else is known of its job."""
+
+    ledger: Ledger
+    where: str = "RUN"  # as the user named it
+    warm: bool = False
+    others: tuple[Seen, ...] = ()
+    tuning: Tuning | None = None
+    lemons: Mapping[str, float] = field(default_factory=dict)  # share of failures beyond chance
+
+    @property
+    def all(self) -> tuple[Seen, ...]:
+        """This run and the others."""
+        return (Seen(ledger=self.ledger, warm=self.warm), *self.others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A proposal with what it is worth beside the others."""
+
+    rule: str
+    proposal: Proposal
+    alone: int  # ns, if nothing else is done
+    worth: int  # ns that no other one wins
+    points: float  # of ETT, on top of those before it
+    accelerator_ns: int
+    won: Intervals = ()
+    instead: str = ""  # the rule that wins most of its time, where it wins none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All advice for a run, the most worth first, and the run with all of it."""
+
+    ledger: Ledger
+    advice: tuple[Advice, ...]
+    covered: tuple[Advice, ...]  # would win nothing beside the others
+    ett_percent: float  # with all of it
+    wall: int
+    lost: int  # what was not training
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worth(self) -> int:
+        """Of all of it together."""
+        return sum(one.worth for one in self.advice)

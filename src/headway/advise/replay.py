@@ -1,0 +1,84 @@
+"""A run once more, without some of its time: the ledger's own segments, counted again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headway.advise.intervals import Intervals, both, length, union
+from headway.ledger import timeline
+from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.model import Attempt, Ledger, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The account of a run that did not spend some of its time."""
+
+    wall: int
+    segments: tuple[Segment, ...]
+    buckets: Mapping[str, int]
+
+    @property
+    def ett_percent(self) -> float:
+        """As of a ledger."""
+        return 100.0 * self.buckets.get(EFFECTIVE, 0) / self.wall if self.wall else 0.0
+
+
+def replay(ledger: Ledger, removed: Intervals) -> Replayed:
+    """What is removed is cut out of the timeline, and what comes after it moves up."""
+    gone = [Segment(start, end, "") for start, end in removed]
+    out: list[Segment] = []
+    at = 0
+    for segment in timeline.paint(ledger.segments, gone):
+        if segment.leaf:
+            out.append(Segment(at, at + segment.end - segment.start, segment.leaf))
+            at = out[-1].end
+    segments = timeline.join(out)
+    return Replayed(at, tuple(segments), timeline.total(segments))
+
+
+def lost(ledger: Ledger) -> Intervals:
+    """All that was not training on new data."""
+    return union((s.start, s.end) for s in ledger.segments if s.leaf != EFFECTIVE)
+
+
+def spent(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -> Intervals:
+    """When the run was in one of these leaves; in one attempt only, where that is named."""
+    if attempt is None:
+        return union((s.start, s.end) for s in ledger.segments if s.leaf in leaves)
+    start, end = _windows(ledger)[attempt]
+    low = bisect_right(ledger.segments, start, key=lambda s: s.end)
+    high = bisect_left(ledger.segments, end, key=lambda s: s.start)
+    inside = [s for s in ledger.segments[low:high] if s.leaf in leaves]
+    return union((max(s.start, start), min(s.end, end)) for s in inside)
+
+
+def leaves_of(*stages: str) -> tuple[str, ...]:
+    """Those of some stages, in a first start and in recoveries."""
+    return tuple(f"{group}.{stage}" for group in ("start", "recover") for stage in stages)
+
+
+def accelerator_ns(ledger: Ledger, intervals: Intervals) -> int:
+    """The same time on every accelerator that the run held then."""
+    if not ledger.attempts:
+        return length(intervals)
+    most = max(map(_size, ledger.attempts)) or 1
+    sizes = [_size(attempt) or most for attempt in ledger.attempts]
+    windows = _windows(ledger)
+    return sum(
+        size * length(both(intervals, (window,)))
+        for size, window in zip(sizes, windows, strict=True)
+    )
+
+
+def _windows(ledger: Ledger) -> list[tuple[int, int]]:
+    """Of each attempt, with what lies before it; the last one up to the end of the run."""
+    ends = [0, *(attempt.end for attempt in ledger.attempts[:-1]), ledger.wall]
+    return [(start, max(start, end)) for start, end in pairwise(ends)]
+
+
+def _size(attempt: Attempt) -> int:
+    return max(len(attempt.ranks), attempt.world or 0)

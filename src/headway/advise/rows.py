@@ -1,0 +1,196 @@
+"""A ledger again from its rows in a store: the same sums, by attempt and leaf.
+
+The order of leaves within an attempt is not in a store, nor is what a ledger has beside its sums
+(stages, groups, archives, parts of compiles): rules that need those say nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from headway.ledger import figures, timeline
+from headway.ledger.leaves import LEAVES
+from headway.ledger.model import (
+    NS,
+    Attempt,
+    Checkpoint,
+    Compile,
+    Failure,
+    Ledger,
+    Saved,
+    Segment,
+)
+
+Row = Mapping[str, Any]
+TABLES = ("runs", "attempts", "hours", "failures", "checkpoints", "compiles")
+
+
+def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
+    """Of one run; `rows` are those of each table that are its own."""
+    rows = _in_order(rows)
+    lived = rows["attempts"]
+    segments, ends = _segments(lived, rows["hours"])
+    began = run["started_at"]
+    saves = tuple(_saves(rows["checkpoints"], began))
+    count, interval = figures.save_rhythm(saves)
+    wall = segments[-1].end if segments else 0
+    return Ledger(
+        run=run["run"],
+        wall=wall,
+        segments=tuple(segments),
+        buckets=timeline.total(segments),
+        ranks=(),
+        steps=run["steps"] or 0,
+        attempts=tuple(_attempts(lived, ends)),
+        failures=tuple(_failures(rows["failures"], began)),
+        time_to_start=_ns(run["time_to_start_s"]),
+        time_to_recover=tuple(
+            ns for row in lived if (ns := _ns(row["time_to_recover_s"])) is not None
+        ),
+        hidden={},
+        queue_capacity=_ns(run["queue_capacity_s"]),
+        checkpoints=saves,
+        saves=count,
+        save_interval=interval,
+        recommended_interval=None,
+        compiles=tuple(_compiles(rows["compiles"], began)),
+        gaps=(),
+        notes=(),
+        started_at=round((began - datetime(1970, 1, 1)).total_seconds() * NS),
+        running=run["running"],
+        command=_words(run["command"] or ""),
+        exit_code=run["exit_code"],
+        saved=tuple(_saved(rows["checkpoints"], began)),
+    )
+
+
+def _in_order(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Attempts numbered from 0 without a gap: others who write to a store may leave some out."""
+    numbers = sorted({row["attempt"] for row in rows["attempts"]})
+    places = {number: place for place, number in enumerate(numbers)}
+    return {
+        name: sorted(
+            (
+                {**row, "attempt": places[row["attempt"]]}
+                for row in rows[name]
+                if row["attempt"] in places
+            ),
+            key=lambda row: row["attempt"],
+        )
+        for name in TABLES[1:]
+    }
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:  # not as a shell would take it
+        return (command,)
+
+
+def _segments(lived: Sequence[Row], hours: Iterable[Row]) -> tuple[list[Segment], list[int]]:
+    """Each attempt's leaves in the order of the vocabulary, and where each attempt ends."""
+    sums: dict[tuple[int, str], float] = {}
+    for row in hours:
+        key = (row["attempt"], row["leaf"])
+        sums[key] = sums.get(key, 0.0) + row["seconds"]
+    out: list[Segment] = []
+    ends = []
+    at = 0
+    for row in lived:
+        for leaf in LEAVES:
+            took = round(sums.get((row["attempt"], leaf), 0.0) * NS)
+            out.append(Segment(at, at + took, leaf))
+            at += took
+        ends.append(at)
+    return timeline.join(out), ends
+
+
+def _attempts(lived: Sequence[Row], ends: Sequence[int]) -> Iterable[Attempt]:
+    for place, (row, end) in enumerate(zip(lived, ends, strict=True)):
+        yield Attempt(
+            index=place,
+            start=ends[place - 1] if place else 0,
+            end=end,
+            outcome=row["outcome"],
+            ranks=tuple(range(row["accelerators"])),
+            first_step=row["first_step"],
+            last_step=row["last_step"],
+            resumed_from=row["resumed_from"],
+            resumed_by=row["resumed_by"],
+        )
+
+
+def _failures(rows: Iterable[Row], began: datetime) -> Iterable[Failure]:
+    for row in rows:
+        yield Failure(
+            attempt=row["attempt"],
+            at=_at(row, began),
+            category=row["category"],
+            owner=row["owner"],
+            retry=row["retry"],
+            root_rank=row["root_rank"],
+            evidence=row["evidence"] or "",
+            node=row["host"],
+            decision=row["decision"],
+        )
+
+
+def _saves(rows: Iterable[Row], began: datetime) -> Iterable[Checkpoint]:
+    for row in rows:
+        if row["level"] == "disk" and not row["error"]:
+            start, durable = _at(row, began), _ns(row["durable_s"])
+            yield Checkpoint(
+                attempt=row["attempt"],
+                rank=0,
+                start=start,
+                end=start + (_ns(row["blocked_s"]) or 0),
+                step=row["step"],
+                path=None,
+                durable=None if durable is None else start + durable,
+            )
+
+
+def _saved(rows: Iterable[Row], began: datetime) -> Iterable[Saved]:
+    """Only a Checkpointer knows how much longer steps took."""
+    for row in rows:
+        if row["slower_s"] is not None:
+            yield Saved(
+                attempt=row["attempt"],
+                step=row["step"],
+                at=_at(row, began),
+                level=row["level"],
+                blocked=_ns(row["blocked_s"]) or 0,
+                slower=_ns(row["slower_s"]) or 0,
+                durable=_ns(row["durable_s"]) or 0,
+                size=row["bytes"] or 0,
+                error=row["error"] or "",
+            )
+
+
+def _compiles(rows: Iterable[Row], began: datetime) -> Iterable[Compile]:
+    for row in rows:
+        start = _at(row, began)
+        yield Compile(
+            attempt=row["attempt"],
+            rank=0,
+            start=start,
+            end=start + (_ns(row["seconds"]) or 0),
+            where=row["place"],
+            trigger="",
+            reason=row["reason"] or "",
+            recompile=row["recompile"],
+            cached=row["cached"],
+        )
+
+
+def _at(row: Row, began: datetime) -> int:
+    since: timedelta = row["at"] - began
+    return round(since.total_seconds() * NS)
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * NS)

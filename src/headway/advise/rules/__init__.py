@@ -1,0 +1,69 @@
+"""Rules: each is one file, Headway's own or one of the user's packages.
+
+A rule is a module, or any object, with the function of `Rule`. A package of yours names it in the
+entry-point group `headway.rules`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Protocol, cast
+
+from headway.advise.model import Evidence, Proposal
+
+GROUP = "headway.rules"
+# In the order in which a run comes to what they are about.
+OWN = (
+    "stage_overlap",
+    "fast_batch",
+    "process_groups",
+    "shard_metadata",
+    "compile_cache",
+    "autotune_pruning",
+    "dynamic_sources",
+    "data_workers",
+    "async_checkpoint",
+    "interval",
+    "hang_limits",
+    "requeue_delay",
+    "restart_warmth",
+    "lemon_nodes",
+    "preemption_price",
+    "publish_off",
+)
+
+
+class Rule(Protocol):
+    """What reads a ledger and proposes changes."""
+
+    def proposals(self, evidence: Evidence) -> Iterable[Proposal]:
+        """Each change that would have won time in this run; none where there is nothing to do."""
+
+
+def names() -> list[str]:
+    """Of all rules."""
+    return [*OWN, *sorted({point.name for point in entry_points(group=GROUP)} - set(OWN))]
+
+
+def rule(name: str) -> Rule:
+    """The rule of that name."""
+    if name in OWN:
+        return cast("Rule", importlib.import_module(f"{__name__}.{name}"))
+    (point, *_) = entry_points(group=GROUP, name=name)
+    return cast("Rule", point.load())
+
+
+def ask(evidence: Evidence) -> tuple[list[tuple[str, Proposal]], list[str]]:
+    """What all rules propose; one that fails is named, and the others are heard."""
+    found: list[tuple[str, Proposal]] = []
+    notes: list[str] = []
+    for name in names():
+        try:
+            found += [(name, one) for one in rule(name).proposals(evidence)]
+        except Exception as error:
+            if name in OWN:
+                raise
+            notes.append(f"the rule {name} has failed: {type(error).__name__}: {error}")
+    return found, notes

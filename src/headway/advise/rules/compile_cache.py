@@ -1,0 +1,95 @@
+"""Code that an earlier run of the job has compiled already, or a later one will."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headway.advise.intervals import last, length
+from headway.advise.model import Confidence, Cut, Evidence, Proposal
+from headway.advise.replay import leaves_of, spent
+from headway.ledger.model import Ledger
+from headway.report.words import duration
+
+COMPILE = leaves_of("pt2_compile")
+# Dynamo traces and modules are imported whatever a cache holds.
+KEPT = ("aot_autograd", "inductor", "triton", "autotune")
+
+
+class Left(NamedTuple):
+    """What a start still takes in the compiler once its code is kept, as far as that is known."""
+
+    ns: int | None
+    confidence: Confidence
+    why: str
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """Each start that compiled is brought down to what one with a cache takes."""
+    ledger = evidence.ledger
+    cold = [attempt.index for attempt in ledger.attempts if _cold(ledger, attempt.index)]
+    if not cold or ledger.archives:
+        return
+    left = _left(evidence)
+    cuts = []
+    for attempt in cold:
+        took = spent(ledger, COMPILE, attempt)
+        ns = _saved(ledger, attempt, length(took)) if left.ns is None else length(took) - left.ns
+        cuts.append(Cut(take=last(took, max(ns, 0))))
+    yield Proposal(
+        title="Keep what torch.compile makes, for the next run and for other nodes",
+        cuts=tuple(cuts),
+        confidence=left.confidence,
+        why=f"{left.why}; the first run with it fills the store",
+        flags=("--compile-cache", "compile-cache"),
+        see="docs/compile-cache.md",
+    )
+
+
+def _first(ledger: Ledger, attempt: int) -> list[bool]:
+    """Of every first compile of an attempt, whether a cache had it."""
+    return [one.cached for one in ledger.compiles if one.attempt == attempt and not one.recompile]
+
+
+def _cold(ledger: Ledger, attempt: int) -> bool:
+    first = _first(ledger, attempt)
+    return bool(first) and not all(first)
+
+
+def _left(evidence: Evidence) -> Left:
+    """As starts with a full cache took; else by what this run's compiles were made of."""
+    archived, local = [], []
+    for seen in evidence.all:
+        hits = {one.attempt for one in seen.ledger.archives if one.level in ("exact", "job")}
+        for attempt in seen.ledger.attempts:
+            first = _first(seen.ledger, attempt.index)
+            took = length(spent(seen.ledger, COMPILE, attempt.index))
+            if attempt.index in hits and first:
+                archived.append(took)
+            elif first and all(first):
+                local.append(took)
+    if archived:
+        ns = round(statistics.median(archived))
+        return Left(ns, "high", f"starts of this job with a compile cache took {duration(ns)}")
+    if local:
+        ns = round(statistics.median(local))
+        why = f"starts of this job that found torch's own cache filled took {duration(ns)}"
+        return Left(ns, "medium", f"{why}; one from an archive is not measured")
+    if evidence.ledger.compile_parts:
+        told = "what the compiler's own parts took here that a cache holds; tracing is left"
+        return Left(None, "medium", f"{told}. No start with a cache is measured")
+    return Left(None, "low", "at most: what a start with a cache takes is not measured")
+
+
+def _saved(ledger: Ledger, attempt: int, took: int) -> int:
+    """Of one start: the share that a cache holds of all that the run compiled."""
+    parts = ledger.compile_parts
+    total = sum(parts.values())
+    if total:
+        return took * sum(parts.get(name, 0) for name in KEPT) // total
+    by_rank: dict[int, int] = {}
+    for one in ledger.compiles:
+        if one.attempt == attempt and not one.recompile and not one.cached:
+            by_rank[one.rank] = by_rank.get(one.rank, 0) + one.ns
+    return min(max(by_rank.values(), default=0), took)

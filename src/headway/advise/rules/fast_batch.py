@@ -1,0 +1,62 @@
+"""The compiler waits for the first batch, although it needs only its form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.advise.intervals import last, length
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import leaves_of, spent
+from headway.advise.rules.stage_overlap import DATA
+from headway.ledger.model import Ledger
+from headway.report.words import count, duration
+
+COMPILE = leaves_of("pt2_compile")
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """Data is waited for behind the compile; what was compiled ahead in vain is compiled once."""
+    ledger = evidence.ledger
+    starts = [
+        Cut(take=data, behind=compiled)
+        for attempt in ledger.attempts
+        if any(one.attempt == attempt.index for one in ledger.compiles)
+        and (data := spent(ledger, leaves_of(*DATA), attempt.index))
+        and (compiled := spent(ledger, COMPILE, attempt.index))
+    ]
+    if starts:
+        won = sum(min(length(cut.take), length(cut.behind or ())) for cut in starts)
+        yield Proposal(
+            title="Compile on a fast batch while the data warms up",
+            cuts=tuple(starts),
+            confidence="medium",
+            why=f"in {count(len(starts), 'start')} {duration(won)} of waiting for data lay beside "
+            "a compile that could have run meanwhile; that a core is free for it is not measured",
+            code=(
+                "ahead = headway.startup.CompileAhead("
+                "step, modules=[model], optimizers=[optimizer])",
+                'ahead.start(headway.startup.fast_batch(recorded="batch.json"))',
+                "batch = next(batches); ahead.wait(); step(batch)",
+            ),
+            see="docs/start.md#compile-ahead",
+        )
+    missed = [cut for attempt in ledger.attempts if (cut := _missed(ledger, attempt.index)).take]
+    if missed:
+        yield Proposal(
+            title="Make the fast batch like the real ones",
+            cuts=tuple(missed),
+            confidence="high",
+            why="the first real batch was compiled again; the report says what differed",
+            code=(f"headway report {evidence.where}  # the cure is under Compiles",),
+            see="docs/start.md#compile-ahead",
+        )
+
+
+def _missed(ledger: Ledger, attempt: int) -> Cut:
+    """As long as the rank took that compiled most again."""
+    took: dict[int, int] = {}
+    for one in ledger.compiles:
+        if one.missed and one.attempt == attempt:
+            took[one.rank] = took.get(one.rank, 0) + one.ns
+    during = spent(ledger, (*COMPILE, "waste.recompile"), attempt)
+    return Cut(take=last(during, max(took.values(), default=0)))

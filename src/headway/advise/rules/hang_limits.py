@@ -1,0 +1,49 @@
+"""A job that stood still, and nobody ended it for long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+from headway.advise.intervals import first, length, union, without
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import spent
+from headway.advise.rules.requeue_delay import restarts
+from headway.launch.hang.limits import OVER_GAPS, OVER_LONGEST, STOPPED_S
+from headway.launch.hang.notice import CONFIRM_S
+from headway.ledger.leaves import EFFECTIVE, HANG, LOST
+from headway.ledger.model import NS, Ledger
+from headway.report.words import count, duration
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """Every hang is ended once it is longer than any pause that went well."""
+    ledger = evidence.ledger
+    hangs = spent(ledger, (HANG,))
+    limit = math.ceil(max(STOPPED_S, _usual(ledger) / NS))
+    left = round((limit + CONFIRM_S) * NS)
+    beyond = without(hangs, union(*(first((one,), left) for one in hangs)))
+    if not beyond:
+        return
+    yield Proposal(
+        title=f"End a hang after {limit} s",
+        cuts=(Cut(take=beyond),),
+        confidence="medium",
+        why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; the longest pause "
+        "between steps that went well, and the steps themselves, leave room for this limit. A rank "
+        "that works is given longer",
+        flags=(*restarts(evidence), "--hang-after", str(limit)),
+        see="docs/recover.md#hangs",
+    )
+
+
+def _usual(ledger: Ledger) -> float:
+    """What the hang watch would take for well, by what the ledger shows of steps and pauses."""
+    trained = spent(ledger, (EFFECTIVE, LOST))
+    step = length(trained) / max(ledger.steps, 1)
+    pauses = [0]
+    for attempt in ledger.attempts:
+        inside = spent(ledger, (EFFECTIVE, LOST), attempt.index)
+        pauses += [after[0] - before[1] for before, after in pairwise(inside)]
+    return max(OVER_GAPS * step, OVER_LONGEST * max(pauses))

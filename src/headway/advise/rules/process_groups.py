@@ -1,0 +1,35 @@
+"""Process groups that no rank needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.advise.intervals import last
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import leaves_of, spent
+from headway.report.words import count, duration
+
+WHERE = (*leaves_of("process_group_init"), "waste.blocked")
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """What the rank that lost least by it could do without."""
+    needless = [one for one in evidence.ledger.groups_made if one.needless]
+    if not needless:
+        return
+    ns = sum(one.needless for one in needless)
+    calls = sum(one.calls for one in needless)
+    settled = all(one.settled for one in needless)
+    yield Proposal(
+        title=f"Make only the process groups that are used ({needless[0].where})",
+        cuts=(Cut(take=last(spent(evidence.ledger, WHERE), ns)),),
+        confidence="medium" if settled else "low",
+        why=f"of {count(calls, 'call')} a rank {duration(ns)} went to groups of other ranks, "
+        "unused or repeated ones: an estimate from the times of the calls"
+        + ("" if settled else ", and not every rank came to its end"),
+        code=(
+            'mesh = headway.startup.groups.partition({"dp": 4, "tp": 2})  # your own shape',
+            'mesh["tp"].pg()  # made here, at its first use',
+        ),
+        see="docs/groups.md",
+    )

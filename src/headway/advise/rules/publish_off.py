@@ -1,0 +1,34 @@
+"""The trainer makes the model ready to serve while its accelerators wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.advise.intervals import last, length
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import spent
+from headway.ledger.leaves import PUBLISH
+from headway.report.words import duration
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """All of it moves to a job of its own."""
+    ledger = evidence.ledger
+    during = spent(ledger, (PUBLISH,))
+    if not during or not ledger.steps:
+        return
+    known = [length(spent(one.ledger, (PUBLISH,))) for one in evidence.others if one.ledger.publish]
+    left = min(known, default=0)
+    yield Proposal(
+        title="Publish by a job of its own",
+        cuts=(Cut(take=last(during, length(during) - left)),),
+        confidence="high" if known else "medium",
+        why=f"the trainer held its accelerators for {duration(length(during))} of it; "
+        + (
+            f"in another run of this job {duration(left)} was left"
+            if known
+            else "the job hands over its last checkpoint; that needs a recipe"
+        ),
+        flags=("--publish", "recipe.toml", "--publish-to", "snapshots"),
+        see="docs/publish.md#by-headway-run",
+    )

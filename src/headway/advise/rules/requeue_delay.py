@@ -1,0 +1,70 @@
+"""Time from a death to the next life that a launcher on the spot does not need."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from headway.advise.intervals import Intervals, last, length, union
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import spent
+from headway.ledger.leaves import DETECTION, DOWNTIME
+from headway.ledger.model import Failure, Ledger
+from headway.report.words import count, duration
+
+RESTARTS = 5  # unless the run has failed more often
+BETWEEN = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
+
+
+def restarts(evidence: Evidence) -> tuple[str, str]:
+    """The flag that lets Headway start the job again, often enough for this run."""
+    return "--restarts", str(max(RESTARTS, len(evidence.ledger.failures)))
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """Each interruption that Headway may end, brought down to what its own restarts take."""
+    ledger = evidence.ledger
+    slow = [one for one in ledger.failures if _restartable(one) and not _by_headway(one)]
+    gaps = [gap for one in slow if (gap := between(ledger, one))]
+    if not gaps:
+        return
+    known = [
+        length(between(seen.ledger, one))
+        for seen in evidence.all
+        for one in seen.ledger.failures
+        if _by_headway(one) and one.attempt + 1 < len(seen.ledger.attempts)
+    ]
+    left = round(statistics.median(known)) if known else 0
+    told = f"{count(len(gaps), 'time')} {duration(sum(map(length, gaps)))} went by between a death "
+    told += "and the next attempt; "
+    yield Proposal(
+        title="Start again where the job is, as soon as it dies",
+        cuts=tuple(Cut(take=last(gap, length(gap) - left)) for gap in gaps),
+        confidence="high" if known else "low",
+        why=told
+        + (
+            f"restarts by Headway took {duration(left)} in this job"
+            if known
+            else "at most: no restart by Headway is measured in this job"
+        ),
+        flags=restarts(evidence),
+        see="docs/recover.md",
+    )
+
+
+def between(ledger: Ledger, failure: Failure) -> Intervals:
+    """From the death that a failure is to the attempt after it."""
+    after = failure.attempt + 1
+    if after >= len(ledger.attempts):
+        return ()
+    return union(
+        spent(ledger, (DETECTION, DOWNTIME), failure.attempt), spent(ledger, BETWEEN, after)
+    )
+
+
+def _restartable(failure: Failure) -> bool:
+    return failure.owner != "scheduler" and failure.retry in ("yes", "bounded")
+
+
+def _by_headway(failure: Failure) -> bool:
+    return (failure.decision or "").startswith("restart")

@@ -1,0 +1,67 @@
+"""Each restart imports once more what the attempt before had imported."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from headway.advise.intervals import last, length
+from headway.advise.model import Cut, Evidence, Proposal
+from headway.advise.replay import spent
+from headway.advise.rules.requeue_delay import restarts
+from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.ledger.model import Ledger
+from headway.report.words import count, duration
+
+LAUNCH = ("recover.launcher_init",)
+
+
+def proposals(evidence: Evidence) -> Iterator[Proposal]:
+    """Each recovery's launch is brought down to what warm ones take."""
+    ledger = evidence.ledger
+    if evidence.warm:
+        return
+    prepared = _prepared(ledger)
+    cold = [
+        took
+        for attempt in _restarted(ledger)
+        if ledger.attempts[attempt - 1].end >= prepared and (took := spent(ledger, LAUNCH, attempt))
+    ]
+    if not cold:
+        return
+    known = [
+        length(spent(seen.ledger, LAUNCH, attempt))
+        for seen in evidence.others
+        if seen.warm
+        for attempt in _restarted(seen.ledger)
+    ]
+    left = round(statistics.median(known)) if known else 0
+    told = f"{count(len(cold), 'restart')} launched and imported for {duration(_total(cold))}; "
+    yield Proposal(
+        title="Fork restarts with their imports done",
+        cuts=tuple(Cut(take=last(took, length(took) - left)) for took in cold),
+        confidence="high" if known else "low",
+        why=told
+        + (
+            f"warm ones of this job took {duration(left)} each"
+            if known
+            else "at most: no warm restart is measured in this job"
+        ),
+        flags=(*restarts(evidence), "--warm"),
+        see="docs/warm.md",
+    )
+
+
+def _prepared(ledger: Ledger) -> int:
+    """When everything could have been imported once more, beside the first training."""
+    trained = spent(ledger, (EFFECTIVE, LOST))
+    imports = length(spent(ledger, ("start.launcher_init",)))
+    return trained[0][0] + imports if trained else ledger.wall
+
+
+def _restarted(ledger: Ledger) -> range:
+    return range(1, len(ledger.attempts))
+
+
+def _total(parts: list[tuple[tuple[int, int], ...]]) -> int:
+    return sum(map(length, parts))

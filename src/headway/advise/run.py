@@ -1,0 +1,80 @@
+"""Advice for one run: what is known of its job is gathered, and every rule is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.advise import rules
+from headway.advise.model import Evidence, Plan, Seen, Tuning
+from headway.advise.resolve import resolve
+from headway.journal import folder, reader
+from headway.ledger.model import Ledger
+from headway.ledger.run import Run, load
+
+OTHERS = 5  # runs of the same command beside it that are looked at, the newest
+LOSS = 0.02  # that `headway autotune` allows a kernel
+WARM = "warm.json"  # what a launch with --warm leaves
+
+
+def advise(evidence: Evidence) -> Plan:
+    """What all rules propose for a run, beside each other."""
+    proposals, notes = rules.ask(evidence)
+    return resolve(evidence.ledger, proposals, notes)
+
+
+def gather(path: str, others: Sequence[str] = ()) -> Evidence:
+    """A run and other runs of its job: those named, and those beside it with the same command."""
+    run = load(path)
+    local = "://" not in path
+    found = [load(other) for other in others]
+    if local:
+        known = {run.path.resolve(), *(other.path.resolve() for other in found)}
+        found += [load(one) for one in _beside(run) if one.resolve() not in known][:OTHERS]
+    return Evidence(
+        ledger=run.ledger,
+        where=path,
+        warm=local and _warm(run),
+        others=tuple(Seen(ledger=one.ledger, warm=_warm(one)) for one in found),
+        tuning=_tuning(run) if local and _compiled(run.ledger) else None,
+    )
+
+
+def _beside(run: Run) -> list[Path]:
+    """The newest runs in the same folder with the same command."""
+    command = folder.read_identity(run.path).get("command")
+    made = {}
+    for one in run.path.resolve().parent.iterdir():
+        identity = folder.read_identity(one) if (one / folder.JOURNAL).is_dir() else {}
+        if command and identity.get("command") == command and one != run.path.resolve():
+            made[one] = float(identity.get("created") or 0.0)
+    return sorted(made, key=lambda one: -made[one])[:OTHERS]
+
+
+def _warm(run: Run) -> bool:
+    return (run.path / WARM).is_file()
+
+
+def _compiled(ledger: Ledger) -> bool:
+    leaves = ("start.pt2_compile", "recover.pt2_compile", "waste.recompile")
+    return any(ledger.buckets.get(leaf) for leaf in leaves)
+
+
+def _tuning(run: Run) -> Tuning | None:
+    """What `headway autotune` would say of it."""
+    from headway.compile.autotune.advice import advise as prune
+    from headway.compile.autotune.advice import same_setup
+    from headway.compile.autotune.records import collect
+
+    journals, _ = reader.read_journals(str(run.path / folder.JOURNAL))
+    _, kernels = same_setup(collect(journals))
+    found = [prune(kernel, LOSS) for kernel in kernels]
+    return (
+        Tuning(
+            kernels=len(found),
+            spent=sum(one.spent for one in found),
+            left=sum(one.predicted for one in found),
+        )
+        if found
+        else None
+    )

@@ -1,0 +1,59 @@
+"""Advice in a terminal: the most worth first, each with what to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from headway.advise.contract import HOUR, command
+from headway.advise.model import Advice, Plan, Proposal
+from headway.report.words import duration, one_line, percent
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """All of it."""
+    ledger = plan.ledger
+    now = f"ETT {percent(ledger.ett_percent)} of {duration(ledger.wall)}"
+    yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(plan.lost)} lost"
+    if not plan.advice:
+        yield "  no rule finds time in this run that it knows how to win"
+    for number, one in enumerate(plan.advice, 1):
+        yield from _item(plan, number, one)
+    if plan.advice:
+        yield ""
+        won = f"{duration(plan.worth)} of the {duration(plan.lost)}"
+        yield f"  With all of it: ETT {percent(plan.ett_percent)}, {won} won"
+        together = command(plan, (one.proposal for one in plan.advice))
+        if together:
+            yield f"  All flags at once:  {together}"
+    for one in plan.covered:
+        by = f", which {one.instead} wins as well" if one.instead else ""
+        yield f"  Not beside it: {one.rule}, {duration(one.alone)} alone{by}"
+    for note in plan.notes:
+        yield f"  Note: {one_line(note, 300)}"
+
+
+def _item(plan: Plan, number: int, one: Advice) -> Iterator[str]:
+    proposal = one.proposal
+    yield ""
+    yield f"  {number}. {one_line(proposal.title, 200)}"
+    worth = f"+{one.points:.1f} points, {duration(one.worth)}, {hours(one.accelerator_ns)}"
+    more = f"; {duration(one.alone)} without the others" if one.alone > one.worth else ""
+    yield f"     {worth}{more}"
+    yield f"     {proposal.confidence} confidence: {one_line(proposal.why, 600)}"
+    yield from todo(one.rule, proposal)
+
+
+def todo(rule: str, proposal: Proposal) -> Iterator[str]:
+    """What to type, and where to read about it."""
+    if proposal.flags:
+        yield f"       headway run {one_line(shlex.join(proposal.flags))} -- COMMAND"
+    yield from (f"       {one_line(line)}" for line in proposal.code)
+    yield f"     rule {rule}" + (f", {proposal.see}" if proposal.see else "")
+
+
+def hours(ns: int) -> str:
+    """Accelerator-hours, with as many digits as there is to say."""
+    number = ns / HOUR
+    told = f"{number:,.1f}" if number >= 10 else f"{number:.2g}"
+    return f"{told} accelerator-hours"

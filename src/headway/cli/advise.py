@@ -1,0 +1,106 @@
+"""Say what to change next, and what each change is worth.
+
+examples:
+  headway advise RUN                   for one run, by what is known of its job
+  headway advise RUN --with OTHER      another run of the same job may know what a change leaves
+  headway advise STORE --since 30d     for all runs of a store, by rule and job
+  headway advise RUN --json            as JSON, the contract for other tools
+
+What a change is worth is counted on the run's own ledger: the time it would have won is cut out,
+and the rest is counted again. No second is counted for two changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.fleet.database import Database
+    from headway.fleet.store import Store
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway advise`."""
+    parser.add_argument("path", metavar="RUN|STORE", help="folder or URL of a run or of a store")
+    parser.add_argument(
+        "--with",
+        metavar="RUN",
+        action="append",
+        default=[],
+        dest="others",
+        help="another run of the same job; may be given several times",
+    )
+    parser.add_argument("--since", metavar="WHEN", help="of a store: runs since 30d, 12h or a date")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Of a run or of a store."""
+    store = _store(args.path)
+    if store is None and args.since:
+        raise UsageError(f"--since is for a store, and {args.path} is none")
+    if store is not None and args.others:
+        raise UsageError(f"--with is for a run, and {args.path} is a store")
+    if store is not None:
+        return _of_store(store, args)
+    from headway.advise.contract import to_dict
+    from headway.advise.run import advise, gather
+    from headway.advise.show import lines
+
+    plan = advise(gather(args.path, args.others))
+    if args.json:
+        print(json.dumps(to_dict(plan), indent=2))
+    else:
+        _print(lines(plan))
+    return 0
+
+
+def _of_store(store: Store | Database, args: argparse.Namespace) -> int:
+    from datetime import datetime, timezone
+
+    from headway.advise.fleet import advise
+    from headway.cli.fleet_ask import told
+    from headway.fleet.times import when
+
+    since = when(args.since, datetime.now(timezone.utc).replace(tzinfo=None))
+    with told(store):
+        found = advise(store, since)
+    for note in found.notes:
+        print(f"headway: {note}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print(found.lines())
+    return 0
+
+
+def _store(path: str) -> Store | Database | None:
+    """The store at a place; None where there is none."""
+    from pathlib import Path
+
+    from headway.fleet.database import SCHEMES, Database
+    from headway.fleet.log import STORE
+    from headway.fleet.store import Store
+
+    if path.startswith(SCHEMES):
+        return Database(path)
+    if "://" not in path:
+        return Store(path) if (Path(path) / STORE).is_file() else None
+    found = Store(path)
+    return found if found.exists() else None
+
+
+def _print(lines: Iterable[str]) -> None:
+    from rich.text import Text
+
+    from headway.report.screen import console, say
+
+    screen = console()
+    for line in lines:
+        say(screen, Text(line))

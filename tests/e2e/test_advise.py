@@ -1,0 +1,117 @@
+"""Advice for real jobs: it fits what was done to them, and taking it is seen by the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import main
+from headway.ledger.run import load
+
+from .conftest import BIN, quiet_env
+
+pytestmark = pytest.mark.timeout(300)
+# Waits for its data, saves 8 MB each ten steps, and goes on from there.
+JOB = """
+import os, time, torch, torch.distributed as dist
+ranked = "RANK" in os.environ
+if ranked:
+    dist.init_process_group("gloo")
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.ones(4)
+net = torch.nn.Linear(4, 1)
+if ranked:
+    net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+done = torch.load("last.pt")["step"] if os.path.exists("last.pt") else 0
+loader = torch.utils.data.DataLoader(Samples(), batch_size=2)
+for step, batch in enumerate(loader, done + 1):
+    net(batch).sum().backward()
+    optimizer.step()
+    if step % 10 == 0 and os.environ.get("RANK", "0") == "0":
+        torch.save({"step": step, "more": torch.ones(2_000_000)}, "last.pt")
+    if ranked and step % 10 == 0:
+        dist.barrier()
+    if step == 40:
+        break
+if ranked:
+    dist.destroy_process_group()
+"""
+PYTHON = [str(BIN / "python"), "job.py"]
+TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+
+
+def record(folder: Path, name: str, *flags: str, command: list[str]) -> Path:
+    (folder / "job.py").write_text(JOB)
+    (folder / "last.pt").unlink(missing_ok=True)
+    done = subprocess.run(
+        [str(BIN / "headway"), "run", "-o", name, "--no-report", *flags, "--", *command],
+        cwd=folder,
+        env={**os.environ, **quiet_env(folder)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / name
+
+
+def advised(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    """By rule; whatever it is, it adds up."""
+    assert main(["advise", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(one["seconds"] for one in told["advice"]) <= told["lost_s"] + 1e-6
+    assert told["with_all"]["ett_percent"] >= told["ett_percent"]
+    return {one["rule"]: one for one in told["advice"]}
+
+
+def test_a_job_that_waits_for_data_and_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = record(tmp_path, "plain", command=PYTHON)
+    found = advised(run, capsys)
+    ledger = load(run).ledger
+    for rule, leaf in (
+        ("data_workers", "waste.data_stall"),
+        ("async_checkpoint", "waste.checkpoint_block"),
+    ):
+        assert found[rule]["seconds"] == pytest.approx(ledger.buckets[leaf] / 1e9)
+    assert found["async_checkpoint"]["command"].startswith("headway run --async-save -- ")
+    assert not {"compile_cache", "requeue_delay", "restart_warmth", "hang_limits"} & found.keys()
+
+
+@pytest.mark.slow
+def test_what_was_advised_is_known_once_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = record(tmp_path, "plain", command=PYTHON)
+    assert advised(plain, capsys)["async_checkpoint"]["confidence"] == "low"
+    behind = record(tmp_path, "behind", "--async-save", command=PYTHON)
+    assert "async_checkpoint" not in advised(behind, capsys)
+    known = advised(plain, capsys).get("async_checkpoint")
+    assert known is None or known["confidence"] == "high"
+
+
+@pytest.mark.slow
+def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kill = ("--chaos", "kill rank=1 step=35")
+    job = [*TORCHRUN, "--max-restarts", "1", "job.py"]
+    by_torchrun = record(tmp_path, "agent", *kill, command=job)
+    found = advised(by_torchrun, capsys)
+    assert found["requeue_delay"]["confidence"] == "low"
+    assert "--restarts 5" in found["requeue_delay"]["command"]
+    assert "lemon_nodes" not in found
+    by_headway = record(tmp_path, "own", *kill, "--restarts", "1", command=[*TORCHRUN, "job.py"])
+    assert "requeue_delay" not in advised(by_headway, capsys)
+    assert main(["advise", str(by_torchrun), "--with", str(by_headway), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    again = [one for one in told["advice"] if one["rule"] == "requeue_delay"]
+    assert all(one["confidence"] == "high" for one in again)

@@ -1,0 +1,134 @@
+"""Whatever is proposed for whatever run: no second is won twice, and none that was not lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headway.advise import rules
+from headway.advise.intervals import length, union
+from headway.advise.model import CONFIDENCES, Cut, Evidence, Plan, Proposal, Seen, Tuning
+from headway.advise.replay import accelerator_ns, replay, spent
+from headway.advise.resolve import resolve
+from headway.advise.run import advise
+from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.model import NS, Ledger
+from tests.unit.advise.random_ledgers import ledgers
+from tests.unit.report.ledgers import Line, ledger_of
+
+QUICK = settings(
+    deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True
+)
+moments = st.integers(-5 * NS, 900 * NS)
+stretches = st.lists(st.tuples(moments, moments), max_size=4).map(union)
+proposals = st.builds(
+    Proposal,
+    title=st.just("do it"),
+    cuts=st.lists(st.builds(Cut, take=stretches, behind=st.none() | stretches), max_size=3).map(
+        tuple
+    ),
+    confidence=st.sampled_from(CONFIDENCES),
+    why=st.just(""),
+)
+
+
+def balances(ledger: Ledger, plan: Plan) -> None:
+    losses = ledger.wall - ledger.buckets.get(EFFECTIVE, 0)
+    assert plan.lost == losses
+    assert all(one.worth > 0 and one.points >= 0 and one.alone >= 0 for one in plan.advice)
+    assert sum(one.worth for one in plan.advice) == plan.worth <= losses
+    again = replay(ledger, union(*(one.won for one in plan.advice)))
+    assert again.wall == plan.wall == ledger.wall - plan.worth
+    assert again.buckets.get(EFFECTIVE, 0) == ledger.buckets.get(EFFECTIVE, 0)
+    assert sum(again.buckets.values()) == again.wall
+    assert plan.ett_percent == again.ett_percent
+    gained = sum(one.points for one in plan.advice)
+    assert gained == pytest.approx(plan.ett_percent - ledger.ett_percent, abs=1e-6)
+    won = sum(one.accelerator_ns for one in plan.advice)
+    assert won <= accelerator_ns(ledger, ((0, ledger.wall),))
+
+
+@QUICK
+@given(ledgers(), st.lists(st.tuples(st.sampled_from("abc"), proposals), max_size=5))
+def test_any_proposals(ledger: Ledger, proposed: list[tuple[str, Proposal]]) -> None:
+    balances(ledger, resolve(ledger, proposed))
+
+
+@QUICK
+@given(ledgers(), st.lists(ledgers(), max_size=2), st.booleans())
+def test_the_rules_over_any_run(ledger: Ledger, others: list[Ledger], warm: bool) -> None:
+    evidence = Evidence(
+        ledger=ledger,
+        others=tuple(Seen(ledger=one, warm=warm) for one in others),
+        tuning=Tuning(kernels=2, spent=9.0, left=1.0),
+        lemons={"node-0": 0.5} if warm else {},
+    )
+    plan = advise(evidence)
+    balances(ledger, plan)
+    assert {one.rule for one in (*plan.advice, *plan.covered)} <= set(rules.OWN)
+
+
+def overlapping(data: float, model: float, compiled: float) -> Ledger:
+    line = Line().start(
+        "start", train_module_creation=model, get_first_batch_data=data, pt2_compile=compiled
+    )
+    return ledger_of(line.add(EFFECTIVE, 10), steps=10)
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "compiled"), [(5, 4, 4), (3, 4, 4), (20, 4, 4), (5, 4, 0), (5, 0, 4)]
+)
+def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled: float) -> None:
+    ledger = overlapping(data, model, compiled)
+    waited = spent(ledger, ("start.get_first_batch_data",))
+    built = spent(ledger, ("start.train_module_creation",))
+    compiler = spent(ledger, ("start.pt2_compile",))
+    plan = resolve(
+        ledger,
+        [
+            ("stages", _proposal(Cut(take=waited, behind=built))),
+            ("fast", _proposal(Cut(take=waited, behind=compiler))),
+        ],
+    )
+    critical = max(data, model + compiled)
+    assert plan.wall == (critical + 10) * NS
+
+
+@pytest.mark.parametrize("surer", ["cache", "fast"])
+@pytest.mark.parametrize(("data", "compiled"), [(5, 4), (2, 9), (9, 9)])
+def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: float) -> None:
+    ledger = overlapping(data, 0, compiled)
+    waited = spent(ledger, ("start.get_first_batch_data",))
+    compiler = spent(ledger, ("start.pt2_compile",))
+    plan = resolve(
+        ledger,
+        [
+            ("cache", _proposal(Cut(take=compiler), sure=surer == "cache")),
+            ("fast", _proposal(Cut(take=waited, behind=compiler), sure=surer == "fast")),
+        ],
+    )
+    # Without a compile the batch is waited for as before, whoever comes first.
+    assert plan.worth == length(compiler)
+
+
+def test_the_surer_one_wins_what_two_want() -> None:
+    ledger = ledger_of(Line().add("waste.data_stall", 10).add(EFFECTIVE, 10), steps=1)
+    take = spent(ledger, ("waste.data_stall",))
+    half = ((0, 4 * NS),)
+    plan = resolve(
+        ledger, [("all", _proposal(Cut(take=take))), ("some", _proposal(Cut(take=half), sure=True))]
+    )
+    assert [(one.rule, one.worth // NS, one.alone // NS) for one in plan.advice] == [
+        ("all", 6, 10),
+        ("some", 4, 4),
+    ]
+    plan = resolve(
+        ledger, [("all", _proposal(Cut(take=take), sure=True)), ("some", _proposal(Cut(take=half)))]
+    )
+    (covered,) = plan.covered
+    assert (covered.rule, covered.instead, covered.alone) == ("some", "all", 4 * NS)
+
+
+def _proposal(*cuts: Cut, sure: bool = False) -> Proposal:
+    return Proposal(title="", cuts=cuts, confidence="high" if sure else "low", why="")

@@ -1,0 +1,351 @@
+"""Each rule on a run that needs it, to the second, and on one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headway.advise import rules
+from headway.advise.model import Evidence, Plan, Proposal, Seen, Tuning
+from headway.advise.resolve import resolve
+from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.ledger.model import (
+    NS,
+    Archive,
+    Attempt,
+    Behind,
+    Compile,
+    EarlyCalls,
+    Failure,
+    GroupsMade,
+    Ledger,
+    Publish,
+    StageGraph,
+    StageRow,
+)
+from tests.unit.advise.random_ledgers import REASON
+from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, rank_of
+
+
+def ask(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> list[Proposal]:
+    seen = tuple(Seen(ledger=one, warm=known.get("warm_others", False)) for one in others)
+    known.pop("warm_others", None)
+    return list(rules.rule(rule).proposals(Evidence(ledger=ledger, others=seen, **known)))
+
+
+def worth(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> tuple[float, str]:
+    """Seconds and confidence of the one thing that a rule proposes."""
+    (found,) = ask(rule, ledger, *others, **known)
+    plan: Plan = resolve(ledger, [(rule, found)])
+    return plan.worth / NS, found.confidence
+
+
+def one(line: Line, **others: Any) -> Ledger:
+    return ledger_of(line.add(EFFECTIVE, 100), steps=100, **others)
+
+
+def lives(*lines: Line) -> tuple[Line, tuple[Attempt, ...]]:
+    """Attempts one after the other; all but the last have failed."""
+    whole, attempts = Line(), []
+    for index, line in enumerate(lines):
+        start = whole.now
+        for part in line.segments:
+            whole.add(part.leaf, (part.end - part.start) / NS)
+        last = index == len(lines) - 1
+        outcome: Any = "completed" if last else "failed"
+        attempts.append(
+            Attempt(index=index, start=start, end=whole.now, outcome=outcome, ranks=(0, 1))
+        )
+    return whole, tuple(attempts)
+
+
+def failed(attempt: int = 0, **others: Any) -> Failure:
+    told: dict[str, Any] = {
+        "attempt": attempt, "at": 0, "category": "network", "owner": "infra", "retry": "yes",
+        "root_rank": 0, "evidence": "",
+    }  # fmt: skip
+    return Failure(**{**told, **others})
+
+
+def compiled(attempt: int = 0, **others: Any) -> Compile:
+    told: dict[str, Any] = {
+        "attempt": attempt, "rank": 0, "start": 0, "end": 10 * NS, "where": "train.py:7 forward",
+        "trigger": "", "reason": "", "recompile": False, "cached": False,
+    }  # fmt: skip
+    return Compile(**{**told, **others})
+
+
+@pytest.mark.parametrize("rule", rules.OWN)
+def test_a_run_that_only_trains_needs_nothing(rule: str) -> None:
+    assert not ask(rule, one(Line()))
+    assert not [p for p in ask(rule, no_steps()) if p.confidence == "high"]
+
+
+def test_data_and_model_in_turn() -> None:
+    line = Line().start("start", train_module_creation=8, get_first_batch_data=3)
+    assert worth("stage_overlap", one(line)) == (3.0, "medium")
+
+
+def test_declared_stages_go_down_to_their_least() -> None:
+    line = Line().start("start", preproc_creation=5, train_module_creation=6)
+    rows = [("preproc_creation", 0, 5), ("train_module_creation", 5, 11)]
+    graph = StageGraph(
+        attempt=0, rank=0, critical=("train_module_creation",), bound=6 * NS,
+        rows=tuple(
+            StageRow(name=name, where="thread", needs=(), start=start * NS, end=end * NS)
+            for name, start, end in rows
+        ),
+    )  # fmt: skip
+    assert worth("stage_overlap", one(line, stages=(graph,))) == (5.0, "medium")
+
+
+def test_the_compiler_waits_for_the_batch() -> None:
+    line = Line().start("start", get_first_batch_data=6, pt2_compile=10)
+    assert worth("fast_batch", one(line, compiles=(compiled(),))) == (6.0, "medium")
+    assert not ask("fast_batch", one(line))  # an import of the compiler is no compile
+
+
+def test_what_was_compiled_ahead_in_vain() -> None:
+    line = Line().start("start", pt2_compile=10)
+    again = compiled(recompile=True, missed=True, reason=REASON, end=4 * NS)
+    assert worth("fast_batch", one(line, compiles=(again,))) == (4.0, "high")
+
+
+def test_groups_that_nobody_needed() -> None:
+    made = GroupsMade(
+        where="train.py:6", what="new_group", desc="", backend="nccl", size=2, ranks=4, calls=8,
+        made=2, used=1, unused=1, again=0, ns=5 * NS, needless=3 * NS, settled=True,
+    )  # fmt: skip
+    line = Line().start("start", process_group_init=9)
+    assert worth("process_groups", one(line, groups_made=(made,))) == (3.0, "medium")
+    going = replace(made, settled=False)
+    assert worth("process_groups", one(line, groups_made=(going,)))[1] == "low"
+
+
+def test_metadata_sent_table_by_table() -> None:
+    calls = EarlyCalls(
+        where="a.py:9",
+        what="all_gather_object",
+        ranks=2,
+        times=10,
+        ns=9 * NS,
+        least=5 * NS,
+        bytes=1,
+    )
+    line = Line().start("start", train_module_creation=9)
+    assert worth("shard_metadata", one(line, early_calls=(calls,))) == (4.5, "medium")
+    assert not ask("shard_metadata", one(line, early_calls=(replace(calls, times=1),)))
+
+
+def test_a_cold_compile_by_its_own_parts() -> None:
+    line = Line().start("start", pt2_compile=10)
+    parts = {"import": 1 * NS, "dynamo": 2 * NS, "inductor": 7 * NS}
+    ledger = one(line, compiles=(compiled(),), compile_parts=parts)
+    assert worth("compile_cache", ledger) == (7.0, "medium")
+
+
+def test_a_cold_compile_by_a_start_that_was_not() -> None:
+    line, attempts = lives(
+        Line().start("start", pt2_compile=10).add(EFFECTIVE, 5),
+        Line().start("recover", pt2_compile=2).add(EFFECTIVE, 5),
+    )
+    both = (compiled(), compiled(1, cached=True))
+    ledger = ledger_of(line, steps=9, attempts=attempts, compiles=both)
+    assert worth("compile_cache", ledger) == (8.0, "medium")
+    hit = Archive(attempt=0, level="exact", why="", files=1, bytes=1, load=0, cold=0, here=0)
+    warm = one(
+        Line().start("start", pt2_compile=1), compiles=(compiled(cached=True),), archives=(hit,)
+    )
+    assert worth("compile_cache", ledger, warm) == (9.0, "high")
+    assert not ask("compile_cache", warm)
+
+
+def test_tuning_less_what_is_kept() -> None:
+    line = Line().start("start", pt2_compile=10)
+    tuning = Tuning(kernels=3, spent=6.0, left=1.5)
+    assert worth("autotune_pruning", one(line), tuning=tuning) == (4.5, "medium")
+    assert not ask("autotune_pruning", one(line), tuning=replace(tuning, left=6.0))
+
+
+def test_a_size_that_changes() -> None:
+    line = Line().start("start", pt2_compile=10).add(EFFECTIVE, 5).add("waste.recompile", 8)
+    again = compiled(recompile=True, reason=REASON, end=6 * NS)
+    ledger = one(line, compiles=(compiled(), again))
+    assert worth("dynamic_sources", ledger) == (6.0, "medium")
+    assert worth("dynamic_sources", ledger, one(Line()))[1] == "high"
+    other = replace(again, reason="a guard that nobody knows")
+    assert not ask("dynamic_sources", one(line, compiles=(compiled(), other)))
+
+
+def test_waiting_for_data() -> None:
+    ledger = one(Line().add("waste.data_stall", 250))
+    assert worth("data_workers", ledger) == (250.0, "low")
+    (found,) = ask("data_workers", ledger)
+    assert "num_workers=3" in found.code[0]
+    better = one(Line().add("waste.data_stall", 10))
+    assert worth("data_workers", ledger, better) == (240.0, "medium")
+
+
+def test_saves_that_block() -> None:
+    line = Line()
+    for _ in range(3):
+        line.add(EFFECTIVE, 50).add("waste.checkpoint_block", 4)
+    ledger = one(line, saves=3)
+    assert worth("async_checkpoint", ledger) == (12.0, "low")
+    behind = Behind(saves=2, blocked=NS, written=9, waited=0, failed=0, plain={})
+    other = one(Line().add("waste.checkpoint_block", 2), saves=2, behind=behind)
+    assert worth("async_checkpoint", ledger, other) == (9.0, "high")
+    assert not ask("async_checkpoint", other)
+    waiting = replace(other, behind=replace(behind, waited=2 * NS))
+    assert worth("async_checkpoint", ledger, waiting) == (6.0, "high")
+
+
+def test_how_often_to_save() -> None:
+    line, attempts = lives(
+        Line().add(EFFECTIVE, 1000).add("waste.checkpoint_block", 1).add(LOST, 900),
+        Line().start("recover", launcher_init=30).add(EFFECTIVE, 1999),
+    )
+    ledger = ledger_of(
+        line, steps=3000, attempts=attempts, saves=2, save_interval=1000 * NS,
+        failures=(failed(),), time_to_recover=(30 * NS,),
+    )  # fmt: skip
+    (found,) = ask("interval", ledger)
+    # Young: half a second for a save, 3900 s with 1.5 failures in them.
+    assert found.title.startswith("Save more often: every 51.0 s")
+    assert "Daly" in found.why
+    assert "between" in found.why
+    assert found.code == ("Checkpointer(store, state, interval=51)  # or a Tuner",)
+    expected = 3900 * 2 * 0.5 / 50.99
+    assert worth("interval", ledger)[0] == pytest.approx(901 - expected, abs=0.1)
+
+
+def test_saves_without_failures_are_too_many() -> None:
+    line = Line()
+    for _ in range(10):
+        line.add(EFFECTIVE, 10).add("waste.checkpoint_block", 10)
+    ledger = one(line, saves=10, save_interval=10 * NS)
+    (found,) = ask("interval", ledger)
+    assert found.title.startswith("Save less often")
+    assert found.confidence == "low"
+
+
+def test_no_save_at_all() -> None:
+    line, attempts = lives(Line().add(LOST, 50), Line().add(EFFECTIVE, 100))
+    ledger = ledger_of(line, steps=9, attempts=attempts, failures=(failed(),))
+    assert worth("interval", ledger) == (50.0, "low")
+
+
+def test_a_hang_is_ended_sooner() -> None:
+    line = Line().add(EFFECTIVE, 50).add("waste.evaluation", 20).add(EFFECTIVE, 50)
+    ledger = ledger_of(line.add("failure.hang", 600), steps=100)
+    (found,) = ask("hang_limits", ledger)
+    assert found.flags == ("--restarts", "5", "--hang-after", "40")  # twice the longest pause
+    assert worth("hang_limits", ledger) == (600.0 - 42.0, "medium")
+    assert not ask("hang_limits", ledger_of(Line().add("failure.hang", 11), steps=1))
+
+
+def restarted(decision: str | None, downtime: float = 60) -> Ledger:
+    line, attempts = lives(
+        Line().add(EFFECTIVE, 50).add("recover.detection", 5),
+        Line()
+        .add("recover.downtime", downtime)
+        .start("recover", launcher_init=20)
+        .add(EFFECTIVE, 9),
+    )
+    return ledger_of(line, steps=9, attempts=attempts, failures=(failed(decision=decision),))
+
+
+def test_between_two_attempts() -> None:
+    slow = restarted(None)
+    assert worth("requeue_delay", slow) == (65.0, "low")
+    quick = restarted("restart: a network failed", downtime=1)
+    assert worth("requeue_delay", slow, quick) == (59.0, "high")
+    assert not ask("requeue_delay", quick)
+    evicted = replace(slow, failures=(failed(owner="scheduler", retry="yes"),))
+    assert not ask("requeue_delay", evicted)
+
+
+def test_restarts_that_import_again() -> None:
+    ledger = restarted(None)
+    assert worth("restart_warmth", ledger) == (20.0, "low")
+    assert worth("restart_warmth", ledger, restarted(None), warm_others=True)[1:] == ("high",)
+    assert not ask("restart_warmth", ledger, warm=True)
+
+
+def test_a_node_that_fails_again() -> None:
+    line, attempts = lives(
+        Line().add(EFFECTIVE, 10).add(LOST, 30),
+        Line().add("recover.downtime", 10).add(EFFECTIVE, 10).add(LOST, 30),
+        Line().add("recover.downtime", 10).add(EFFECTIVE, 10),
+    )
+    ranks = tuple(rank_of(rank, line, 9, host=f"node-{rank}") for rank in range(2))
+    failures = (failed(0, node="node-1"), failed(1, node="node-1"))
+    ledger = ledger_of(line, steps=9, attempts=attempts, ranks=ranks, failures=failures)
+    assert worth("lemon_nodes", ledger) == (40.0, "low")  # one of the two would be chance
+    assert worth("lemon_nodes", ledger, lemons={"node-1": 0.9}) == (72.0, "high")
+    assert not ask("lemon_nodes", replace(ledger, failures=failures[:1]))
+
+
+def test_an_eviction_with_notice() -> None:
+    line, attempts = lives(Line().add(EFFECTIVE, 9).add(LOST, 100), Line().add(EFFECTIVE, 100))
+    evicted = failed(category="preemption", owner="scheduler")
+    ledger = ledger_of(line, steps=9, attempts=attempts, failures=(evicted,))
+    assert worth("preemption_price", ledger) == (100.0, "low")
+    assert not ask("preemption_price", replace(ledger, failures=(failed(),)))
+
+
+def test_publishing_on_the_trainer() -> None:
+    line = Line().add("stop.publish", 40)
+    assert worth("publish_off", one(line)) == (40.0, "medium")
+    handed = Publish(run="p", folder="", anchor="", store="")
+    assert worth("publish_off", one(line), one(Line(), publish=handed)) == (40.0, "high")
+
+
+def test_a_whole_run_is_advised_by_several() -> None:
+    ledger = killed()
+    proposals, notes = rules.ask(Evidence(ledger=ledger))
+    assert not notes
+    plan = resolve(ledger, proposals)
+    named = {one.rule for one in plan.advice}
+    assert {"fast_batch", "async_checkpoint", "publish_off", "restart_warmth"} <= named
+    assert 0 < plan.worth <= plan.lost
+
+
+def test_a_rule_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        def __init__(self, name: str, found: object) -> None:
+            self.name, self.found = name, found
+
+        def load(self) -> object:
+            return self.found
+
+    class Good:
+        def proposals(self, evidence: Evidence) -> list[Proposal]:
+            return [Proposal(title="mine", cuts=(), confidence="low", why="")]
+
+    class Bad:
+        def proposals(self, evidence: Evidence) -> list[Proposal]:
+            raise KeyError("no such leaf")
+
+    points = [Point("mine", Good()), Point("wrong", Bad())]
+
+    def entry_points(group: str, name: str | None = None) -> list[Point]:
+        assert group == "headway.rules"
+        return [point for point in points if name in (None, point.name)]
+
+    monkeypatch.setattr(rules, "entry_points", entry_points)
+    found, notes = rules.ask(Evidence(ledger=one(Line())))
+    assert [(name, proposal.title) for name, proposal in found] == [("mine", "mine")]
+    assert notes == ["the rule wrong has failed: KeyError: 'no such leaf'"]
+
+
+def test_a_death_too_soon_for_a_warm_restart() -> None:
+    line, attempts = lives(
+        Line().start("start", launcher_init=20).add(EFFECTIVE, 9),
+        Line().start("recover", launcher_init=20).add(EFFECTIVE, 20),
+        Line().start("recover", launcher_init=20).add(EFFECTIVE, 9),
+    )
+    ledger = ledger_of(line, steps=9, attempts=attempts, failures=(failed(), failed(1)))
+    assert worth("restart_warmth", ledger) == (20.0, "low")

@@ -1,0 +1,156 @@
+"""`headway advise` on a run folder, as a person types it, and whether what it says exists."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from headway.advise import rules
+from headway.advise.contract import to_dict
+from headway.advise.model import Evidence
+from headway.advise.run import advise, gather
+from headway.advise.show import lines
+from headway.cli import VERBS, main
+from headway.cli.run import prepare
+from headway.testing import FakeRun
+from tests.unit.report.ledgers import killed
+
+ROOT = Path(__file__).resolve().parents[3]
+RULES = Path(rules.__file__).parent
+COMMAND = ["python", "train.py"]
+
+
+def texts(rule: str) -> list[str]:
+    """Every string in a rule's file; those of one expression put together."""
+    tree = ast.parse((RULES / f"{rule}.py").read_text())
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [node.value for node in found if isinstance(node.value, str)]
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("rule", rules.OWN)
+def test_what_a_rule_says_is_there(rule: str) -> None:
+    parser = argparse.ArgumentParser()
+    prepare(parser)
+    flags = {name for action in parser._actions for name in action.option_strings}
+    said = texts(rule)
+    assert {text for text in said if re.fullmatch(r"--[a-z-]+", text)} <= flags
+    pages = [text for text in said if text.startswith("docs/")]
+    assert pages
+    for text in pages:
+        name, _, anchor = text.partition("#")
+        assert not anchor or anchor in anchors(ROOT / name)
+    read = "\n".join((ROOT / text.partition("#")[0]).read_text() for text in pages)
+    for text in said:
+        for name in re.findall(r"headway(?:\.\w+)+", text):
+            assert name.rpartition(".")[2] in read
+        for verb in re.findall(r"`?headway ([a-z]+) ", text):
+            assert verb in VERBS
+
+
+def test_every_rule_is_a_file_and_in_the_docs() -> None:
+    files = {path.stem for path in RULES.glob("*.py")} - {"__init__"}
+    assert files == set(rules.OWN)
+    page = (ROOT / "docs" / "advise.md").read_text()
+    assert not [name for name in rules.OWN if f"`{name}`" not in page]
+
+
+def test_the_contract_adds_up() -> None:
+    told = to_dict(advise(Evidence(ledger=killed(), where="runs/night")))
+    assert told["schema"] == 1
+    whole = told["with_all"]
+    for name in ("seconds", "accelerator_hours"):
+        assert sum(one[name] for one in told["advice"]) == pytest.approx(whole[name])
+    gained = whole["ett_percent"] - told["ett_percent"]
+    assert sum(one["points"] for one in told["advice"]) == pytest.approx(gained)
+    assert whole["seconds"] <= told["lost_s"]
+    assert whole["command"].startswith("headway run --")
+    assert whole["command"].count("--restarts") == 1
+    assert whole["command"].endswith(" -- torchrun train.py")
+    page = (ROOT / "docs" / "advise.md").read_text()
+    names = {*told, *whole, *told["advice"][0], *told["covered"][0]}
+    assert not [name for name in names if f"`{name}`" not in page]
+
+
+def test_a_terminal_gets_what_to_type() -> None:
+    said = list(lines(advise(Evidence(ledger=killed(), where="runs/night"))))
+    assert said[0].startswith("headway: train-0815: ETT 68.9 % of ")
+    assert "       headway run --async-save -- COMMAND" in said
+    assert any(line.startswith("  All flags at once:  headway run ") for line in said)
+
+
+def write(path: Path, *, command: list[str] = COMMAND, blocked: float = 10.0) -> None:
+    job = FakeRun()
+    launcher = job.launcher(begin=0)
+    rank = job.process(begin=1, rank=0, world=1)
+    end = rank.train(first=1, count=10, start=5, each=0.5)
+    rank.span("checkpoint_save", end, end + blocked, path="a", step=10)
+    end = rank.train(first=11, count=10, start=end + blocked, each=0.5)
+    rank.exit(end + 1)
+    launcher.exit(end + 1, code=0)
+    job.write(path)
+    told = {"run": path.name, "command": command, "created": blocked}
+    (path / "run.json").write_text(json.dumps(told))
+
+
+def test_a_run_and_those_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "one")
+    write(tmp_path / "same", blocked=9.0)
+    write(tmp_path / "other", command=["python", "eval.py"])
+    assert [seen.ledger.run for seen in gather(str(tmp_path / "one")).others] == ["same"]
+    named = gather(str(tmp_path / "one"), [str(tmp_path / "other")])
+    assert [seen.ledger.run for seen in named.others] == ["other", "same"]
+    assert main(["advise", str(tmp_path / "one"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {one["rule"] for one in told["advice"]} >= {"async_checkpoint"}
+    assert main(["advise", str(tmp_path / "one")]) == 0
+    assert "Write checkpoints behind the training" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "there is no run at nowhere"),
+        (["."], "is not a run folder"),
+        (["run", "--with", "nowhere"], "there is no run at nowhere"),
+        (["run", "--since", "30d"], "--since is for a store"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["advise", *words]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_the_example_of_the_docs_is_what_is_said() -> None:
+    page = (ROOT / "docs" / "advise.md").read_text()
+    example = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    said = list(lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
+    assert len(example) > 10
+    assert not [line for line in example if line != "  ..." and line not in said]
+
+
+def test_the_figures_of_the_docs_are_those_of_the_benchmark() -> None:
+    page = (ROOT / "docs" / "advise.md").read_text()
+    result = json.loads((ROOT / "benchmarks" / "results" / "advise.json").read_text())
+    for rule, row in result["rows"].items():
+        told = f"| `{rule}` | `{row['taken']}` | {row['promised_s']:.2f} s | {row['confidence']} "
+        assert f"{told}| {row['before_s']:.2f} s | {row['measured_s']:.2f} s |" in page
