@@ -45,6 +45,7 @@ SWITCHES = (
     "least-cost:cap=0",
     "least-cost:phase=on",
     "least-cost:stagger=on",
+    "least-cost:reserve=600",
 )
 HELD_OUT = (("2017-10-10", 600), ("2017-10-10", 700), ("2017-11-09", 352))
 FIGURES = (

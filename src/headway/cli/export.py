@@ -29,6 +29,7 @@ from headway.ledger.model import Ledger
 if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.store import Store
+    from headway.schedule.publish.gauges import Family as GaugeFamily
 
 OF_RUNS = ("perfetto", "openmetrics", "csv", "otlp")
 TRACKERS = ("wandb", "mlflow", "tensorboard")
@@ -129,9 +130,17 @@ def _of_run(ledger: Ledger, form: str) -> Iterator[str]:
         from headway.report.otlp import text as lines
 
         return lines(ledger)
-    from headway.report.openmetrics import text
+    from headway.report.openmetrics import Family, text
 
-    return text(ledger)
+    return text(ledger, (Family(*one) for one in _price(ledger)))
+
+
+def _price(ledger: Ledger) -> list[GaugeFamily]:
+    """What evicting it now would waste; of a run that is over, nothing."""
+    from headway.schedule.cost import of_ledger
+    from headway.schedule.publish.gauges import families
+
+    return families([({}, of_ledger(ledger))]) if ledger.running and ledger.attempts else []
 
 
 def _track(form: str, path: str, args: argparse.Namespace) -> int:

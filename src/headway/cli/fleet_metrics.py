@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import time
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.metrics import Window
     from headway.fleet.store import Store
+    from headway.schedule.publish.gauges import Family as GaugeFamily
 
 DEFAULT = "127.0.0.1:9464"
 
@@ -23,6 +26,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
     parser.add_argument(
         "--every", type=float, metavar="S", default=60.0, help="the store is read so often; 60"
+    )
+    parser.add_argument(
+        "--runs", metavar="DIR", help="also what evicting each run below it now would waste"
     )
     shape(parser)
 
@@ -51,8 +57,11 @@ def run(args: argparse.Namespace) -> int:
     store = open_any(args.store)
     if isinstance(store, Store):
         store.check()
+    if args.runs:
+        _prices(Path(args.runs))
     bound = listen.bind(host, port)
-    serving = server(bound, Page(lambda: text(store, found), args.every), token)
+    runs = Path(args.runs) if args.runs else None
+    serving = server(bound, Page(lambda: text(store, found, runs), args.every), token)
     shown = f"[{host}]" if ":" in host else host
     print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -79,7 +88,7 @@ def window(args: argparse.Namespace) -> Window:
     return Window(SINCE if since is None else now - since, by, conditions(args.where))
 
 
-def text(store: Store | Database, window: Window) -> str:
+def text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
     """All metrics, as a scraper reads them."""
     from headway.cli.fleet_ask import told
     from headway.fleet.metrics import families
@@ -88,4 +97,14 @@ def text(store: Store | Database, window: Window) -> str:
     now = datetime.now(timezone.utc).replace(tzinfo=None)
     with told(store):
         found = families(store, window, now)
-    return "".join(lines((Family(*one) for one in found), {}))
+    more = _prices(runs) if runs is not None else []
+    return "".join(lines((Family(*one) for one in (*found, *more)), {}))
+
+
+def _prices(runs: Path) -> list[GaugeFamily]:
+    """What evicting each run that goes on would waste."""
+    from headway.schedule.publish.gauges import families
+    from headway.schedule.publish.offer import offers
+
+    found = offers(runs, time.time(), grace=0.0, repeat=0.0)
+    return families([(one.labels, one.price) for one in found if one.price is not None])

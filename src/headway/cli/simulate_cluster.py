@@ -32,7 +32,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--load", type=float, default=0.9, metavar="X", help="of synthetic: mean load (0.9)")
     add("--gpus", type=int, default=600, metavar="N", help="accelerators in all (600)")
     add("--per-node", type=int, default=8, metavar="N", help="accelerators of a node (8)")
-    add("--quota", metavar="FILE", help="tenant,gpus a line; else by their accelerator-hours")
+    add("--quota", metavar="FILE", help="tenant,gpus[,day] a line; else by their hours")
     add("--policy", default=POLICIES, metavar="A,B", help=f"the first is the base ({POLICIES})")
     add("--interval", type=float, default=3600.0, metavar="S", help="between two saves (3600)")
     add("--save", type=float, default=15.0, metavar="S", help="training waits for a save (15)")
@@ -102,6 +102,7 @@ def _case(args: argparse.Namespace) -> Case:
         habits=_habits(args),
         silent=args.silent,
         quota=quotas.read(Path(args.quota)) if args.quota else None,
+        quota_changes=quotas.changes(Path(args.quota)) if args.quota else (),
         shift=args.shift,
     )
     trace = traces.read(

@@ -70,6 +70,13 @@ PANELS = (
         "{{team}} {{model}} {{level}}",
         "s",
     ),
+    Panel(
+        "Evicted now: accelerator time lost",
+        "topk(12, headway_eviction_cost_accelerator_seconds)",
+        "{{run}}",
+        "s",
+        "bargauge",
+    ),
 )
 
 

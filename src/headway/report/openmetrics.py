@@ -22,9 +22,9 @@ class Family:
     unit: str = ""
 
 
-def text(ledger: Ledger) -> Iterator[str]:
-    """Of one run; each sample has its name."""
-    return lines(_families(ledger), {"run": ledger.run})
+def text(ledger: Ledger, more: Iterable[Family] = ()) -> Iterator[str]:
+    """Of one run, and what others know of it; each sample has its name."""
+    return lines((*_families(ledger), *more), {"run": ledger.run})
 
 
 def lines(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str]:

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway.ledger import price
+from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, group
 from headway.ledger.model import NS, Ledger
 from headway.ledger.publish import accelerators
 
@@ -48,6 +50,26 @@ def from_run(path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float 
     from headway.ledger.run import load
 
     return of_ledger(load(path).ledger, grace=grace, repeat=repeat)
+
+
+def of_told(told: price.Told, *, grace: float = 0.0, repeat: float = 0.0) -> Price:
+    """The price that the launcher of a run tells, as it is by now."""
+    return Price(
+        accelerators=told.accelerators,
+        unsaved=told.unsaved,
+        save=told.save,
+        recover=told.recover,
+        preemptions=told.preemptions,
+        lost=lost(
+            told.accelerators,
+            told.unsaved,
+            told.recover,
+            save=told.save,
+            grace=grace,
+            preemptions=told.preemptions,
+            repeat=repeat,
+        ),
+    )
 
 
 def of_ledger(ledger: Ledger, *, grace: float = 0.0, repeat: float = 0.0) -> Price:
@@ -95,7 +117,7 @@ def _saves(ledger: Ledger, attempt: int | None = None) -> list[tuple[int, int]]:
             found[one.attempt, one.step] = (one.at - one.durable, one.at)
     for save in ledger.checkpoints:
         key = (save.attempt, save.step)
-        if key in told or key in failed:
+        if key in told or key in failed or save.unwritten:
             continue
         end = save.end if save.durable is None else save.durable
         start, until = found.get(key, (save.start, end))
@@ -109,9 +131,19 @@ def _save(ledger: Ledger) -> float | None:
 
 
 def _recover(ledger: Ledger) -> float:
-    """As measured; before the first interruption, as long as the start took."""
-    if ledger.time_to_recover:
-        return statistics.median(ledger.time_to_recover) / NS
+    """As measured, while it held accelerators; before the first interruption, as the start took."""
+    times: list[int] = []
+    spent: int | None = None  # of the interruption that is not over yet
+    for segment in ledger.segments:
+        if segment.leaf in (EFFECTIVE, LOST):
+            times += [] if spent is None else [spent]
+            spent = None
+        elif spent is not None or group(segment.leaf) == "recover":
+            # Between two attempts the accelerators may be somebody else's.
+            held = segment.end - segment.start if segment.leaf != DOWNTIME else 0
+            spent = (spent or 0) + held
+    if times:
+        return statistics.median(times) / NS
     return (ledger.time_to_start or 0) / NS
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from headway.journal.writer import Writer, head
+from headway.ledger.model import NS
 from headway.schedule.policies.policy import Scene
 from headway.schedule.simulate.job import Job, Spec
 from headway.schedule.traces.trace import Trace, make
@@ -29,6 +33,7 @@ class Audited:
         self.policy = policy
         self.notice: bool = policy.notice  # type: ignore[attr-defined]
         self.stagger: bool = policy.stagger  # type: ignore[attr-defined]
+        self.reserve = float(getattr(policy, "reserve", 0.0))
         self.asked = 0
 
     def victims(self, scene: Scene) -> Sequence[Job]:
@@ -68,3 +73,17 @@ def check(scene: Scene) -> None:
         # What victims have not left yet belongs to nobody else: less than all may be told.
         assert 0 <= free <= size - held.get(node, 0)
     assert cluster.total == sum(f for f, up in zip(cluster.free, cluster.up, strict=True) if up)
+
+
+def going(folder: Path, *, over: bool = False, **more: Any) -> None:
+    """A run that goes on at this moment, as its launcher tells of it."""
+    (folder / "journal").mkdir(parents=True)
+    writer = Writer(str(folder / "journal" / "launcher-L0-node0-7.jsonl"), 7)
+    first = head("launcher", launch="L0", index=0)
+    writer.write({**first, "host": "trainer-0", **more})
+    told = {"accelerators": 8, "since": first["t"] - 600 * NS, "saved": True, "save_s": 20.0}
+    told |= {"recover_s": 100.0, "preemptions": 2, "lost_s": 5600.0}
+    writer.write({"ev": "price", "t": first["t"], **told})
+    if over:
+        writer.write({"ev": "exit", "t": first["t"] - 60 * NS, "code": 0})
+    writer.close()

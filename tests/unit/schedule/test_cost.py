@@ -91,3 +91,34 @@ def test_top_shows_it_while_the_run_goes_on(
     assert "evicted now: 212 accelerator-seconds lost   48.0 s since the last save" in shown
     assert main(["top", str(tmp_path / "over"), "--once"]) == 0
     assert "evicted now" not in capsys.readouterr().out
+
+
+def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
+    job = FakeRun()
+    first = job.launcher(begin=0)
+    rank = job.process(begin=1, rank=0, world=2)
+    rank.train(first=1, count=100, start=5, each=0.5)
+    first.event("signal", 55, signal=15, **{"from": 1})
+    first.exit(60, code=-15)
+    job.launcher(begin=1000, launch="L1", index=1)
+    again = job.process(begin=1001, rank=0, world=2, launch="L1")
+    again.train(first=1, count=100, start=1010, each=0.5)
+    ledger = job.ledger()
+    assert ledger.time_to_recover[0] / NS > 900
+    price = of_ledger(ledger)
+    assert price.recover == pytest.approx((60 - 55) + (1010 - 1000), abs=1)
+    assert price.preemptions == 1
+
+
+def test_a_save_that_is_still_written_is_not_counted_on() -> None:
+    job = FakeRun()
+    job.launcher(begin=0)
+    rank = job.process(begin=1, rank=0, world=1)
+    rank.train(first=1, count=90, start=5, each=0.5)
+    rank.span("checkpoint_save", 40, 41, path="a", step=60)
+    rank.span("checkpoint_save", 50, 51, path="b", step=80)
+    rank.event("saving", 51, path="b", step=80)
+    rank.train(first=91, count=10, start=55, each=0.5)
+    assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 40)
+    rank.span("checkpoint_save", 51, 57, th=5, path="b", step=80, background=True)
+    assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 50)

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
@@ -25,11 +25,12 @@ from headway.schedule.simulate.engine import Engine
 from headway.schedule.simulate.habits import from_runs
 from headway.schedule.simulate.job import Job, Spec
 from headway.schedule.simulate.measure import measure
+from headway.schedule.simulate.quotas import Change
 from headway.schedule.simulate.setting import Habit, Setting
 from headway.schedule.simulate.simulate import Played, play
 from headway.schedule.simulate.tenant import Tenant
 from headway.schedule.traces import synthetic
-from headway.schedule.traces.trace import make
+from headway.schedule.traces.trace import DAY, make
 from headway.testing import FakeRun
 from tests.unit.schedule.made import Audited, poisson
 
@@ -55,6 +56,7 @@ OUTAGES = st.lists(
     max_size=6,
 )
 NAMES = [*policies.BUILT_IN, "newest:notice=on", "least-cost:notice=off:phase=on:stagger=on"]
+NAMES += ["least-cost:reserve=100"]
 
 
 def spent(job: Job) -> float:
@@ -204,6 +206,59 @@ def test_a_gang_gets_whole_nodes() -> None:
 
 def _newest() -> policies.Policy:
     return policies.named("newest")
+
+
+@pytest.mark.parametrize(("name", "start"), [("newest", 1940.0), ("newest:reserve=50", 140.0)])
+def test_nodes_are_held_back_for_a_gang_that_is_passed(name: str, start: float) -> None:
+    """Five tenants hold 5 of 8 on each node; the gang of 15 needs two nodes at once."""
+    jobs = [Spec(0, 20.0 * (n + 1), 5, tenant) for n, tenant in enumerate("bcdef")]
+    jobs += [Spec(0, 100, 5, tenant) for tenant in "bcdef" for _ in range(19)]
+    jobs += [Spec(10, 500, 15, "a")]
+    quota = {"a": 15, **dict.fromkeys("bcdef", 5)}
+    setting = Setting(gpus=40, quota=quota, interval=1e9)
+    played = play(make("t", jobs), setting, policies.named(name))
+    gang = max(played.jobs, key=lambda job: job.gpus)
+    assert gang.in_quota and gang.first_start == start and played.preemptions == 0
+    assert all(job.kept == job.work for job in played.jobs)
+
+
+def test_a_gang_keeps_nothing_back_on_a_node_that_fails() -> None:
+    jobs = [Spec(0, 100.0 * (n + 1), 5, tenant) for n, tenant in enumerate("bc")]
+    jobs += [Spec(0, 100, 5, tenant) for tenant in "bc" for _ in range(9)]
+    jobs += [Spec(10, 500, 15, "a")]
+    setting = Setting(gpus=32, quota={"a": 15, "b": 5, "c": 5}, interval=1e9)
+    outages = [Outage(node, 60.0 + node, 400.0) for node in range(4)]
+    policy = Audited(policies.named("newest:reserve=20"))
+    played = play(make("t", jobs), setting, policy, outages=outages)
+    assert all(job.kept == job.work for job in played.jobs)
+
+
+def test_a_quota_that_changes() -> None:
+    """From day 1 on the accelerators are b's: what a has it borrows, and b takes it back."""
+    jobs = [Spec(0, 3 * DAY, 8, "a"), Spec(0.5 * DAY, 100, 8, "b")]
+    changes = (Change(DAY, "a", 0), Change(DAY, "b", 8))
+    setting = Setting(gpus=8, quota={"a": 8, "b": 0}, quota_changes=changes, interval=1e9)
+    played = play(make("t", jobs), setting, _newest())
+    first, owner = played.jobs
+    assert owner.first_start == DAY and first.preemptions == 1
+    a, b = played.tenants
+    assert a.met == pytest.approx(8 * DAY) and a.borrowed == pytest.approx(8 * (first.held - DAY))
+    assert b.met == b.entitled == pytest.approx(8 * 100)
+    with pytest.raises(UsageError, match="quotas sum to 16 of 8 on day 1; lower them"):
+        play(make("t", jobs), replace(setting, quota_changes=changes[1:] * 2), _newest())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (Change(DAY, "z", 1), "the quota of 'z' becomes 1; it must be"),
+        (Change(DAY, "a", -1), "the quota of 'a' becomes -1; it must be"),
+    ],
+)
+def test_a_change_of_quota_that_is_none(change: Change, why: str) -> None:
+    setting = Setting(gpus=8, quota={"a": 8}, quota_changes=(change,))
+    with pytest.raises(UsageError, match=why):
+        play(make("t", [Spec(0, 1, 1, "a")]), setting, _newest())
 
 
 class Cruel:

@@ -11,6 +11,7 @@ import pytest
 from headway.errors import UsageError
 from headway.schedule import traces
 from headway.schedule.outages import bamboo, stepfun
+from headway.schedule.simulate import quotas
 from headway.schedule.simulate.quotas import read as read_quotas
 from headway.schedule.simulate.setting import Setting, shares
 from headway.schedule.traces import philly, sacct, synthetic
@@ -99,6 +100,15 @@ def test_quotas_sum_to_the_cluster(tmp_path: Path) -> None:
     file = tmp_path / "quota.csv"
     file.write_text("tenant,gpus\na,4\nb,6\n")
     assert read_quotas(file) == {"a": 4, "b": 6}
+    assert quotas.changes(file) == ()
+    file.write_text("a,4\nb,6,0\nb,2,2.5\na,8,1\n")
+    assert read_quotas(file) == {"a": 4, "b": 6}
+    day = 86400.0
+    assert quotas.changes(file) == (quotas.Change(day, "a", 8), quotas.Change(2.5 * day, "b", 2))
+    for wrong in ("a,4,-1\n", "a,4,nan\n", "a,4,1,2\n", "a\n"):
+        file.write_text(wrong)
+        with pytest.raises(UsageError, match="no list of quotas"):
+            quotas.changes(file)
     with pytest.raises(UsageError, match="silent is a share"):
         Setting(silent=2)
 

@@ -16,6 +16,7 @@ class Largest:
 
     notice: bool = False
     stagger: bool = False
+    reserve: float = 0.0
 
     def victims(self, scene: Scene) -> Sequence[Job]:
         """The largest ones."""

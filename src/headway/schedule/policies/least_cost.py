@@ -23,6 +23,7 @@ class LeastCost:
 
     notice: bool = True
     stagger: bool = False
+    reserve: float = 0.0  # seconds after which nodes are held back for a gang; 0: never
     phase: bool = False  # nobody goes before the first durable checkpoint of its attempt
     cap: int = 10  # nobody goes more often
     repeat: float = 60.0  # seconds, for each earlier preemption

@@ -16,6 +16,7 @@ class LeastLost:
 
     notice: bool = False
     stagger: bool = False
+    reserve: float = 0.0
 
     def victims(self, scene: Scene) -> Sequence[Job]:
         """Those that lose least."""

@@ -17,6 +17,7 @@ class MinimumRun:
     seconds: float = 7200.0
     notice: bool = False
     stagger: bool = False
+    reserve: float = 0.0
 
     def victims(self, scene: Scene) -> Sequence[Job]:
         """The newest ones that are old enough."""

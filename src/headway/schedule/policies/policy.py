@@ -52,7 +52,11 @@ class Scene:
 
 
 class Policy(Protocol):
-    """Chooses who goes. The engine refuses a choice that breaks quota or starts nothing."""
+    """Chooses who goes. The engine refuses a choice that breaks quota or starts nothing.
+
+    It may have `reserve`: nodes are held back for a gang that waits so many seconds within its
+    quota and for which nobody can be evicted.
+    """
 
     @property
     def notice(self) -> bool:

@@ -19,6 +19,7 @@ class Cluster:
         self.free = [self.size] * whole + ([rest] if rest else [])
         self.total = gpus  # free ones, on nodes that are up
         self.up = [True] * len(self.free)
+        self.shut: set[int] = set()  # held back for one gang: nobody else is placed there
         self.jobs: list[dict[int, Job]] = [{} for _ in self.free]
         # Nodes by what is free on them; dicts, as those keep their order.
         self._level: list[dict[int, None]] = [{} for _ in range(self.size + 1)]
@@ -55,7 +56,8 @@ class Cluster:
         """Where a gang would fit if so much more were free on these nodes."""
         nodes, rest = divmod(gpus, self.size)
         free = self.free
-        touched = sorted(extra, key=lambda node: (free[node] + extra[node], node))
+        seen = [node for node in extra if node not in self.shut] if self.shut else extra
+        touched = sorted(seen, key=lambda node: (free[node] + extra[node], node))
         if not nodes or gpus == self.size:
             for node in touched:
                 if free[node] + extra[node] >= gpus:
@@ -97,7 +99,7 @@ class Cluster:
         self._move(node, count)
 
     def fail(self, node: int) -> None:
-        """The node is gone; what ran there must be taken off it before."""
+        """The node is gone; what ran there must be taken off it before, and nothing held back."""
         self._leave(node, self.free[node])
         self.total -= self.free[node]
         self.up[node] = False
@@ -107,6 +109,27 @@ class Cluster:
         self.up[node] = True
         self.total += self.free[node]
         self._enter(node, self.free[node])
+
+    def emptiest(self, count: int) -> list[int]:
+        """So many whole nodes with the least to wait for; fewer if there are not so many."""
+        whole = [
+            node
+            for node in range(len(self.free))
+            if self.up[node] and node * self.size + self.size <= self.gpus
+        ]
+        return sorted(whole, key=lambda node: (-self.free[node], node))[:count]
+
+    def hold(self, nodes: Iterable[int]) -> None:
+        """Place nobody there from now on; what runs there stays."""
+        for node in nodes:
+            self._leave(node, self.free[node])
+            self.shut.add(node)
+
+    def open(self) -> None:
+        """Hold nothing back any more."""
+        for node in sorted(self.shut):
+            self._enter(node, self.free[node])
+        self.shut.clear()
 
     def _fullest(self, gpus: int, below: int | None = None) -> int | None:
         mask = self._mask >> gpus << gpus
@@ -122,8 +145,9 @@ class Cluster:
         self.free[node] = free + count
         if self.up[node]:
             self.total += count
-            self._leave(node, free)
-            self._enter(node, free + count)
+            if node not in self.shut:
+                self._leave(node, free)
+                self._enter(node, free + count)
 
     def _enter(self, node: int, free: int) -> None:
         self._level[free][node] = None

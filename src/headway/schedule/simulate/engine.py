@@ -35,6 +35,7 @@ class Engine:
         self.preemptions = 0
         self.second_order = 0  # caused by a job that had been interrupted itself
         self.cut = 0.0  # accelerator-seconds of attempts that were evicted
+        self.second_cut = 0.0  # and of those that are second-order
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
@@ -42,11 +43,20 @@ class Engine:
         self._left = 0
         self._waking = False
         self._not_before: dict[tuple[int, int], float] = {}  # by tenant and size
+        self._reserve = float(getattr(policy, "reserve", 0.0))  # policies of others may have none
+        self._reserved: Job | None = None  # whom nodes are held back for
 
-    def run(self, jobs: Sequence[Job], outages: Sequence[Outage] = ()) -> None:
-        """Take all jobs, sorted by their submission, to their end."""
+    def run(
+        self,
+        jobs: Sequence[Job],
+        outages: Sequence[Outage] = (),
+        quotas: Sequence[tuple[float, Tenant, int]] = (),
+    ) -> None:
+        """Take all jobs, sorted by their submission, to their end; quotas may change meanwhile."""
         for outage in outages:
             self._push(outage.start, self._down, outage)
+        for at, tenant, gpus in quotas:
+            self._push(at, self._requota, (tenant, gpus))
         self._left = len(jobs)
         arriving = iter(jobs)
         job = next(arriving, None)
@@ -119,6 +129,8 @@ class Engine:
     def _fill(self) -> None:
         """Start what fits: within quotas first, then by submission."""
         cluster = self.cluster
+        if self._reserved is not None:
+            self._check_reservation(self._reserved)
         if not cluster.total:
             return
         heads = [
@@ -146,15 +158,30 @@ class Engine:
 
     def _wake(self, _: None) -> None:
         self._waking = False
+        self._serve_all()
+
+    def _serve_all(self) -> None:
         for tenant in self.tenants:
             if tenant.waiting:
                 self._serve(tenant)
+
+    def _requota(self, change: tuple[Tenant, int]) -> None:
+        """Who has less now borrows what it uses beyond that, and others may take it back."""
+        tenant, gpus = change
+        tenant.change(self.now, 0, 0)
+        tenant.quota = gpus
+        self._not_before.clear()
+        self._fill()
+        self._serve_all()
 
     def _admit(self, tenant: Tenant, gpus: int, *, reclaim: bool) -> bool:
         """Start the first waiting job of a size, if it may and can."""
         within = tenant.used + gpus <= tenant.quota
         if not within and not self.borrow:
             return False
+        waiter = tenant.waiting[gpus][0][2]
+        if self._reserved is waiter:
+            self._release_reservation()
         places = self.cluster.place(gpus)
         if places is not None:
             self.cluster.take(places)
@@ -162,12 +189,36 @@ class Engine:
             return True
         if not within:
             return False
-        if reclaim and self._reclaim(tenant, tenant.waiting[gpus][0][2]):
+        if reclaim and self._reclaim(tenant, waiter):
             return True
+        if self._reserve and self._reserved is None:
+            self._hold_back(waiter)
         if not self._waking and any(other.used > other.quota for other in self.tenants):
             self._waking = True
             self._push(self.now + LOOK_AGAIN, self._wake, None)
         return False
+
+    # Whom nodes are held back for: a gang within its quota that is passed again and again.
+
+    def _hold_back(self, waiter: Job) -> None:
+        if self.now - waiter.queued_since < self._reserve:
+            return
+        wanted = -(-waiter.gpus // self.cluster.size)
+        nodes = self.cluster.emptiest(wanted)
+        if len(nodes) == wanted:
+            self.cluster.hold(nodes)
+            self._reserved = waiter
+
+    def _release_reservation(self) -> None:
+        self.cluster.open()
+        self._reserved = None
+
+    def _check_reservation(self, waiter: Job) -> None:
+        """Others of its tenant may have taken the quota meanwhile, or it has started."""
+        tenant = self.tenants[waiter.tenant]
+        queue = tenant.waiting.get(waiter.gpus)
+        if queue is None or queue[0][2] is not waiter or not tenant.admits(waiter.gpus):
+            self._release_reservation()
 
     def _start(self, job: Job, places: Places, at: float) -> None:
         tenant = self.tenants[job.tenant]
@@ -210,7 +261,9 @@ class Engine:
             )
         self.preemptions += len(victims)
         self.second_order += len(victims) if waiter.attempts else 0
+        before = self.cut
         ready = max([self._evict(job) for job in victims])
+        self.second_cut += self.cut - before if waiter.attempts else 0.0
         self._hand_over(places, extra, ready)
         self._start(tenant.dequeue(waiter.gpus, self.now), places, ready)
         return True
@@ -261,6 +314,8 @@ class Engine:
         node = outage.node
         if not self.cluster.up[node]:
             return
+        if node in self.cluster.shut:
+            self._release_reservation()
         # Off first, so that nothing is started on it.
         self.cluster.fail(node)
         hit = list(self.cluster.jobs[node].values())

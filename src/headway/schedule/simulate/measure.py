@@ -43,6 +43,7 @@ def _evictions(played: Played) -> dict[str, float]:
         "preemptions_per_1000_h": _share(played.preemptions, held / HOUR / 1000),
         "second_order": played.second_order,
         "second_order_ratio": _share(played.second_order, played.preemptions),
+        "second_order_ratio_by_hours": _share(played.second_cut, played.cut),
         "most_preemptions": max((job.preemptions for job in played.jobs), default=0),
         "faults": sum(job.faults for job in played.jobs),
     }
@@ -59,6 +60,8 @@ def _hours(played: Played) -> dict[str, float]:
         "lost_h": lost,
         "recover_h": recover,
         "lost_and_recover_h": lost + recover,
+        "lost_min_by_jobs": _mean(job.lost / 60 for job in jobs),
+        "recover_min_by_jobs": _mean(job.recovered / 60 for job in jobs),
         "saving_h": saving,
         "held_h": held,
         "borrowed_h": sum(tenant.borrowed for tenant in played.tenants) / HOUR,
@@ -111,11 +114,15 @@ def _spread(name: str, jobs: Sequence[Job], value: Callable[[Job], float]) -> di
 
 def _fairness(jobs: Sequence[Job], alone: Mapping[int, float]) -> dict[str, float]:
     """Finish-time fairness: the time a job took over what its tenant's own quota would take."""
-    rho = [turnaround(job) / alone[job.number] for job in jobs if job.number in alone]
+    known = [job for job in jobs if job.number in alone]
+    rho = [turnaround(job) / alone[job.number] for job in known]
     if not rho:
         return {}
+    weights = [job.gpus * job.work for job in known]
+    weighted = sum(value * weight for value, weight in zip(rho, weights, strict=True))
     return {
         "rho": _mean(rho),
+        "rho_by_hours": _share(weighted, sum(weights)),
         "rho_p95": percentile(rho, 0.95),
         "rho_worse": _mean(float(value > 1.001) for value in rho),
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.errors import UsageError
+from headway.schedule.simulate.quotas import Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Setting:
     habits: tuple[Habit, ...] = (Habit(),)  # each job draws one
     silent: float = 0.0  # the share of jobs that tell nothing, and save at no notice
     quota: Mapping[str, int] | None = None  # by tenant; None: by their accelerator-hours
+    quota_changes: tuple[Change, ...] = ()  # by time; only where quotas are given
     shift: bool = False  # each seed moves the tenants' jobs by whole days
 
     def __post_init__(self) -> None:

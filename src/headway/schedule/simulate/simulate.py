@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headway.errors import UsageError
 from headway.schedule.outages import Outage
 from headway.schedule.policies.policy import Policy
+from headway.schedule.simulate import quotas
 from headway.schedule.simulate.cluster import Cluster
 from headway.schedule.simulate.engine import Engine
 from headway.schedule.simulate.job import Job
@@ -26,6 +27,7 @@ class Played:
     preemptions: int
     second_order: int
     cut: float  # accelerator-seconds of attempts that were evicted
+    second_cut: float  # and of those that a job evicted which had been interrupted itself
     end: float
 
 
@@ -46,16 +48,18 @@ def play(
     tenants = [Tenant(name, gpus) for name, gpus in quota.items()]
     jobs = _jobs(trace, setting, names, seed)
     if not borrow:
-        jobs = [job for job in jobs if job.gpus <= tenants[job.tenant].quota]
+        jobs = [job for job in jobs if job.gpus <= _least(tenants[job.tenant], setting)]
     cluster = Cluster(setting.gpus, setting.per_node)
     engine = Engine(cluster, tenants, policy, grace=setting.grace, borrow=borrow)
-    engine.run(jobs, outages)
+    changes = [(one.at, tenants[names[one.tenant]], one.gpus) for one in setting.quota_changes]
+    engine.run(jobs, outages, changes)
     return Played(
         jobs=jobs,
         tenants=tenants,
         preemptions=engine.preemptions,
         second_order=engine.second_order,
         cut=engine.cut,
+        second_cut=engine.second_cut,
         end=engine.now,
     )
 
@@ -68,9 +72,14 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
     if missing:
         raise UsageError(f"no quota is given for {', '.join(missing)}; add a line for each")
     given = {name: setting.quota[name] for name in hours}
-    if sum(given.values()) > setting.gpus:
-        raise UsageError(f"quotas sum to {sum(given.values())} of {setting.gpus}; lower them")
+    quotas.check(given, setting.quota_changes, setting.gpus)
     return given
+
+
+def _least(tenant: Tenant, setting: Setting) -> int:
+    """What the tenant has at any time."""
+    later = [one.gpus for one in setting.quota_changes if one.tenant == tenant.name]
+    return min(tenant.quota, *later) if later else tenant.quota
 
 
 def _jobs(trace: Trace, setting: Setting, names: dict[str, int], seed: int) -> list[Job]:

@@ -1,0 +1,156 @@
+"""Tell a scheduler what evicting each run would waste, while the runs go on.
+
+  headway schedule publish-cost headway/ --to slurm
+  headway schedule publish-cost headway/my-run --to slurm --nudge-min 0 --nudge-max 100
+  headway schedule publish-cost /runs --to kubernetes --namespace train
+  headway schedule publish-cost headway/my-run --to kubernetes --object job/my-run --nudge-max 10
+  headway schedule publish-cost headway/my-run --to ray --job raysubmit_x --file /metrics/a.prom
+  headway schedule publish-cost headway/ --to file --file costs.json --once
+
+A run that is over is taken back, and so is everything when this is stopped. Priorities are left
+alone unless --nudge-max is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.schedule.publish.nudge import Nudge
+    from headway.schedule.publish.offer import Offer, Place
+
+RAY = "http://127.0.0.1:8265"  # Ray's dashboard, where nothing else was set
+PLACES = ("slurm", "kubernetes", "ray", "file")
+# Which options belong to which place: another one is a mistake that nobody would notice.
+OWN = {
+    "job": ("slurm", "ray"),
+    "object": ("kubernetes",),
+    "workload": ("kubernetes",),
+    "namespace": ("kubernetes",),
+    "api": ("kubernetes", "ray"),
+    "token_file": ("kubernetes", "ray"),
+    "ca_file": ("kubernetes", "ray"),
+    "file": ("ray", "file"),
+    "nudge_min": ("slurm", "kubernetes"),
+    "nudge_max": ("slurm", "kubernetes"),
+    "nudge_full": ("slurm", "kubernetes"),
+}
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `headway schedule publish-cost`."""
+    add = parser.add_argument
+    add("path", metavar="RUN|DIR", help="a run, or a folder of runs")
+    add("--to", required=True, choices=PLACES, help="whom to tell")
+    add("--interval", type=float, default=30.0, metavar="S", help="between two looks (30)")
+    add("--once", action="store_true", help="tell it once and exit")
+    add("--dry-run", action="store_true", help="say what would be changed, and change nothing")
+    add("--grace", type=float, default=0.0, metavar="S", help="notice that victims get (0)")
+    add("--repeat", type=float, default=0.0, metavar="S", help="for each earlier preemption (0)")
+    add("--job", metavar="ID", help="slurm: if its launcher saw none; ray: the submission")
+    add("--object", metavar="KIND/NAME", help="kubernetes: else the pod of the launcher")
+    add("--workload", metavar="NAME", help="kubernetes: Kueue's, else found by its owner")
+    add("--namespace", metavar="NAME", help="kubernetes: else that of this pod, or default")
+    add("--api", metavar="URL", help="kubernetes: else that of this pod; ray: its dashboard")
+    add("--token-file", metavar="FILE", help="kubernetes: else that of the service account")
+    add("--ca-file", metavar="FILE", help="certificates to trust, else the service account's")
+    add("--file", metavar="FILE", help="JSON, or metrics for Prometheus if it ends in .prom")
+    add("--nudge-min", type=int, metavar="N", help="on a priority, for what costs nothing (0)")
+    add("--nudge-max", type=int, metavar="N", help="and for what costs most")
+    add("--nudge-full", type=float, metavar="S", help="seconds of each accelerator for that (3600)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tell it once, or until the run is over or this is stopped."""
+    from headway.schedule.publish.loop import Controller
+
+    _check(args)
+    controller = Controller(
+        Path(args.path),
+        _place(args),
+        grace=args.grace,
+        repeat=args.repeat,
+        clock=time.time,
+        say=lambda text: print(text, flush=True),
+    )
+    if args.once:
+        controller.once()
+        return 0
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    controller.follow(args.interval, stopped.wait)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name, places in OWN.items():
+        if getattr(args, name) is not None and args.to not in places:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is for --to {' and '.join(places)}, not for {args.to}")
+    if not 0.1 <= args.interval <= 86400:
+        raise UsageError(f"--interval is {args.interval:g}; give seconds from 0.1 to 86400")
+    for name in ("grace", "repeat"):
+        if not 0 <= getattr(args, name) < float("inf"):
+            raise UsageError(f"--{name} is {getattr(args, name):g}; give 0 s or more")
+    if args.nudge_max is None and (args.nudge_min, args.nudge_full) != (None, None):
+        raise UsageError("a nudge has no end without --nudge-max; give it as well")
+    if args.to in ("ray", "file") and args.file is None:
+        raise UsageError(f"--to {args.to} writes a file; name it by --file")
+    if args.to == "ray" and args.job is None:
+        raise UsageError("--to ray needs the job; give what `ray job list` shows by --job")
+
+
+def _place(args: argparse.Namespace) -> Place:
+    if args.to == "slurm":
+        from headway.schedule.publish.slurm import Slurm
+
+        return Slurm(args.job, _nudge(args), dry=args.dry_run)
+    if args.to == "kubernetes":
+        from headway.schedule.publish.account import own_namespace, server
+        from headway.schedule.publish.kubernetes import Kubernetes
+
+        return Kubernetes(
+            server(args.api, args.token_file, args.ca_file),
+            args.namespace or own_namespace(),
+            args.object,
+            args.workload,
+            _nudge(args),
+            dry=args.dry_run,
+        )
+    from headway.schedule.publish.file import File
+
+    file = File(Path(args.file), page, dry=args.dry_run)
+    if args.to == "file":
+        return file
+    from headway.schedule.publish.account import server
+    from headway.schedule.publish.ray import Ray
+
+    api = server(args.api or RAY, args.token_file, args.ca_file)
+    return Ray(api, args.job, file)
+
+
+def _nudge(args: argparse.Namespace) -> Nudge | None:
+    from headway.schedule.publish.nudge import Nudge
+
+    if args.nudge_max is None:
+        return None
+    full = {} if args.nudge_full is None else {"full": args.nudge_full}
+    return Nudge(least=args.nudge_min or 0, most=args.nudge_max, **full)
+
+
+def page(offers: Sequence[Offer]) -> str:
+    """The prices as a scraper reads them."""
+    from headway.report.openmetrics import Family, lines
+    from headway.schedule.publish.gauges import families
+
+    prices = [(one.labels, one.price) for one in offers if one.price is not None]
+    return "".join(lines((Family(*one) for one in families(prices)), {}))

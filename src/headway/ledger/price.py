@@ -1,0 +1,139 @@
+"""What the launcher of a run told last of the price of an eviction, without the whole ledger.
+
+Only the launchers' own journals are read: a controller that looks at many runs, often, can.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.journal import folder, pulse
+from headway.ledger.model import NS
+
+SILENT_S = 120.0  # a launcher that gave no sign of life for so long is gone
+SETTLED_S = 10.0  # so long after an attempt it is decided whether another one follows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A run as it stands, by its launcher; seconds."""
+
+    run: str
+    host: str  # of the launcher that speaks
+    job: str | None  # of the scheduler
+    over: bool  # it has ended, or its launcher was killed
+    accelerators: int
+    unsaved: float  # since the newest durable checkpoint, or since the attempt began
+    saved: bool  # the attempt has such a checkpoint
+    save: float | None  # until one is durable, 95th percentile
+    recover: float
+    preemptions: int
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    head: dict[str, Any]
+    price: dict[str, Any] | None
+    exited: int | None  # on its own clock
+    again: float | None  # it was decided to start again, after so many seconds
+    alive: int  # the last sign of life, on its own clock
+
+    def wall(self, t: int) -> float:
+        """A time of its clock as seconds since the epoch."""
+        return float(self.head["wall"] + t - self.head["t"]) / NS
+
+    def over(self, now: float) -> bool:
+        """Nothing more is to come."""
+        if self.exited is not None and self.again is None:
+            return now - self.wall(self.exited) > SETTLED_S
+        return now - self.wall(self.alive) > SILENT_S + (self.again or 0.0)
+
+
+def told(path: Path, now: float) -> Told | None:
+    """At `now`, seconds since the epoch; None where no launcher has written."""
+    journal = folder.find(path) / folder.JOURNAL
+    found = list(_launchers(journal))
+    if not found:
+        return None
+    last = max(found, key=_order).head["launch"]
+    current = [one for one in found if one.head["launch"] == last]
+    speaker = max(current, key=lambda one: one.wall(one.price["t"]) if one.price else 0.0)
+    price = speaker.price or {}
+    since = price["since"] if price else speaker.head["begin"]
+    identity = folder.read_identity(path)
+    return Told(
+        run=str(identity.get("run") or path.resolve().name),
+        host=str(speaker.head.get("host") or ""),
+        job=next((str(j) for one in current if (j := one.head.get("scheduler_job"))), None),
+        over=all(one.over(now) for one in current),
+        accelerators=int(price["accelerators"]) if price else _world(journal, last),
+        unsaved=max(now - speaker.wall(since), 0.0),
+        saved=price.get("saved") is True,
+        save=price.get("save_s"),
+        recover=float(price.get("recover_s") or 0.0),
+        preemptions=int(price.get("preemptions") or 0),
+    )
+
+
+def _order(one: _Launcher) -> tuple[int, int]:
+    return int(one.head.get("index") or 0), int(one.head["wall"])
+
+
+def _launchers(journal: Path) -> Iterator[_Launcher]:
+    for path in sorted(journal.glob("launcher-*.jsonl")):
+        try:
+            found = _launcher(path)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # it is just being made, or damaged
+        yield found
+
+
+def _launcher(path: Path) -> _Launcher:
+    first, *lines = path.read_bytes().split(b"\n")
+    head = json.loads(first)
+    if not all(type(head[key]) is int for key in ("wall", "t", "begin")):
+        raise ValueError(first)
+    decided = [e for e in _events(lines, "decision") if e.get("action") == "restart"]
+    page = pulse.read(str(path.with_suffix(".pulse")))
+    return _Launcher(
+        head={**head, "launch": str(head["launch"])},
+        price=_price(lines),
+        exited=next((int(event["t"]) for event in _events(lines, "exit")), None),
+        again=next((float(event["wait_s"]) for event in decided), None),
+        alive=max(page.alive if page else 0, head["t"]),
+    )
+
+
+def _events(lines: list[bytes], name: str) -> list[dict[str, Any]]:
+    """Of one kind; the last line may be torn."""
+    start = f'{{"ev":"{name}"'.encode()
+    return [json.loads(line) for line in lines[:-1] if line.startswith(start)]
+
+
+def _price(lines: list[bytes]) -> dict[str, Any] | None:
+    """The last one; a line that is none tells nothing."""
+    for line in reversed(lines[:-1]):
+        if line.startswith(b'{"ev":"price"'):
+            one: dict[str, Any] = json.loads(line)
+            if all(type(one.get(key)) is int for key in ("t", "since", "accelerators")):
+                return one
+    return None
+
+
+def _world(journal: Path, launch: str) -> int:
+    """Before the first price: as many as the ranks are told that they are."""
+    for path in journal.glob("*.jsonl"):
+        if path.name.startswith("launcher-"):
+            continue
+        try:
+            with path.open("rb") as file:
+                head = json.loads(file.readline())
+        except (OSError, ValueError):
+            continue
+        if head.get("launch") == launch and type(head.get("world")) is int:
+            return int(head["world"])
+    return 1

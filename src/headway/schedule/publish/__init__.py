@@ -1,0 +1,1 @@
+"""Where schedulers look: the price of an eviction, told to each of them in its own way."""

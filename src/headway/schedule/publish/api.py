@@ -1,0 +1,111 @@
+"""JSON over HTTP with what a server may answer: it may be busy, refuse, or be gone for a moment."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from headway.errors import NotTold
+
+TRIES = 4
+FIRST_WAIT_S = 0.5  # doubled at each try
+LONGEST_WAIT_S = 30.0
+TIMEOUT_S = 20.0
+MERGE = "application/merge-patch+json"
+
+
+class Conflict(Exception):
+    """Somebody else has changed it meanwhile."""
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """A token is for one server, not for where that one points."""
+
+    def redirect_request(self, *args: Any) -> None:
+        return None
+
+
+class Api:
+    """One server; `token` is asked for each request, as it may be replaced while we run."""
+
+    def __init__(
+        self,
+        url: str,
+        token: Callable[[], str | None] = lambda: None,
+        context: ssl.SSLContext | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.url, self._token, self._sleep = url.rstrip("/"), token, sleep
+        self._open = urllib.request.build_opener(
+            _Stay, urllib.request.HTTPSHandler(context=context)
+        ).open
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        """What is there; None where nothing is."""
+        return self._ask("GET", path)
+
+    def patch(self, path: str, change: dict[str, Any]) -> dict[str, Any] | None:
+        """Change these fields, and no other; null takes one away. None where nothing is."""
+        return self._ask("PATCH", path, json.dumps(change).encode())
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any] | None:
+        why = ""
+        for turn in range(TRIES):
+            wait = FIRST_WAIT_S * 2**turn
+            try:
+                return self._once(method, path, body)
+            except urllib.error.HTTPError as error:
+                with error:
+                    why = _message(error)
+                if error.code == 404:
+                    return None
+                if error.code == 409:
+                    raise Conflict from None
+                # A token that was replaced is read again; everything else of 4xx stays so.
+                if error.code < 500 and error.code != 429 and (error.code != 401 or turn):
+                    raise NotTold(f"{self.url} answered {error.code}: {why}") from None
+                wait = _after(error.headers.get("Retry-After")) or wait
+                why = f"{error.code} {why}"
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                why = str(getattr(error, "reason", None) or error) or type(error).__name__
+            if turn + 1 < TRIES:
+                self._sleep(min(wait, LONGEST_WAIT_S))
+        raise NotTold(f"{self.url} did not take it in {TRIES} tries: {why}")
+
+    def _once(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        headers = {"Accept": "application/json", "User-Agent": "headway"}
+        if body is not None:
+            headers["Content-Type"] = MERGE
+        token = self._token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(self.url + path, body, headers, method=method)
+        with self._open(request, timeout=TIMEOUT_S) as answer:
+            found = json.loads(answer.read())
+        if not isinstance(found, dict):
+            raise ValueError("an answer that is no object")
+        return found
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    """What the server says, in one line; Kubernetes tells it as a Status."""
+    try:
+        text = error.read(4096).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return str(error.reason)
+    try:
+        text = str(json.loads(text).get("message") or error.reason)
+    except (ValueError, AttributeError):
+        text = text or str(error.reason)
+    return " ".join(text.split())[:300]
+
+
+def _after(text: str | None) -> float:
+    """Seconds of a Retry-After; a date in it is not waited for."""
+    return float(text) if text and text.isdecimal() else 0.0

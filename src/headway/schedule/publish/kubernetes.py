@@ -1,0 +1,184 @@
+"""Kubernetes: annotations of a pod or job, and Kueue's boost of its Workload's priority.
+
+Kueue adds `kueue.x-k8s.io/priority-boost` to the priority of a Workload where its feature gate
+PriorityBoost is on, and leaves it to others to set it (KEP-7990).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import quote
+
+from headway.errors import NotTold, UsageError
+from headway.schedule.cost import Price
+from headway.schedule.publish.api import TRIES, Api, Conflict
+from headway.schedule.publish.nudge import Nudge
+from headway.schedule.publish.offer import Offer, OneByOne
+
+KINDS = {
+    "pod": ("/api/v1", "pods"),
+    "job": ("/apis/batch/v1", "jobs"),
+    "jobset": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "pytorchjob": ("/apis/kubeflow.org/v1", "pytorchjobs"),
+    "rayjob": ("/apis/ray.io/v1", "rayjobs"),
+}
+KUEUE = "/apis/kueue.x-k8s.io"
+OWNER = "kueue.x-k8s.io/job-uid"  # a label of each Workload
+BOOST = "kueue.x-k8s.io/priority-boost"
+COST, UNSAVED = "headway/eviction-cost-accelerator-seconds", "headway/unsaved-seconds"
+HELD, AT = "headway/accelerators", "headway/eviction-cost-at"
+OURS = "headway/priority-boost"  # the boost that we have set: another one is not ours to change
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+Annotations = dict[str, str | None]
+
+
+class Kubernetes(OneByOne):
+    """By the API server. Without `kind` and `name` the pod is meant in which the launcher runs."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        target: str | None = None,
+        workload: str | None = None,
+        nudge: Nudge | None = None,
+        *,
+        dry: bool = False,
+    ) -> None:
+        super().__init__()
+        self.api, self.nudge, self.dry = api, nudge, dry
+        self.kind, _, self.name = (target or "pod/").partition("/")
+        if self.kind not in KINDS or (target and not self.name):
+            raise UsageError(
+                f"--object is KIND/NAME with a kind of {', '.join(KINDS)}, not {target!r}"
+            )
+        self.namespace, self.workload = namespace, workload
+        for name in filter(None, (namespace, self.name, workload)):
+            _check(name)
+
+    def key(self, offer: Offer) -> str | None:
+        """The name that was given, or that of the pod in which the launcher runs."""
+        return self.name or offer.host.lower()
+
+    def tell_one(self, name: str | None, offer: Offer) -> Iterator[str]:
+        """The annotations of its pod or job, and the boost where there are limits for one."""
+        if name is None or not _NAME.fullmatch(name):
+            if offer.price is None:
+                return
+            raise NotTold(
+                f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME"
+            )
+        base, plural = KINDS[self.kind]
+        path = f"{base}/namespaces/{self.namespace}/{plural}/{name}"
+        wanted = _annotations(offer)
+        if self.dry:
+            boost = self.nudge and offer.price and self.nudge.of(offer.price)
+            yield f"would patch {path}: {wanted}{f' and {BOOST}={boost}' if boost else ''}"
+            return
+        found = self._change(path, wanted)
+        if found is None:
+            if offer.price is None:
+                return  # gone, and its annotations with it
+            raise NotTold(
+                f"there is no {self.kind} {name} in the namespace {self.namespace}; "
+                "give it by --object KIND/NAME"
+            )
+        if found[1]:
+            yield f"{self.kind} {name}: {_shown(found[1])}"
+        if self.nudge is not None:
+            yield from self._boost(found[0], offer, self.nudge)
+
+    def _change(
+        self, path: str, wanted: Mapping[str, str | None]
+    ) -> tuple[dict[str, Any], Annotations] | None:
+        """The thing as it was found, and what was changed of it; None where there is none."""
+        for _ in range(TRIES):
+            found = self.api.get(path)
+            if found is None:
+                return None
+            has = _has(found)
+            change = {key: value for key, value in wanted.items() if has.get(key) != value}
+            try:
+                if change and self.api.patch(path, _patch(change)) is None:
+                    return None
+            except Conflict:
+                continue
+            return found, change
+        raise NotTold(f"{path} was changed by others at each of {TRIES} tries")
+
+    def _boost(self, owner: dict[str, Any], offer: Offer, nudge: Nudge) -> Iterator[str]:
+        path = self._workload(owner)
+        if path is None:
+            if offer.price is None:
+                return
+            raise NotTold(
+                f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
+                "the limits of the nudge away"
+            )
+        found = self.api.get(path)
+        if found is None:
+            if offer.price is None:
+                return
+            raise NotTold(f"there is no Workload {path.rpartition('/')[2]}; check --workload")
+        has = _has(found)
+        if has.get(BOOST) != has.get(OURS):
+            raise NotTold(
+                f"the Workload {path.rpartition('/')[2]} has a boost of "
+                f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can"
+            )
+        boost = nudge.of(offer.price) if offer.price is not None else 0
+        value = str(boost) if boost else None
+        changed = self._change(path, {BOOST: value, OURS: value})
+        if changed is not None and changed[1]:
+            yield f"workload {path.rpartition('/')[2]}: {_shown(changed[1])}"
+
+    def _workload(self, owner: dict[str, Any]) -> str | None:
+        """By its name, or as the one that was made for this pod or job."""
+        group = self.api.get(KUEUE)
+        if group is None:
+            raise NotTold("there is no Kueue in this cluster; leave the limits of the nudge away")
+        version = group["preferredVersion"]["version"]
+        base = f"{KUEUE}/{version}/namespaces/{self.namespace}/workloads"
+        if self.workload:
+            return f"{base}/{self.workload}"
+        label = quote(f"{OWNER}={owner['metadata'].get('uid', '')}")
+        items = (self.api.get(f"{base}?labelSelector={label}") or {}).get("items") or []
+        names = sorted(str(item["metadata"]["name"]) for item in items)
+        return f"{base}/{names[0]}" if names else None
+
+
+def _annotations(offer: Offer) -> Annotations:
+    if offer.price is None:
+        return dict.fromkeys((COST, UNSAVED, HELD, AT))
+    price: Price = offer.price
+    at = datetime.fromtimestamp(offer.at, timezone.utc)
+    return {
+        COST: f"{price.lost:.0f}",
+        UNSAVED: f"{price.unsaved:.0f}",
+        HELD: str(price.accelerators),
+        AT: at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _has(found: dict[str, Any]) -> dict[str, str]:
+    return dict(found["metadata"].get("annotations") or {})
+
+
+def _patch(change: Mapping[str, str | None]) -> dict[str, Any]:
+    return {"metadata": {"annotations": dict(change)}}
+
+
+def _shown(change: Mapping[str, str | None]) -> str:
+    return ", ".join(
+        f"no {key}" if value is None else f"{key}={value}" for key, value in change.items()
+    )
+
+
+def _check(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name in Kubernetes: small letters, digits, - and .")
+    return name

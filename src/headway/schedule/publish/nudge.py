@@ -1,0 +1,35 @@
+"""How far a price may move a priority: between two limits that an administrator sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.errors import UsageError
+from headway.schedule.cost import Price
+
+LEVELS = 10  # between the limits: a priority that moves with every second makes queues flap
+LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nudge:
+    """From `least` for a run that loses nothing to `most` for one that loses `full` seconds."""
+
+    least: int
+    most: int
+    full: float = 3600.0  # seconds of each accelerator
+
+    def __post_init__(self) -> None:
+        if not -LIMIT <= self.least < self.most <= LIMIT:
+            raise UsageError(
+                f"a nudge goes from --nudge-min up to --nudge-max, and {self.least} to {self.most} "
+                "does not"
+            )
+        if not self.full > 0:
+            raise UsageError(f"--nudge-full is above 0 s, not {self.full:g}")
+
+    def of(self, price: Price) -> int:
+        """By what is lost for each accelerator that would be freed."""
+        each = price.lost / max(price.accelerators, 1)
+        level = round(min(each / self.full, 1.0) * LEVELS)
+        return self.least + round((self.most - self.least) * level / LEVELS)

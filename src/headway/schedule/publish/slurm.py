@@ -1,0 +1,100 @@
+"""Slurm: the job's comment, and within limits its nice value.
+
+Slurm's own choice of victims looks at neither: it goes by QOS or partition, then by size. The
+comment is for what chooses by price; the nice value moves how soon the job starts again.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from headway.errors import NotTold, UsageError
+from headway.schedule.publish.nudge import Nudge
+from headway.schedule.publish.offer import Offer, OneByOne
+
+WORD = re.compile(r"\s*\bheadway:[^\s]*")
+_FIELD = r"(?:^|\s){}=(.*?)(?=\s[A-Z][\w/:]*=|$)"
+_JOB = re.compile(r"\d+(?:[_+]\d+)?")
+TIMEOUT_S = 30.0
+NEVER = "Invalid job id specified"
+LIVING = ("PENDING", "RUNNING", "SUSPENDED", "")  # the last: it is not told
+
+
+class Slurm(OneByOne):
+    """Through scontrol, which asks slurmctld as the user that it is run by."""
+
+    def __init__(
+        self, job: str | None = None, nudge: Nudge | None = None, *, dry: bool = False
+    ) -> None:
+        if job is not None and not _JOB.fullmatch(job):
+            raise UsageError(f"{job!r} is no job of Slurm; give its number, as squeue shows it")
+        super().__init__()
+        self.job, self.nudge, self.dry = job, nudge, dry
+
+    def key(self, offer: Offer) -> str | None:
+        """The job that was named, or the one that the run's launcher saw."""
+        job = self.job or offer.job
+        return job if job is not None and _JOB.fullmatch(job) else None
+
+    def tell_one(self, job: str | None, offer: Offer) -> Iterator[str]:
+        """Its comment, and its nice value where there are limits for it."""
+        if job is None:
+            if offer.price is None:
+                return
+            raise NotTold(f"the run {offer.run} is in no job of Slurm; give it by --job ID")
+        shown = _call(["scontrol", "show", "job", "-o", job])
+        if shown.returncode and NEVER in shown.stderr:
+            if offer.price is None:
+                return  # gone, and its comment with it
+            raise NotTold(f"Slurm knows no job {job}; give another one by --job")
+        _check(shown, job)
+        if offer.price is None and _field(shown.stdout, "JobState") not in LIVING:
+            return  # Slurm forgets it soon, and takes no change until then
+        words = self._change(shown.stdout.strip(), offer)
+        command = ["scontrol", "update", f"JobId={job}", *words]
+        if words and self.dry:
+            yield f"would run {' '.join(command)}"
+        elif words:
+            _check(_call(command), job)
+            yield f"job {job}: {' '.join(words)}"
+
+    def _change(self, shown: str, offer: Offer) -> list[str]:
+        comment, nice = _field(shown, "Comment"), int(_field(shown, "Nice") or 0)
+        ours = WORD.search(comment)
+        before = re.search(r",nice=(-?\d+)", ours[0]) if ours else None
+        own = int(before[1]) if before else nice  # as it was before the first nudge
+        kept = WORD.sub("", comment).strip()
+        wanted, word = own, ""
+        if offer.price is not None:
+            word = f"headway:cost={offer.price.lost:.0f},unsaved={offer.price.unsaved:.0f}"
+            word += f",accelerators={offer.price.accelerators},at={offer.at:.0f}"
+            if self.nudge is not None:
+                wanted = own - self.nudge.of(offer.price)
+                word += f",nice={own}"
+        said = " ".join(filter(None, (kept, word)))
+        words = [f"Comment={said}"] if said != comment else []
+        return [*words, f"Nice={wanted}"] if wanted != nice else words
+
+
+def _field(shown: str, name: str) -> str:
+    found = re.search(_FIELD.format(name), shown)
+    return "" if found is None or found[1] == "(null)" else found[1].strip()
+
+
+def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no scontrol here; run this where Slurm's commands are installed"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise NotTold(f"Slurm did not answer in {TIMEOUT_S:.0f} s") from None
+
+
+def _check(done: subprocess.CompletedProcess[str], job: str) -> None:
+    if done.returncode:
+        why = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
+        raise NotTold(f"Slurm refused job {job}: {why[-1].removeprefix('slurm_update error: ')}")

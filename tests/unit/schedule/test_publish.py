@@ -1,0 +1,321 @@
+"""What is told of runs, to whom, and when it is taken back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from headway.cli import main
+from headway.errors import NotTold, UsageError
+from headway.schedule.cost import Price
+from headway.schedule.publish.api import Api
+from headway.schedule.publish.file import File
+from headway.schedule.publish.loop import Controller
+from headway.schedule.publish.nudge import Nudge
+from headway.schedule.publish.offer import Offer, offers
+from headway.schedule.publish.ray import Ray
+from headway.schedule.publish.slurm import Slurm
+from headway.testing import FakeRun
+from tests.unit.schedule.answers import recorded
+from tests.unit.schedule.made import going
+
+PRICE = Price(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
+SHOWN = "JobId={job} JobName=x Priority=1 Nice={nice} Account=a Comment={comment} StdErr=/x"
+
+
+def offer(run: str = "night", price: Price | None = PRICE, job: str | None = "7") -> Offer:
+    return Offer(run=run, host="n0", job=job, at=1_790_000_000.0, price=price)
+
+
+class Kept:
+    """A place that remembers, and refuses when told to."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, bool]] = []
+        self.refuse = False
+
+    def tell(self, found: list[Offer]) -> Iterable[str]:
+        if self.refuse:
+            raise NotTold("the scheduler sleeps")
+        self.told.append({one.run: one.price is not None for one in found})
+        return ()
+
+
+def controller(path: Path, place: Kept, said: list[str] | None = None) -> Controller:
+    say = (said if said is not None else []).append
+    return Controller(path, place, grace=30, repeat=60, clock=time.time, say=say)
+
+
+def test_an_offer_of_each_run(tmp_path: Path) -> None:
+    going(tmp_path / "a")
+    going(tmp_path / "b", over=True)
+    (tmp_path / "c" / "journal").mkdir(parents=True)
+    first, second = offers(tmp_path, time.time(), grace=30, repeat=60)
+    assert (first.run, first.host, second.run, second.price) == ("a", "trainer-0", "b", None)
+    assert first.price is not None
+    assert first.price.lost == pytest.approx(8 * (20 + 100 + 2 * 60)), "it saves in 30 s of notice"
+    later = next(iter(offers(tmp_path, time.time() + 500, grace=0, repeat=0)))
+    assert later.price is None, "its launcher gave no sign of life for long"
+
+
+def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None:
+    going(tmp_path / "a")
+    kept = Kept()
+
+    def wait(_: float) -> bool:
+        journal = tmp_path / "a" / "journal" / "launcher-L0-node0-7.jsonl"
+        with journal.open("a") as file:
+            file.write('{"ev":"exit","t":1,"code":0}\n')
+        return False
+
+    controller(tmp_path / "a", kept).follow(30, wait)
+    assert kept.told == [{"a": True}, {"a": False}]
+
+
+def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path) -> None:
+    going(tmp_path / "a")
+    going(tmp_path / "b")
+    kept = Kept()
+    turns = iter([False, True])
+
+    def wait(_: float) -> bool:
+        shutil.rmtree(tmp_path / "b", ignore_errors=True)
+        return next(turns)
+
+    controller(tmp_path, kept).follow(30, wait)
+    assert kept.told == [{"a": True, "b": True}, {"a": True, "b": False}, {"a": False}]
+
+
+def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
+    going(tmp_path / "a")
+    kept, said = Kept(), list[str]()
+    kept.refuse = True
+    turns = iter([False, False, True])
+
+    def wait(_: float) -> bool:
+        kept.refuse = False if len(said) > 1 else kept.refuse
+        return next(turns)
+
+    controller(tmp_path / "a", kept, said).follow(30, wait)
+    assert said == [
+        "headway: the scheduler sleeps; tried again",
+        "headway: the last price stays behind: the scheduler sleeps",
+    ]
+
+
+def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
+    nudge = Nudge(least=-10, most=90, full=1000)
+
+    def of(lost: float) -> int:
+        price = Price(accelerators=4, unsaved=0, save=None, recover=0, preemptions=0, lost=4 * lost)
+        return nudge.of(price)
+
+    assert [of(0), of(30), of(70), of(500), of(1000), of(10**9)] == [-10, -10, 0, 40, 90, 90]
+    with pytest.raises(UsageError, match="5 to 5 does not"):
+        Nudge(least=5, most=5)
+    with pytest.raises(UsageError, match="above 0 s, not 0"):
+        Nudge(least=0, most=5, full=0)
+
+
+def scontrol(folder: Path, *, comment: str, nice: int = 0, refuses: str = "") -> Path:
+    """A program that answers as Slurm's does, and keeps what it was told."""
+    shown = SHOWN.format(job=7, nice=nice, comment=comment)
+    (folder / "scontrol").write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> {folder}/asked\n'
+        f'if [ "$1" = update ] && [ -n "{refuses}" ]; then echo "{refuses}" >&2; exit 1; fi\n'
+        f"[ \"$4\" = 8 ] && echo 'Invalid job id specified' >&2 && exit 1\n"
+        f'[ "$1" = show ] && echo "{shown}"\nexit 0\n'
+    )
+    (folder / "scontrol").chmod(0o755)
+    return folder / "asked"
+
+
+@pytest.mark.parametrize(
+    ("comment", "price", "update"),
+    [
+        ("(null)", PRICE, "Comment=headway:cost=5600,unsaved=600,accelerators=8,at=1790000000"),
+        ("mine headway:cost=1,at=2", None, "Comment=mine"),
+        ("mine", None, None),
+        ("headway:cost=5600,unsaved=600,accelerators=8,at=1790000000", PRICE, None),
+        ("headway:cost=5,at=2,nice=4", None, "Comment= Nice=4"),
+    ],
+)
+def test_the_comment_of_a_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    comment: str,
+    price: Price | None,
+    update: str | None,
+) -> None:
+    asked = scontrol(tmp_path, comment=comment)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    list(Slurm().tell([offer(price=price)]))
+    assert asked.read_text().splitlines() == [
+        "show job -o 7",
+        *([f"update JobId=7 {update}"] if update else []),
+    ]
+
+
+def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = scontrol(tmp_path, comment="(null)")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    list(Slurm().tell([offer("a"), offer("b"), offer("c", None)]))
+    assert "Comment=headway:cost=11200,unsaved=600,accelerators=16," in asked.read_text()
+    assert asked.read_text().count("update") == 1
+
+
+def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses = "slurm_update error: Access/permission denied"
+    asked = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(NotTold, match="Slurm refused job 7: Access/permission denied"):
+        list(Slurm(nudge=Nudge(least=0, most=10)).tell([offer()]))
+    assert asked.read_text().split()[-1] == "Nice=0"
+    with pytest.raises(NotTold, match="Slurm knows no job 8"):
+        list(Slurm("8").tell([offer()]))
+    assert list(Slurm("8").tell([offer(price=None)])) == []
+    with pytest.raises(NotTold, match="the run night is in no job of Slurm"):
+        list(Slurm().tell([offer(job=None)]))
+    with pytest.raises(UsageError, match="'7; rm' is no job of Slurm"):
+        Slurm("7; rm")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="there is no scontrol here"):
+        list(Slurm().tell([offer()]))
+
+
+def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
+    going(tmp_path / "runs" / "a", scheduler_job="7")
+    going(tmp_path / "runs" / "b", over=True)
+    path = tmp_path / "costs.prom"
+    words = ["schedule", "publish-cost", str(tmp_path / "runs"), "--to", "file", "--once"]
+    assert main([*words, "--file", str(path)]) == 0
+    told = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    (sample,) = told["headway_eviction_cost_accelerator_seconds"].samples
+    assert sample.labels == {"run": "a", "scheduler_job": "7"}
+    assert sample.value == pytest.approx(5600, rel=0.05)
+    if shutil.which("promtool"):
+        lines = [line for line in path.read_text().splitlines(True) if "# EOF" not in line]
+        check = ["promtool", "check", "metrics"]
+        done = subprocess.run(check, input="".join(lines), capture_output=True, text=True)
+        assert done.returncode in (0, 3) and "error while linting" not in done.stderr
+    assert main([*words, "--file", str(tmp_path / "costs.json")]) == 0
+    kept = json.loads((tmp_path / "costs.json").read_text())
+    assert [(one["run"], one["price"] is None) for one in kept["runs"]] == [
+        ("a", False),
+        ("b", True),
+    ]
+
+
+@pytest.mark.timeout(60)
+def test_a_controller_that_is_stopped_takes_back_what_it_told(tmp_path: Path) -> None:
+    going(tmp_path / "a")
+    path = tmp_path / "costs.prom"
+    words = [sys.executable, "-m", "headway", "schedule", "publish-cost", str(tmp_path / "a")]
+    words += ["--to", "file", "--file", str(path), "--interval", "0.2"]
+    with subprocess.Popen(words) as controller:
+        while not path.exists():
+            time.sleep(0.05)
+        assert 'run="a"' in path.read_text()
+        controller.terminate()
+        assert controller.wait(30) == 0
+    assert path.read_text() == "# EOF\n"
+
+
+@pytest.mark.slow  # it loads the engine of a store
+def test_the_page_of_a_fleet_has_the_price_of_what_goes_on(tmp_path: Path) -> None:
+    from headway.cli.fleet_metrics import text
+    from headway.fleet.metrics import Window
+    from headway.fleet.store import Store
+    from tests.unit.fleet.made import rows_of
+
+    going(tmp_path / "runs" / "a")
+    store = Store(str(tmp_path / "store"))
+    store.write(rows_of("b", team="ads"))
+    told = list(text_string_to_metric_families(text(store, Window(), tmp_path / "runs")))
+    cost = next(one for one in told if one.name == "headway_eviction_cost_accelerator_seconds")
+    assert [one.labels for one in cost.samples] == [{"run": "a"}]
+    assert any(one.name == "headway_fleet_read_time_seconds" for one in told)
+
+
+def test_a_run_that_goes_on_is_exported_with_its_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = FakeRun()
+    launcher = job.launcher(begin=0)
+    job.process(begin=1, rank=0, world=4).train(first=1, count=100, start=5, each=0.5)
+    job.write(tmp_path / "going")
+    launcher.exit(101, code=0)
+    job.write(tmp_path / "over")
+    for name, there in (("going", True), ("over", False)):
+        assert main(["export", "openmetrics", str(tmp_path / name)]) == 0
+        told = text_string_to_metric_families(capsys.readouterr().out)
+        found = {one.name: one.samples for one in told}
+        assert ("headway_eviction_cost_accelerator_seconds" in found) is there
+        if there:
+            assert found["headway_accelerators"][0].value == 4
+
+
+def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
+    path = tmp_path / "ray.prom"
+
+    def page(found: Iterable[Offer]) -> str:
+        return " ".join(f"{one.run}/{one.job}" for one in found)
+
+    with recorded() as dashboard:
+        job = "/api/jobs/raysubmit_1"
+        dashboard.things[job] = {"status": "RUNNING", "submission_id": "raysubmit_1"}
+        ray = Ray(Api(dashboard.url), "raysubmit_1", File(path, page))
+        assert list(ray.tell([offer()])) == [] and path.read_text() == "night/raysubmit_1"
+        dashboard.things[job]["status"] = "SUCCEEDED"
+        assert list(ray.tell([offer()])) == [] and path.read_text() == ""
+        with pytest.raises(NotTold, match="Ray knows no job other"):
+            list(Ray(Api(dashboard.url), "other", File(path, page)).tell([offer()]))
+        with pytest.raises(UsageError, match="--to ray is for one run"):
+            list(ray.tell([offer(), offer("day")]))
+    with pytest.raises(UsageError, match="is no job of Ray"):
+        Ray(Api("http://x"), "../x", File(path, page))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nowhere", "--to", "slurm"], "there is no run at nowhere"),
+        (["{file}", "--to", "slurm"], "neither the folder of a run nor one with runs in it"),
+        (["{run}", "--to", "file"], "--to file writes a file; name it by --file"),
+        (["{run}", "--to", "ray", "--file", "x"], "--to ray needs the job"),
+        (
+            ["{run}", "--to", "slurm", "--file", "x"],
+            "--file is for --to ray and file, not for slurm",
+        ),
+        (["{run}", "--to", "slurm", "--nudge-min", "1"], "no end without --nudge-max"),
+        (["{run}", "--to", "slurm", "--nudge-max", "0"], "0 to 0 does not"),
+        (["{run}", "--to", "slurm", "--interval", "nan"], "--interval is nan"),
+        (["{run}", "--to", "slurm", "--grace", "-1"], "--grace is -1; give 0 s or more"),
+        (["{run}", "--to", "kubernetes", "--api", "ftp://x"], "begins with http:// or https://"),
+        (["{run}", "--to", "kubernetes", "--api", "http://x", "--object", "x"], "KIND/NAME"),
+        (["{run}", "--to", "mars"], "invalid choice"),
+        (["{run}", "--to", "file", "--file", "{file}/x"], "cannot write"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], why: str
+) -> None:
+    going(tmp_path / "a")
+    (tmp_path / "f").write_text("x")
+    names = {"file": tmp_path / "f", "run": tmp_path / "a"}
+    told = [word.format(**names) for word in words]
+    try:
+        code = main(["schedule", "publish-cost", *told, "--once"])
+    except SystemExit as left:  # argparse
+        code = int(str(left.code))
+    err = capsys.readouterr().err
+    assert code in (1, 2) and why in err and err.count("\n") == 1

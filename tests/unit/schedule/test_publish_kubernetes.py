@@ -1,0 +1,182 @@
+"""The price on Kubernetes, against the answers of an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import main
+from headway.errors import NotTold, UsageError
+from headway.schedule.cost import Price
+from headway.schedule.publish.account import server
+from headway.schedule.publish.api import Api
+from headway.schedule.publish.kubernetes import AT, BOOST, COST, HELD, OURS, UNSAVED, Kubernetes
+from headway.schedule.publish.nudge import Nudge
+from headway.schedule.publish.offer import Offer
+from tests.unit.schedule.answers import DROP, GROUP, JOB, POD, WORKLOAD, Recorded, recorded
+from tests.unit.schedule.made import going
+
+PRICE = Price(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
+
+
+@pytest.fixture
+def api_server() -> Iterator[Recorded]:
+    with recorded() as kept:
+        yield kept
+
+
+def offer(price: Price | None = PRICE, at: float = 1_790_000_000.0) -> Offer:
+    return Offer(run="night", host="trainer-0", job=None, at=at, price=price)
+
+
+def place(kept: Recorded, waits: list[float] | None = None, **more: object) -> Kubernetes:
+    slept = waits if waits is not None else []
+    api = Api(kept.url, lambda: "token-1", sleep=slept.append)
+    return Kubernetes(api, "train", **more)  # type: ignore[arg-type]
+
+
+def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: Recorded) -> None:
+    there = place(api_server)
+    assert list(there.tell([offer()])) != []
+    assert api_server.annotations(POD) == {
+        COST: "5600",
+        UNSAVED: "600",
+        HELD: "8",
+        AT: "2026-09-21T14:13:20Z",
+    }
+    assert api_server.headers[-1]["Content-Type"] == "application/merge-patch+json"
+    assert api_server.headers[-1]["Authorization"] == "Bearer token-1"
+    assert list(there.tell([offer()])) == [], "the same again changes nothing"
+    assert [method for method, _ in api_server.asked] == ["GET", "PATCH", "GET"]
+    list(there.tell([offer(None)]))
+    assert api_server.annotations(POD) == {}
+    asked = len(api_server.asked)
+    assert list(there.tell([offer(None)])) == [] and len(api_server.asked) == asked
+    del api_server.things[POD]
+    assert list(place(api_server).tell([offer(None)])) == [], "gone, and all of it with it"
+
+
+def test_the_boost_of_the_workload_stays_within_its_limits(api_server: Recorded) -> None:
+    nudge = Nudge(least=-5, most=50, full=700)
+    there = place(api_server, target="job/night", nudge=nudge)
+    list(there.tell([offer()]))
+    assert api_server.annotations(JOB)[COST] == "5600"
+    assert api_server.annotations(WORKLOAD) == {BOOST: "50", OURS: "50"}
+    cheap = Price(accelerators=8, unsaved=0, save=1, recover=0, preemptions=0, lost=0)
+    list(there.tell([offer(cheap)]))
+    assert api_server.annotations(WORKLOAD)[BOOST] == "-5"
+    # Another controller, restarted, knows what was its own.
+    list(place(api_server, target="job/night", nudge=nudge).tell([offer(None)]))
+    assert api_server.annotations(WORKLOAD) == {}
+
+
+def test_a_boost_of_somebody_else_is_left_alone(api_server: Recorded) -> None:
+    api_server.things[WORKLOAD]["metadata"]["annotations"] = {BOOST: "7"}
+    with pytest.raises(NotTold, match="has a boost of 7 that somebody else has set"):
+        list(place(api_server, target="job/night", nudge=Nudge(least=0, most=9)).tell([offer()]))
+    assert api_server.annotations(WORKLOAD) == {BOOST: "7"}
+
+
+def test_without_kueue_or_a_workload(api_server: Recorded) -> None:
+    nudge = Nudge(least=0, most=9)
+    with pytest.raises(NotTold, match="Kueue has no Workload of this pod"):
+        list(place(api_server, nudge=nudge).tell([offer()]))
+    list(place(api_server, workload="job-night-4f1c2", nudge=nudge).tell([offer()]))
+    assert api_server.annotations(WORKLOAD)[BOOST] == "2"
+    with pytest.raises(NotTold, match="there is no Workload other"):
+        list(place(api_server, workload="other", nudge=nudge).tell([offer()]))
+    del api_server.things[GROUP]
+    with pytest.raises(NotTold, match="there is no Kueue in this cluster"):
+        list(place(api_server, nudge=nudge).tell([offer()]))
+
+
+@pytest.mark.parametrize(
+    ("refusals", "waited"),
+    [
+        ([DROP], [0.5]),
+        ([500, 503], [0.5, 1.0]),
+        ([(429, "3"), (429, "900")], [3.0, 30.0]),
+        ([401], [0.5]),
+        ([None, 409], []),
+    ],
+)
+def test_what_passes_is_tried_again(
+    api_server: Recorded, refusals: list[Any], waited: list[float]
+) -> None:
+    api_server.refusals = list(refusals)
+    waits: list[float] = []
+    list(place(api_server, waits).tell([offer()]))
+    assert waits == waited
+    assert api_server.annotations(POD)[COST] == "5600"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "why"),
+    [
+        ([401, 401], "answered 401: told to say 401"),
+        ([403], "answered 403: told to say 403"),
+        ([503] * 4, "did not take it in 4 tries: 503"),
+        ([DROP] * 4, "did not take it in 4 tries"),
+        ([None, 409] * 4, "was changed by others at each of 4 tries"),
+    ],
+)
+def test_what_does_not_pass_is_one_sentence(
+    api_server: Recorded, refusals: list[Any], why: str
+) -> None:
+    api_server.refusals = list(refusals)
+    with pytest.raises(NotTold, match=why):
+        list(place(api_server).tell([offer()]))
+
+
+def test_one_that_is_refused_holds_up_no_other(api_server: Recorded) -> None:
+    other = Offer(run="gone", host="no-such-pod", job=None, at=0.0, price=PRICE)
+    with pytest.raises(NotTold, match="there is no pod no-such-pod in the namespace train"):
+        list(place(api_server).tell([other, offer()]))
+    assert api_server.annotations(POD)[COST] == "5600"
+
+
+def test_a_launcher_that_runs_in_no_pod(api_server: Recorded) -> None:
+    other = Offer(run="gone", host="my_host", job=None, at=0.0, price=PRICE)
+    with pytest.raises(NotTold, match="'my_host' of the run gone is no pod"):
+        list(place(api_server).tell([other, offer()]))
+    assert api_server.annotations(POD)[COST] == "5600"
+
+
+@pytest.mark.parametrize("target", ["night", "pod/", "shoe/night", "pod/../secrets/x"])
+def test_a_target_that_is_none(target: str, api_server: Recorded) -> None:
+    with pytest.raises(UsageError, match=r"KIND/NAME|is no name in Kubernetes"):
+        place(api_server, target=target)
+
+
+def test_the_account_of_a_pod(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this is no pod of Kubernetes"):
+        server(None, None, None, env={}, account=tmp_path)
+    (tmp_path / "token").write_text("first\n")
+    env = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
+    api = server(None, None, None, env=env, account=tmp_path)
+    assert (api.url, api._token()) == ("https://[fd00::1]:6443", "first")
+    (tmp_path / "token").write_text("second\n")
+    assert api._token() == "second", "it is replaced while we run"
+    clear = server("http://proxy:8001", None, None, env=env, account=tmp_path)
+    assert clear._token() is None, "not in the clear"
+    with pytest.raises(UsageError, match="has no certificate"):
+        server("https://k", None, str(tmp_path / "token"), account=tmp_path)
+
+
+def test_by_the_command_line(
+    api_server: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going(tmp_path / "night")
+    words = ["schedule", "publish-cost", str(tmp_path), "--to", "kubernetes", "--once"]
+    words += ["--api", api_server.url, "--namespace", "train", "--object", "job/night"]
+    assert main([*words, "--nudge-max", "20", "--dry-run"]) == 0
+    assert f"would patch {JOB}" in capsys.readouterr().out and not api_server.asked
+    assert main(words) == 0
+    assert int(api_server.annotations(JOB)[COST]) > 0
+    assert "Authorization" not in api_server.headers[0]
+    api_server.refusals = [403]
+    assert main(words) == 1
+    assert capsys.readouterr().err == (f"headway: {api_server.url} answered 403: told to say 403\n")
