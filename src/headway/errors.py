@@ -8,10 +8,12 @@ HeadwayError            one sentence on stderr, no traceback; exit code 70
     RunExists           the name is taken by another run
     TargetUnwritable    the run folder cannot be made or written
     MissingExtra        a package is needed that is not installed
+    SlurmRefused        a program of Slurm failed, or gave no answer
   SaveFailed            a checkpoint could not be written or committed
   CheckpointDamaged     a checkpoint is not what its manifest says
   PublishFailed         an anchor did not become a snapshot; exit code 1
   SnapshotDamaged       a snapshot is not what its manifest says
+  NotTold               a scheduler did not take the price of a run; exit code 1
   RegistryFailed        a snapshot serves, and its model registry does not know
 """
 
@@ -54,6 +56,10 @@ class MissingExtra(UsageError):
     """A package is needed that is not installed."""
 
 
+class SlurmRefused(UsageError):
+    """A program of Slurm failed, or gave no answer."""
+
+
 class SaveFailed(HeadwayError):
     """A checkpoint could not be written or committed."""
 
@@ -74,3 +80,9 @@ class SnapshotDamaged(HeadwayError):
 
 class RegistryFailed(HeadwayError):
     """A snapshot serves, and its model registry does not know."""
+
+
+class NotTold(HeadwayError):
+    """A scheduler did not take the price of a run."""
+
+    exit_code = 1

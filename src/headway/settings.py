@@ -31,6 +31,7 @@ INTERNAL = (
 class Settings:
     """What a user can set. The name in the environment is HEADWAY_ and the field's, upper case."""
 
+    auto: bool = False  # turn on every booster that is safe for the job
     output: str | None = None  # the run folder or URL; default headway/<name>
     name: str | None = None  # the run's name; default from the scheduler or the script
     restarts: int = 0  # how often a failed command may be started again

@@ -26,6 +26,21 @@ ROOMS = {
     "publish": {"checkpoint", "errors", "settings"},
     "fleet": {"ledger", "journal", "errors", "taxonomy"},
     "schedule": {"ledger", "errors"},
+    "serve": {"fleet", "ledger", "report", "journal", "errors"},
+    # schedule for the ticks of a plot
+    "plan": {"checkpoint", "errors", "fleet", "ledger", "report", "schedule"},
+    # each rule asks the room that knows: causes of recompiles, intervals, prices, limits
+    "advise": {
+        "ledger",
+        "journal",
+        "report",
+        "compile",
+        "checkpoint",
+        "launch",
+        "schedule",
+        "fleet",
+    },
+    "boosters": {"compile", "errors", "journal", "launch", "ledger", "probe"},
     "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")

@@ -108,8 +108,8 @@ def _show(seen: Seen, found: list[Finding]) -> None:
         )
     for alarm in seen.alarms:
         print(
-            f"{alarm.run_id} ({'/'.join(alarm.slice)}) runs and trains {alarm.lately:.0%} of its "
-            f"time, {alarm.expected:.0%} is the least of its slice; seen in its hour {alarm.hour}"
+            f"{alarm.run_id} ({'/'.join(alarm.slice)}) runs and {alarm.words}; "
+            f"seen in its hour {alarm.hour}"
         )
 
 
@@ -126,5 +126,5 @@ def _dict(seen: Seen, found: list[Finding]) -> dict[str, Any]:
         "as_of": seen.now,
         "regressions": [asdict(one) | {"regression": one.regression} for one in found],
         "lemons": [asdict(one) for one in seen.lemons],
-        "running": [asdict(one) for one in seen.alarms],
+        "running": [asdict(one) | {"words": one.words} for one in seen.alarms],
     }

@@ -20,9 +20,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway.boosters.drive import Drive
+    from headway.boosters.pilot import Pilot
     from headway.compile.archive.store import Store
     from headway.compile.courier import Courier
     from headway.compile.recompiles.learned import Lesson
@@ -39,8 +41,12 @@ TIERS = ("safe", "precompile")
 
 def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     """The flags of `headway run`; `plan` is the one that names a plan of faults."""
+    declined: dict[str, Any] = {"action": "store_const", "const": ""}
+    declined["help"] = "not by --auto either"
     parser.usage = "headway run [-o DIR|URL] [--name NAME] [--restarts N] [options] -- COMMAND..."
+    either = argparse.BooleanOptionalAction
     parser.add_argument("-o", "--output", metavar="DIR|URL", help="the run folder")
+    parser.add_argument("--auto", action=either, help="turn on all boosters that are safe for it")
     parser.add_argument("--name", help="name of the run; its folder is headway/NAME")
     parser.add_argument("--force", action="store_true", help="replace a run of that name")
     parser.add_argument(
@@ -52,9 +58,7 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
         metavar="PLAN",
         help="faults to rehearse: a file, or 'kill rank=1 step=30'",
     )
-    parser.add_argument(
-        "--warm", action="store_true", default=None, help="fork restarts, with imports done"
-    )
+    parser.add_argument("--warm", action=either, help="fork restarts, with imports done")
     parser.add_argument(
         "--hang-after", type=float, metavar="S", help="no shorter silence is a hang; 120"
     )
@@ -62,6 +66,7 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument(
         "--compile-cache", metavar="URL", help="share what torch.compile makes between jobs"
     )
+    parser.add_argument("--no-compile-cache", dest="compile_cache", **declined)
     parser.add_argument(
         "--compile-tier", choices=TIERS, help="precompile: keep what dynamo has traced as well"
     )
@@ -69,15 +74,13 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument(
         "--autotune", metavar="RUN|FILE", help="try only configs that `headway autotune` kept"
     )
-    parser.add_argument(
-        "--learn", action="store_true", default=None, help="mark what earlier runs recompiled for"
-    )
-    parser.add_argument(
-        "--async-save", action="store_true", default=None, help="write saves behind the training"
-    )
+    parser.add_argument("--no-autotune", dest="autotune", **declined)
+    parser.add_argument("--learn", action=either, help="mark what earlier runs recompiled for")
+    parser.add_argument("--async-save", action=either, help="write saves behind the training")
     parser.add_argument(
         "--publish", metavar="RECIPE", help="publish its last checkpoint by a job of its own"
     )
+    parser.add_argument("--no-publish", dest="publish", **declined)
     parser.add_argument(
         "--publish-to", metavar="STORE", default="snapshots", help="folder or URL; snapshots"
     )
@@ -98,16 +101,18 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
 def run(args: argparse.Namespace) -> int:
     """Run it."""
     from headway.cli.chaos import read_plan
-    from headway.errors import UsageError
+    from headway.errors import HeadwayError, UsageError
     from headway.launch import publish, signals, supervise, target
     from headway.ledger.model import shell_code
-    from headway.settings import Settings
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UsageError("no command to run; type: headway run -- torchrun train.py")
     supervise.check(command)
-    settings = Settings.read(
+    settings, drive = _settings(
+        command,
+        args.publish,
+        auto=args.auto,
         output=args.output,
         name=args.name,
         restarts=args.restarts,
@@ -134,9 +139,16 @@ def run(args: argparse.Namespace) -> int:
     )
     store = _store(settings)
     order = None
-    if args.publish:
-        order = publish.order(args.publish, args.publish_to, args.publish_by)
-        _read_recipe(order)
+    recipe = args.publish or (drive.choice.recipe if drive else None)
+    try:
+        if recipe:
+            order = publish.order(recipe, args.publish_to, args.publish_by)
+            _read_recipe(order)
+    except HeadwayError as error:
+        if drive is None or args.publish:
+            raise
+        drive.cannot_publish(str(error))
+        order = None
     where = target.prepare(
         command,
         output=settings.output,
@@ -155,6 +167,8 @@ def run(args: argparse.Namespace) -> int:
     with signals.held():  # threads that begin in it leave signals to this one
         if store is not None:
             options = replace(options, companion=_courier(store, command, settings))
+        if drive is not None:
+            options = replace(options, pilot=_pilot(drive, options, lesson))
         if ingester is not None:
             ingester.start()
         status = _run(command, where, options, order, quiet=not settings.report)
@@ -162,10 +176,51 @@ def run(args: argparse.Namespace) -> int:
             ingester.finish()
         if lesson is not None:
             lesson.end(where.folder, status)
+        if drive is not None:
+            drive.end(where.folder, status)
     if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return shell_code(status)
+
+
+def _settings(
+    command: Sequence[str], publish: str | None, **flags: Any
+) -> tuple[Settings, Drive | None]:
+    """The settings in force; with --auto also those that the user has left to us."""
+    from headway.settings import Settings, resolve
+
+    resolved = resolve(**flags)
+    settings = Settings(**{name: value for name, (value, _) in resolved.items()})
+    if not settings.auto:
+        return settings, None
+    from headway.boosters.drive import Drive
+
+    try:
+        drive = Drive(command, settings.output, resolved, publish, say)
+    except Exception as error:  # the job runs as it would without
+        say(f"headway: auto: not used ({type(error).__name__}: {error})")
+        return settings, None
+    return replace(settings, **drive.choice.set), drive
+
+
+def _pilot(drive: Drive, options: Options, lesson: Lesson | None) -> Pilot:
+    """Who can take a booster back; told by which variables each of them acts."""
+    from headway.boosters import names
+    from headway.boosters.pilot import Given
+    from headway.compile.courier import Courier
+    from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
+
+    parts = drive.pilot.parts
+    if isinstance(options.companion, Courier):
+        parts[names.COMPILE_CACHE] = options.companion
+    if lesson is not None:
+        parts[names.LEARN] = Given(lesson.applied)
+    for name, variable in ((names.AUTOTUNE, ENV_AUTOTUNE), (names.ASYNC_SAVE, ENV_ASYNC)):
+        told = {variable: options.env[variable]} if variable in options.env else {}
+        # A save behind the training is judged by what became of it.
+        parts[name] = Given(told, acts=name == names.AUTOTUNE)
+    return drive.pilot
 
 
 def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:

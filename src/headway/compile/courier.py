@@ -126,6 +126,11 @@ class Courier:
         self._thread = threading.Thread(target=self._loop, name="headway-courier", daemon=True)
         self._thread.start()
 
+    @property
+    def acted(self) -> bool:
+        """Whether the job was given code that others have compiled."""
+        return any(found.level != "miss" for found in list(self._found.values()))
+
     def begin(self, write: Callable[[Event], object]) -> None:
         """An attempt begins, with this journal."""
         self._began = time.monotonic()

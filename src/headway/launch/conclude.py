@@ -114,11 +114,14 @@ def conclude(
         node=verdict.node,
         progressed=any_progress([one["progressed"] for one in said.values()]),
     )
+    without = sorted({name for one in said.values() for name in one.get("suspects", ())})
     stillborn = any(one["stillborn"] for one in said.values()) and verdict.category in DOUBTFUL
     if told:
         decision = Decision("stop", f"it was told to stop by {signal.Signals(told[0]).name}")
     elif stillborn and len(history) < restarts:
         decision = Decision("restart", "cold, as the warm start may be to blame")
+    elif without and len(history) < restarts:
+        decision = Decision("restart", f"without {', '.join(without)}, which may be to blame")
     else:
         nodes = len(said) + len(gone)
         decision = policy.decide([*history, past], restarts, nodes=nodes, seed=seed)
@@ -127,4 +130,5 @@ def conclude(
         "past": asdict(past),
         "decision": asdict(decision),
         "cold": stillborn,
+        "without": without,
     }

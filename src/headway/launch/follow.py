@@ -19,11 +19,14 @@ class Followed:
         self.pid = pid
         self.head: dict[str, Any] = {}
         self.rank: int | None = None
+        self.world: int | None = None
         self.open: dict[int, dict[str, Any]] = {}  # spans that are going on
         self.longest: dict[str, int] = {}  # ns, of the spans that are over, by name
         self.errors: list[dict[str, Any]] = []
         self.failed: list[dict[str, Any]] = []  # what an agent says of its workers
         self.saves: list[dict[str, Any]] = []  # durable ones
+        self.outcomes: list[dict[str, Any]] = []  # what Checkpointers say of theirs
+        self._behind: dict[tuple[Any, Any], int] = {}  # saves that are not durable yet: begun when
         self.told_base: int | None = None  # the step that the loop says it starts from
         self.loads: list[dict[str, Any]] = []
         self.imported = False
@@ -89,9 +92,9 @@ class Followed:
     def _take(self, record: dict[str, Any]) -> None:
         kind = record["ev"]
         if kind == "head":
-            self.head, self.rank = record, record.get("rank")
+            self.head, self.rank, self.world = record, record.get("rank"), record.get("world")
         elif kind == "rank":
-            self.rank = record["rank"]
+            self.rank, self.world = record["rank"], record.get("world", self.world)
         elif kind == "open":
             self.open[record["id"]] = record
             if record["name"] == LOAD:
@@ -99,7 +102,8 @@ class Followed:
         elif kind == "close":
             opened = self.open.pop(record["id"], None)
             if opened is not None:
-                self._over({**opened, **record, "name": opened["name"], "t": opened["t"]})
+                lasted = {"name": opened["name"], "t": opened["t"], "end": record["t"]}
+                self._over({**opened, **record, **lasted})
                 self._lasted(opened["name"], record["t"] - opened["t"])
         elif kind == "span":
             self._lasted(record["name"], record["end"] - record["t"])
@@ -107,8 +111,12 @@ class Followed:
             if record["name"] == LOAD:
                 self.loads.append(record)
         elif kind == "saving":  # goes on in the background: durable when that is done
-            where = (record.get("path"), record.get("step"))
-            self.saves = [s for s in self.saves if (s.get("path"), s.get("step")) != where]
+            where = _where(record)
+            taken = [s["t"] for s in self.saves if _where(s) == where]
+            self._behind[where] = min(taken, default=record["t"])
+            self.saves = [s for s in self.saves if _where(s) != where]
+        elif kind == "checkpoint":
+            self.outcomes.append(record)
         elif kind == "progress" and record.get("step") is not None:
             self.told_base = int(record["step"])
         elif kind == "error":
@@ -129,5 +137,17 @@ class Followed:
         self.longest[name] = max(self.longest.get(name, 0), ns)
 
     def _over(self, span: dict[str, Any]) -> None:
-        if span["name"] == SAVE and not span.get("error"):
-            self.saves.append(span)
+        if span["name"] != SAVE:
+            return
+        where = _where(span)
+        begun = min(self._behind.get(where, span["t"]), span["t"])
+        if where in self._behind and span.get("background") is not True:
+            self._behind[where] = begun  # its call is over, its write is not
+            return
+        self._behind.pop(where, None)
+        if not span.get("error"):
+            self.saves.append({**span, "t": begun})
+
+
+def _where(record: dict[str, Any]) -> tuple[Any, Any]:
+    return record.get("path"), record.get("step")

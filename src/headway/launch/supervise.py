@@ -20,6 +20,7 @@ from headway.launch.attempt import Attempt, Ended, Process, environment
 from headway.launch.chaos import Injector, Plan
 from headway.launch.hang import FLOOR_S, Hang, HangWatch, Learned
 from headway.launch.policy import SWAP_CODE, Decision, Past
+from headway.launch.price import Pricing
 from headway.launch.progress import Progress
 from headway.launch.target import Target
 from headway.launch.warm import Warm
@@ -47,6 +48,26 @@ class Companion(Protocol):
         """There will be no other. `hurry`: whether the launcher was told to stop."""
 
 
+class Pilot(Protocol):
+    """Somebody who knows with which boosters an attempt runs: see headway/boosters/pilot.py."""
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Those that may be to blame for the end of an attempt, and why."""
+
+    def begin(self, write: Callable[[dict[str, Any]], object]) -> None:
+        """An attempt begins; `write` puts an event into its journal."""
+
+    def withheld(self) -> set[str]:
+        """Variables that the attempt does not get."""
+
+    def suspects(self, ended: Ended) -> list[str]:
+        """Who may be to blame for its end, as this node sees it."""
+
+    def without(self, suspected: Sequence[str]) -> None:
+        """These are left out from now on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a command is supervised."""
@@ -59,6 +80,7 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
     companion: Companion | None = None
     spare: Callable[[], set[int]] = set  # processes below the launcher that are not the job's
+    pilot: Pilot | None = None
 
 
 def check(command: Sequence[str]) -> None:
@@ -99,6 +121,7 @@ class Supervisor:
         self.options = options
         self.say = say
         self.progress = Progress()
+        self.pricing = Pricing(target.journal, target.launch)
         self.learned = Learned(floor=options.hang_after)
         self.history: list[Past] = []
         self.agreement: Agreement | None = None
@@ -125,7 +148,7 @@ class Supervisor:
         number = self.agreement.attempt() if self.agreement else 0
         while True:
             attempt = self._attempt(number)
-            if self.options.warm:
+            if self._may_fork():
                 self._warm_up(attempt)
             try:
                 ended = attempt.run(self.command, self._spawn)
@@ -183,10 +206,13 @@ class Supervisor:
     def _attempt(self, number: int) -> Attempt:
         agreement = self.agreement
         attempt = Attempt(self.target, number, supervised=agreement is not None)
-        attempt.env_extra.update(self.env)
+        attempt.env_extra.update(self._env())
         attempt.spare = self.options.spare
         if self.companion:
             self.companion.begin(attempt.writer.write)
+        if self.options.pilot:
+            self.options.pilot.begin(attempt.writer.write)
+        self.pricing.begin(attempt)
         if self.injector:
             self.injector.begin(attempt)
         if self.options.hang_watch:
@@ -209,6 +235,26 @@ class Supervisor:
         attempt.watch.each_round.append(ended_elsewhere)
         attempt.watch.on_refresh.append(lost_a_node)
         return attempt
+
+    def _env(self) -> dict[str, str]:
+        """What is added to that of the next attempt."""
+        if self.options.pilot is None:
+            return self.env
+        withheld = self.options.pilot.withheld()
+        return {name: value for name, value in self.env.items() if name not in withheld}
+
+    def _may_fork(self) -> bool:
+        pilot = self.options.pilot
+        return self.options.warm and (pilot is None or "warm" not in pilot.left_out)
+
+    def _leave_out(self, suspected: Sequence[str]) -> None:
+        """From now on; what was forked ahead has them still."""
+        if self.options.pilot is None or not suspected:
+            return
+        self.options.pilot.without(suspected)
+        if self.warm is not None:
+            self.warm.close()
+            self.warm = None
 
     def _watch_for_hangs(self, attempt: Attempt) -> None:
         folder = self.target.folder / "stacks" / attempt.launch
@@ -244,7 +290,7 @@ class Supervisor:
             self.say(f"headway: {text}")
 
         if self.warm is None:
-            env = {**environment(self.target, attempt.launch), **self.env}
+            env = {**environment(self.target, attempt.launch), **self._env()}
             self.warm = Warm(self.target.folder, self.command, env, note)
         warm = self.warm
         warm.note = note
@@ -289,6 +335,7 @@ class Supervisor:
             if ended.status:
                 verdict = conclude.as_event(conclude.judge(ended.facts))
                 attempt.writer.write({"ev": "verdict", "t": now(), **verdict})
+                self._leave_out(self._suspects(ended))
             return None
         agreed = self._agree(self.agreement, attempt, ended)
         if agreed.get("done"):
@@ -304,6 +351,7 @@ class Supervisor:
             self.say(f"headway: processes {ended.left} of the dead attempt could not be ended")
         if agreed["cold"] and self.warm is not None:
             self.warm.ended_before_step()
+        self._leave_out(agreed.get("without", ()))
         if decision.action == "swap":
             self._mark_swap(agreed["verdict"])
         return decision
@@ -316,6 +364,7 @@ class Supervisor:
             "step": lives[-1][0],
             "progressed": conclude.any_progress([added for _, added in lives]),
             "stillborn": self.forked and not ended.stepped,
+            "suspects": self._suspects(ended),
             "facts": [asdict(fact) for fact in ended.facts],
         }
 
@@ -329,6 +378,9 @@ class Supervisor:
         except OSError as error:  # the folder is gone or full: then this node decides alone
             self.say(f"headway: cannot ask the other nodes: {error.strerror}")
             return self._decide({agreement.me: mine}, set())
+
+    def _suspects(self, ended: Ended) -> list[str]:
+        return self.options.pilot.suspects(ended) if self.options.pilot else []
 
     def _decide(self, said: dict[str, dict[str, Any]], gone: set[str]) -> dict[str, Any]:
         """For all nodes: from what each of them said."""

@@ -171,7 +171,7 @@ def _write(
             "cwd": os.getcwd(),
             "host": os.uname().nodename,
             "user": os.environ.get("USER", ""),
-            "versions": _versions(),
+            "versions": versions(),
             "labels": dict(labels or {}),
         }
         write_atomically(folder / RUN_JSON, json.dumps(facts, indent=1) + "\n")
@@ -181,7 +181,8 @@ def _write(
         ) from None
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Headway, Python and torch, as they are installed here."""
     found = {"headway": __version__, "python": sys.version.split()[0]}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found["torch"] = importlib.metadata.version("torch")  # found, not imported

@@ -13,6 +13,7 @@ from headway.ledger.model import (
     SCHEMA,
     Archive,
     Attempt,
+    Auto,
     Behind,
     EarlyCalls,
     Failure,
@@ -92,6 +93,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
         ],
         "notes": list(ledger.notes),
+        **({"auto": _auto(ledger.auto)} if ledger.auto else {}),
     }
 
 
@@ -212,6 +214,25 @@ def _archive(one: Archive) -> dict[str, Any]:
         "cold_s": one.cold / NS,
         "compile_s": one.here / NS,
         "saved_s": one.saved / NS,
+    }
+
+
+def _auto(auto: Auto) -> dict[str, Any]:
+    return {
+        "job": auto.job,
+        "kind": auto.kind,
+        "boosters": [
+            {
+                "name": one.name,
+                "state": one.state,
+                "what": one.what or None,
+                "why": one.why or None,
+                "here_s": _s(one.here),
+                "without_s": _s(one.before),
+                "saved_s": _s(one.saved),
+            }
+            for one in auto.boosters
+        ],
     }
 
 

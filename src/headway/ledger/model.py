@@ -100,6 +100,7 @@ class Checkpoint:
     step: int
     path: str | None
     durable: int | None = None
+    unwritten: bool = False  # its background write is not done, or failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +251,32 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Boosted:
+    """What one booster of `--auto` did; times in ns."""
+
+    name: str
+    state: str  # acted, on (with nothing to do) or off
+    what: str = ""
+    why: str = ""  # it is off, or was taken back
+    here: int | None = None  # what is left of the time that it shortens
+    before: int | None = None  # the same without it; None if that is not known yet
+
+    @property
+    def saved(self) -> int | None:
+        """Less time, or more; None if that is not known yet."""
+        return None if self.here is None or self.before is None else self.before - self.here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto:
+    """A run under `headway run --auto`."""
+
+    job: str
+    kind: str  # runs of the same one are compared
+    boosters: tuple[Boosted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankCompiles:
     """What a rank's time in the compiler went to, and what torch's caches gave it."""
 
@@ -383,6 +410,7 @@ class Ledger:
     rhythms: tuple[Rhythm, ...] = ()  # one for each level
     publish: Publish | None = None  # of this training
     publishes: Publish | None = None  # this run is one, of that training
+    auto: Auto | None = None
 
     @property
     def ett_percent(self) -> float:

@@ -113,6 +113,7 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
             step=resume.base + _step(span),
             path=path if isinstance(path := span.fields.get("path"), str) else None,
             durable=written.get(_key(span.fields)),
+            unwritten=written.get(_key(span.fields), 0) is None,
         )
         for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
         for life in draft.lives

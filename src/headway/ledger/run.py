@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.journal import folder, reader, remote
 from headway.journal import publish as notes
-from headway.ledger import publish
+from headway.ledger import boosters, publish
 from headway.ledger.account import account
 from headway.ledger.model import Ledger
 
@@ -81,4 +81,5 @@ def _load(found: Path, default: str) -> Run:
         problems.append(f"{folder.RUN_JSON} is missing or damaged")
     ledger = account(journals, run=name, problems=problems, facts=identity)
     ledger = replace(ledger, publish=publish.noted(notes.read(found)))
+    ledger = replace(ledger, auto=boosters.boosted(ledger, journals))
     return Run(path=found, name=name, ledger=ledger)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from headway import __version__
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
-from headway.report import ahead, behind, checkpoints, communication, findings, graph, publish
+from headway.report import ahead, auto, behind, checkpoints, communication, findings, graph, publish
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
@@ -66,7 +66,7 @@ def fragment(ledger: Ledger) -> str:
     """The headline, the bar and the largest buckets, for a notebook."""
     stack = _stack(ledger)
     return (
-        _environment()
+        environment()
         .get_template("fragment.html")
         .render(
             ledger=ledger,
@@ -81,7 +81,8 @@ def fragment(ledger: Ledger) -> str:
     )
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of this folder; all that is put into them is escaped."""
     return Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -92,7 +93,7 @@ def _render(context: Mapping[str, Any], data: str) -> str:
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             **context,
@@ -147,6 +148,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "save_facts": [*checkpoints.facts(ledger), *behind.summary(ledger)],
         "failed_saves": checkpoints.failed(ledger)[:_MAX_ROWS],
         "resumed": checkpoints.resumed,
+        "boosters": auto.facts(ledger),
         "published": publish.facts(ledger),
         "first_compiles": _first_compiles(ledger),
         "compile_parts": _compile_parts(ledger),

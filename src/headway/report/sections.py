@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
-from headway.report import ahead, behind, checkpoints, communication, findings, publish
+from headway.report import ahead, auto, behind, checkpoints, communication, findings, publish
 from headway.report.screen import plain
 from headway.report.words import (
     GROUP_MEANING,
@@ -56,6 +56,8 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
         yield f"Saves ({ledger.saves})", _saves(ledger)
     if ledger.behind:
         yield "Asynchronous saves", [_fact(*fact) for fact in behind.summary(ledger)]
+    if boosted := auto.facts(ledger):
+        yield f"Boosters ({len(boosted)})", [_fact(*fact) for fact in boosted]
     if published := publish.facts(ledger):
         yield "Publish", [_fact(*fact) for fact in published]
     if ledger.compiles or ledger.gave_up or ledger.archives:

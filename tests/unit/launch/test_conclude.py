@@ -90,3 +90,16 @@ def test_the_likely_decision() -> None:
     assert not likely([BUG], [], 3)
     used = [Past(category="unknown", retry="bounded", progressed=True)] * 3
     assert not likely([Fact(source="exit", code=-9, rank=1)], used, 3)
+
+
+def test_a_booster_that_may_be_to_blame_is_left_out_once() -> None:
+    first = {**said(BUG), "suspects": ["async_save"]}
+    agreed = decided({"a": first, "b": {**said(), "suspects": ["learn"]}})
+    assert agreed["without"] == ["async_save", "learn"]
+    assert agreed["decision"]["action"] == "restart"
+    assert "without async_save, learn" in agreed["decision"]["why"]
+    used_up = decided({"a": first}, restarts=0)
+    assert used_up["decision"]["action"] == "stop" and used_up["without"] == ["async_save"]
+    told = decided({"a": {**said(BUG, told=15), "suspects": ["learn"]}})
+    assert told["decision"]["action"] == "stop"
+    assert decided({"a": said(BUG)})["without"] == []

@@ -1,0 +1,1 @@
+"""Which boosters a job runs with under `headway run --auto`: chosen, watched, learned from."""

@@ -1,0 +1,110 @@
+"""Profiles on disk: beside the runs, in `.auto/<job>.json`; whole or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headway.boosters.profile import SCHEMA, Newer, Profile, from_dict, to_dict
+from headway.errors import NewerSchema, UsageError
+from headway.journal.folder import write_atomically
+
+FOLDER = ".auto"
+COMPILE = "compile"  # the archives of all jobs there
+TORN = ".torn"  # what a file that cannot be read is renamed to
+
+Say = Callable[[str], object]
+
+
+class Shelf:
+    """The profiles beside one folder of runs."""
+
+    def __init__(self, runs: Path, say: Say = lambda text: None) -> None:
+        self.runs, self.root, self.say = runs, runs / FOLDER, say
+
+    @property
+    def archives(self) -> Path:
+        """Where compiled code is kept."""
+        return self.root / COMPILE
+
+    def path(self, job: str) -> Path:
+        """The profile of a job."""
+        return self.root / f"{job}.json"
+
+    def autotune(self, job: str) -> Path:
+        """The configs that are worth trying again."""
+        return self.root / f"{job}.autotune"
+
+    def read(self, job: str) -> Profile:
+        """What is known of it; nothing where there is nothing that can be read."""
+        return self._read(job) or Profile(job=job)
+
+    def look(self, job: str) -> Profile:
+        """The same for people: what cannot be read is one sentence, and left as it is."""
+        path = self.path(job)
+        try:
+            return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except Newer as error:
+            raise NewerSchema(
+                f"{path} has {error}, newer than {SCHEMA}, which this version reads; "
+                "type: pip install --upgrade headway"
+            ) from None
+        except (OSError, ValueError, RecursionError):
+            raise UsageError(
+                f"{path} is damaged; type: headway auto forget {job} --runs {self.runs}"
+            ) from None
+
+    def _read(self, job: str) -> Profile | None:
+        """None where a newer Headway keeps it: then it is neither used nor written."""
+        path = self.path(job)
+        try:
+            return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            pass
+        except Newer as error:
+            self.say(f"headway: auto: {path} is of a newer Headway ({error}), and not used")
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is damaged"
+            self.say(f"headway: auto: {path} is set aside, {why}; what it knew is learned again")
+            if not isinstance(error, OSError):
+                with contextlib.suppress(OSError):
+                    os.replace(path, path.with_name(f"{path.name}{TORN}"))
+        return Profile(job=job)
+
+    def update(self, job: str, change: Callable[[Profile], Profile]) -> Profile | None:
+        """What another run has written meanwhile is kept; None if it could not be written."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+            with self._locked(job):
+                known = self._read(job)
+                if known is None:
+                    return None
+                changed = change(known)
+                content = json.dumps(to_dict(changed), indent=1) + "\n"
+                write_atomically(self.path(job), content)
+                return changed
+        except OSError as error:
+            self.say(f"headway: auto: nothing is kept, {self.root}: {error.strerror}")
+            return None
+
+    @contextlib.contextmanager
+    def _locked(self, job: str) -> Iterator[None]:
+        """One at a time, where the file system knows locks."""
+        with (self.root / f".{job}.lock").open("wb") as file:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def jobs(self) -> list[str]:
+        """All that have a profile."""
+        return sorted(path.name.removesuffix(".json") for path in self.root.glob("*.json"))
+
+    def forget(self, job: str) -> None:
+        """What was learned of it; archives of compiled code are left, as other jobs use them."""
+        for path in (self.path(job), self.autotune(job), self.root / f".{job}.lock"):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,194 @@
+"""What the boosters of `headway run --auto` did in a run, and what each brought.
+
+A figure is compared with that of the last run of the same job, of the same kind, that was made
+without the booster; where there is none, what it brought is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.journal.reader import Journal
+from headway.ledger.model import NS, Auto, Boosted, Ledger
+
+# Name, whether it acted, what it did in words, and its ns here and without it.
+Found = tuple[bool, str, int | None, int | None]
+
+
+def kind_of(torch: str, gpus: Sequence[str], ranks: int) -> str:
+    """Runs of one kind can be compared."""
+    return f"torch {torch or '?'}, {' and '.join(gpus) or 'CPU'}, {ranks} rank(s)"
+
+
+def boosted(ledger: Ledger, journals: Sequence[Journal]) -> Auto | None:
+    """What the launchers have noted, with what the ledger says of it; None without `--auto`."""
+    events = [e for j in journals if j.role == "launcher" for e in j.named("auto")]
+    if not events:
+        return None
+    first, last = events[0], events[-1]
+    versions = ledger.facts.get("versions")
+    torch = str(versions.get("torch") or "") if isinstance(versions, Mapping) else ""
+    kind = kind_of(torch, _texts(first.get("gpus")), len(ledger.ranks))
+    known = _mapping(_mapping(first.get("known")).get(kind))
+    seen = _Seen(ledger, journals, {str(name): _ns(value) for name, value in known.items()})
+    off = {**_mapping(first.get("off")), **_mapping(last.get("off"))}
+    on = _texts(first.get("on"))
+    found = [_one(name, seen, str(off.get(name) or "")) for name in on]
+    found += [
+        Boosted(name=str(name), state="off", why=str(why))
+        for name, why in off.items()
+        if name not in on
+    ]
+    return Auto(job=str(first.get("job") or ""), kind=kind, boosters=tuple(found))
+
+
+def _one(name: str, seen: _Seen, taken_back: str) -> Boosted:
+    acted, what, here, before = _ACTS.get(name, _nothing)(seen)
+    return Boosted(
+        name=name,
+        state="acted" if acted else ("off" if taken_back else "on"),
+        what=what,
+        why=taken_back,
+        here=here if acted else None,
+        before=before if acted else None,
+    )
+
+
+class _Seen:
+    """The run, and what is known of others like it."""
+
+    def __init__(
+        self, ledger: Ledger, journals: Sequence[Journal], known: Mapping[str, int | None]
+    ) -> None:
+        self.ledger, self.journals, self.known = ledger, journals, known
+
+    def launcher(self, name: str) -> list[dict[str, Any]]:
+        return [e for j in self.journals if j.role == "launcher" for e in j.named(name)]
+
+    def warm(self) -> list[bool]:
+        """For each attempt, whether its ranks were forked; nothing if that cannot be told."""
+        lives: dict[tuple[str, int], bool] = {}
+        ranks = [j for j in self.journals if j.role != "launcher" and not j.helper]
+        for one in sorted(ranks, key=lambda journal: journal.wall):
+            if one.rank is not None or len(self.ledger.ranks) == 1:
+                lives.setdefault((one.launch, one.restart), one.facts.get("warm") is True)
+        return list(lives.values()) if len(lives) == len(self.ledger.attempts) else []
+
+    def recoveries(self, warm: bool) -> list[int]:
+        """How long each restart of that kind took."""
+        times, flags = self.ledger.time_to_recover, self.warm()[1:]
+        if len(times) != len(flags):
+            return []
+        return [ns for ns, flag in zip(times, flags, strict=True) if flag is warm]
+
+
+def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
+    """The usual time of a restart that was not warm."""
+    times = _Seen(ledger, journals, {}).recoveries(warm=False)
+    return sorted(times)[len(times) // 2] if times else None
+
+
+def _compile_cache(seen: _Seen) -> Found:
+    brought = [one for one in seen.ledger.archives if one.level != "miss"]
+    if not brought:
+        kept = seen.ledger.archived
+        return False, "an archive was made for the next run" if kept else "", None, None
+    first = [one for one in brought if one.attempt == brought[0].attempt]
+    what = f"{sum(one.files for one in first)} files of compiled code"
+    return True, what, max(one.here for one in first), seen.known.get("compile_s")
+
+
+def _learn(seen: _Seen) -> Found:
+    marked = any(e.get("learned") for e in seen.launcher("auto"))
+    here = recompiling(seen.ledger)
+    return (
+        marked,
+        "sources marked as dynamic" if marked else "",
+        here,
+        seen.known.get("recompile_s"),
+    )
+
+
+def recompiling(ledger: Ledger) -> int:
+    """Seconds of compiling again, on the rank where they were most."""
+    by_rank: dict[int, int] = {}
+    for one in ledger.compiles:
+        if one.recompile:
+            by_rank[one.rank] = by_rank.get(one.rank, 0) + one.ns
+    return max(by_rank.values(), default=0)
+
+
+def _autotune(seen: _Seen) -> Found:
+    tuned = any(True for j in seen.journals for _ in j.named("autotune"))
+    here = seen.ledger.compile_parts.get("autotune", 0)
+    return tuned, "pruned configs" if tuned else "", here, seen.known.get("autotune_s")
+
+
+def _async_save(seen: _Seen) -> Found:
+    told = seen.ledger.behind
+    if told is None or not told.saves:
+        return False, "", None, None
+    each = seen.known.get("save_s")
+    before = None if each is None else each * told.saves
+    return True, f"{told.saves} save(s)", told.blocked + told.waited, before
+
+
+def _restarts(seen: _Seen) -> Found:
+    made = sum(e.get("action") == "restart" for e in seen.launcher("decision"))
+    return made > 0, f"{made} restart(s)" if made else "", None, None
+
+
+def _warm(seen: _Seen) -> Found:
+    times = seen.recoveries(warm=True)
+    if not times:
+        forked = any(seen.warm())
+        return forked, "forked starts" if forked else "", None, None
+    before, against = seen.known.get("recover_s"), ""
+    if before is None and seen.ledger.time_to_start is not None:
+        before, against = seen.ledger.time_to_start, ", against the first start"
+    what = f"{len(times)} restart(s) forked{against}"
+    return True, what, sum(times), None if before is None else before * len(times)
+
+
+def _hang_watch(seen: _Seen) -> Found:
+    hangs = seen.launcher("hang")
+    return bool(hangs), f"{len(hangs)} hang(s) noticed" if hangs else "", None, None
+
+
+def _publish(seen: _Seen) -> Found:
+    told = seen.ledger.publish
+    if told is None:
+        return False, "", None, None
+    what = f"failed: {told.error}" if told.error else "handed to a job of its own"
+    return not told.error, what, 0, told.took
+
+
+def _nothing(seen: _Seen) -> Found:
+    return False, "", None, None
+
+
+_ACTS: dict[str, Callable[[_Seen], Found]] = {
+    "restarts": _restarts,
+    "warm": _warm,
+    "hang_watch": _hang_watch,
+    "compile_cache": _compile_cache,
+    "learn": _learn,
+    "autotune": _autotune,
+    "async_save": _async_save,
+    "publish": _publish,
+}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, (list, tuple)) else []
+
+
+def _ns(value: Any) -> int | None:
+    good = type(value) in (int, float) and math.isfinite(value) and 0 <= value < 1e7
+    return round(value * NS) if good else None

@@ -1,0 +1,55 @@
+"""What the boosters of `--auto` did and brought, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.ledger.model import Boosted, Ledger
+from headway.report.words import duration, one_line
+
+UNKNOWN = "what it brought is not known yet"
+WIDTH = 200  # of a reason
+
+
+def facts(ledger: Ledger) -> list[tuple[str, str]]:
+    """Name and value of each booster: those that acted first, then the idle, then those off."""
+    if ledger.auto is None:
+        return []
+    order = {"acted": 0, "on": 1, "off": 2}
+    found = sorted(ledger.auto.boosters, key=lambda one: order.get(one.state, 3))
+    return [(one.name, said(one)) for one in found]
+
+
+def said(one: Boosted) -> str:
+    """What it did, and what that was worth."""
+    if one.state == "off":
+        return f"off: {one_line(one.why, WIDTH)}"
+    if one.state == "on":
+        return one_line(one.what, WIDTH) or "nothing to do"
+    taken_back = f"; then off: {one_line(one.why, WIDTH)}" if one.why else ""
+    return f"{one_line(one.what, WIDTH)}{_worth(one)}{taken_back}"
+
+
+def _worth(one: Boosted) -> str:
+    if one.here is None:
+        return ""
+    if one.before is None:
+        return f": {duration(one.here)}, {UNKNOWN}"
+    saved = one.before - one.here
+    more = f"{duration(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    return f": {duration(one.here)} instead of {duration(one.before)}, {more}"
+
+
+def summary(ledger: Ledger) -> Iterator[str]:
+    """For the end of a run: one line for each that acted, one for all others."""
+    if ledger.auto is None:
+        return
+    acted = [one for one in ledger.auto.boosters if one.state == "acted"]
+    for one in acted:
+        yield f"Auto:  {one.name:<14}{said(one)}"
+    idle = [one.name for one in ledger.auto.boosters if one.state == "on"]
+    if idle:
+        yield f"Auto:  on, with nothing to do: {', '.join(idle)}"
+    for one in ledger.auto.boosters:
+        if one.state == "off":
+            yield f"Auto:  {one.name:<14}{said(one)}"

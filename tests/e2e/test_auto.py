@@ -1,0 +1,321 @@
+"""`headway run --auto` as a person types it, and everything that can go wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.boosters.job import identify
+from headway.compile.recompiles.learned import Learned
+from headway.compile.recompiles.learned import write as write_learned
+
+from .conftest import BIN, python, quiet_env
+
+# Trains a few steps, the same whenever it is resumed; what goes wrong is in the environment.
+JOB = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+ranked = "RANK" in os.environ
+if ranked:
+    dist.init_process_group("gloo")
+rank = dist.get_rank() if ranked else 0
+torch.manual_seed(0)
+torch.use_deterministic_algorithms(True)
+net = torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}
+place = os.environ.get("PLACE", ".")
+if os.path.exists(f"{place}/last.pt"):
+    state = torch.load(f"{place}/last.pt")
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+compiled = torch.compile(net, backend=os.environ.get("BACKEND", "eager"))
+for step in range(state["step"], 40):
+    if step == 25 and rank == 0 and os.environ.get("KILL") and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))
+    loss = compiled(batch).square().mean()
+    loss.backward()
+    for parameter in net.parameters() if ranked else ():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+    if rank == 0:
+        os.write(1, f"loss {step} {loss.item().hex()}\\n".encode())
+        if step % 10 == 9:
+            now = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+            torch.save(now, f"{place}/last.pt")
+    if ranked and step % 10 == 9:
+        dist.barrier()
+if ranked:
+    dist.destroy_process_group()
+"""
+PYTHON = python("train.py")
+TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2")
+
+
+@dataclass
+class Ended:
+    """How a run ended, and what it and its launcher said."""
+
+    code: int
+    output: str
+    ledger: dict[str, Any]
+
+    @property
+    def losses(self) -> dict[int, str]:
+        """By step; a step that was made again has the last one."""
+        found = re.findall(r"^loss (\d+) (\S+)", self.output, re.M)
+        return {int(step): loss for step, loss in found}
+
+    @property
+    def boosters(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in self.ledger["auto"]["boosters"]}
+
+    @property
+    def compiling(self) -> float:
+        """Seconds of compiling before the first step, without imports."""
+        return float(self.ledger["compile"]["archives"][0]["compile_s"])
+
+
+class Bench:
+    """A folder with the job in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.number = 0
+        (root / "train.py").write_text(JOB)
+
+    def run(
+        self, *command: str, flags: tuple[str, ...] = ("--auto",), env: dict[str, str] | None = None
+    ) -> Ended:
+        self.number += 1
+        for name in ("last.pt", "killed"):
+            (self.root / name).unlink(missing_ok=True)
+        done = subprocess.run(
+            [str(BIN / "headway"), "run", "-o", f"runs/{self.number}", *flags, "--", *command],
+            cwd=self.root,
+            env={**os.environ, **quiet_env(self.root), "HEADWAY_STRICT": "", **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=280,
+        )
+        ledger = json.loads((self.root / f"runs/{self.number}/ledger.json").read_text())
+        return Ended(done.returncode, done.stdout, ledger)
+
+    def verb(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(BIN / "headway"), "auto", *words, "--runs", "runs"],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    @property
+    def auto(self) -> Path:
+        return self.root / "runs" / ".auto"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+# Without torch: the parts of `--auto` that no training is needed for.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_job_runs_whatever_lies_in_the_place_of_its_profile(bench: Bench) -> None:
+    (bench.root / "runs").mkdir()
+    (bench.root / "publish.toml").write_text("this is [no recipe")
+    command = python("-c", "print('fine')")
+    bench.auto.write_text("a file, so that nothing can be kept there")
+    blocked = bench.run(*command)
+    assert blocked.code == 0 and "fine" in blocked.output, blocked.output
+    assert "nothing is kept" in blocked.output and "nothing will be published" in blocked.output
+    bench.auto.unlink()
+    bench.auto.mkdir()
+    profile = bench.auto / f"{identify(command).id}.json"
+    profile.write_text('{"schema": 1, "job"')
+    torn = bench.run(*command)
+    assert torn.code == 0 and "is set aside, it is damaged" in torn.output
+    assert json.loads(profile.read_text())["runs"] == 1
+    again = bench.run(*command)
+    assert again.code == 0 and "nothing will be published" not in again.output
+    assert again.boosters["publish"]["state"] == "off"
+    assert "not valid TOML" in again.boosters["publish"]["why"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_job_that_fails_with_a_booster_and_works_without(bench: Bench) -> None:
+    name = "TORCH_COMPILE_DYNAMIC_SOURCES"
+    (bench.root / "train.py").write_text(f"import os; assert '{name}' not in os.environ, 'marked'")
+    learned = bench.root / "runs" / ".learned" / "train.json"
+    write_learned(learned, "train", Learned(torch="2", env={name: "L['x']"}))
+    first = bench.run(*PYTHON)
+    assert first.code == 0, first.output
+    assert "without learn, which may be to blame" in first.output
+    assert [one["outcome"] for one in first.ledger["attempts"]] == ["failed", "completed"]
+    assert "before its first step" in first.boosters["learn"]["why"]
+    second = bench.run(*PYTHON)
+    assert second.code == 0 and len(second.ledger["attempts"]) == 1
+    assert second.boosters["learn"]["state"] == "off"
+    asked = bench.run(*PYTHON, flags=("--auto", "--learn", "--restarts", "0"))
+    assert asked.code == 1  # a flag is the user's own word
+
+
+@pytest.mark.timeout(60)
+def test_a_bug_of_the_job_is_not_tried_again(bench: Bench) -> None:
+    (bench.root / "train.py").write_text("raise KeyError('no such column')")
+    done = bench.run(*PYTHON)
+    assert done.code == 1 and len(done.ledger["attempts"]) == 1
+
+
+@pytest.mark.timeout(60)
+def test_exclusions(bench: Bench) -> None:
+    flags = ("--auto", "--no-async-save", "--no-warm", "--no-learn", "--no-compile-cache")
+    flags += ("--no-autotune", "--no-publish", "--no-hang-watch", "--restarts", "0")
+    done = bench.run(*python("-c", "import os; print(sorted(os.environ))"), flags=flags)
+    assert {one["state"] for one in done.boosters.values()} == {"off"}
+    assert all(one["why"].startswith("set by you") for one in done.boosters.values())
+    assert "HEADWAY_ASYNC_SAVE" not in done.output and "HEADWAY_COMPILE" not in done.output
+
+
+@pytest.mark.timeout(60)
+def test_show_and_forget(bench: Bench) -> None:
+    nowhere = bench.verb("show")
+    assert nowhere.returncode == 2 and "there is no folder runs" in nowhere.stderr
+    (bench.root / "runs").mkdir()
+    assert "nothing was learned in runs yet" in bench.verb("show").stdout
+    bench.run(*python("-c", "pass"))
+    shown = bench.verb("show")
+    (line,) = shown.stdout.splitlines()
+    assert "1 run(s), last 1" in line
+    told = json.loads(bench.verb("show", line.split()[0], "--json").stdout)
+    assert told["schema"] == 1 and told["runs"] == 1
+    assert "archives" in bench.verb("show", line.split()[0]).stdout
+    unknown = bench.verb("show", "nothing")
+    assert unknown.returncode == 2 and "there is no job nothing; there are" in unknown.stderr
+    assert bench.verb("forget").returncode == 2
+    forgotten = bench.verb("forget", "pass")  # by its name, as it is the only one
+    assert forgotten.returncode == 0 and line.split()[0] in forgotten.stdout
+    assert bench.verb("show").stdout.startswith("nothing was learned")
+    assert bench.verb("remember").returncode == 2
+
+
+# With torch.
+
+
+def spoil(folder: Path) -> int:
+    """Change the bytes of every archive; how many there were."""
+    found = [path for path in sorted((folder / "compile").rglob("*")) if path.is_file()]
+    chunks = [path for path in found if "chunks" in path.parts]
+    for path in chunks:
+        data = path.read_bytes()
+        path.write_bytes(bytes(255 - byte for byte in data))
+    return len(chunks)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_the_second_run_compiles_less_and_trains_the_same(bench: Bench) -> None:
+    command, env = (*TORCHRUN, "train.py"), {"BACKEND": "inductor"}
+    fresh = {"TORCHINDUCTOR_CACHE_DIR": str(bench.root / "cache")}
+    plain = bench.run(*command, flags=(), env={**env, **fresh})
+    cold = bench.run(*command, env=env)
+    learned = bench.run(*command, env={**env, "KILL": "1"})
+    for done in (plain, cold, learned):
+        assert done.code == 0, done.output
+        assert len(done.losses) == 40
+    assert plain.losses == cold.losses == learned.losses
+    assert learned.compiling < cold.compiling
+    cache = learned.boosters["compile_cache"]
+    assert cache["state"] == "acted" and cache["saved_s"] > 0
+    assert cold.boosters["compile_cache"]["state"] == "on"
+    saves = cold.boosters["async_save"]
+    assert saves["state"] == "acted" and saves["without_s"] > 0  # the plain run has told
+    assert [one["outcome"] for one in learned.ledger["attempts"]] == ["failed", "completed"]
+    assert learned.ledger["attempts"][1]["resumed_from"] == 20
+    assert learned.boosters["restarts"]["what"] == "1 restart(s)"
+    assert "Auto:  compile_cache" in learned.output
+    assert ": compile_s " in bench.verb("show", "train").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_an_archive_that_is_spoiled_is_left_alone(bench: Bench) -> None:
+    env = {"BACKEND": "inductor"}
+    cold = bench.run(*PYTHON, env=env)
+    assert cold.code == 0 and spoil(bench.auto) > 0
+    spoiled = bench.run(*PYTHON, env=env)
+    assert spoiled.code == 0 and spoiled.losses == cold.losses
+    assert "is not used:" in spoiled.output
+    assert spoiled.boosters["compile_cache"]["state"] == "on"
+    assert json.loads(bench.verb("show", "train", "--json").stdout)["refused"] == 1
+    assert spoil(bench.auto) > 0
+    again = bench.run(*PYTHON, env=env)
+    assert again.code == 0 and again.losses == cold.losses
+    told = "compile_cache is off for this job from now on: its archives could not be used 2 times"
+    assert told in again.output
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[None]:
+    """A disk of that size."""
+    place.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a disk of its own needs root")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place])
+    if made.returncode:
+        pytest.skip("no disk can be made here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_disk_that_has_room_for_one_file_and_not_for_two(bench: Bench) -> None:
+    """A plain save writes over the old file; one that is written behind needs both."""
+    place = bench.root / "small"
+    with small_disk(place, "36k"):
+        first = bench.run(*PYTHON, env={"PLACE": str(place)})
+        (place / "last.pt").unlink()
+        second = bench.run(*PYTHON, env={"PLACE": str(place)})
+    assert first.code == 0, first.output
+    assert "without async_save, which may be to blame" in first.output
+    assert len(first.losses) == 40
+    assert "a save could not be written" in first.boosters["async_save"]["why"]
+    assert second.code == 0 and len(second.ledger["attempts"]) == 1
+    assert second.boosters["async_save"]["state"] == "off"
+    assert second.losses == first.losses
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_restarts_by_torchrun_itself(bench: Bench) -> None:
+    command = (*TORCHRUN, "--max-restarts", "2", "train.py")
+    done = bench.run(*command, env={"KILL": "1"})
+    assert done.code == 0, done.output
+    assert len(done.losses) == 40
+    assert len(done.ledger["attempts"]) == 2
+    assert done.ledger["attempts"][1]["resumed_from"] == 20
+    assert done.boosters["restarts"]["state"] == "on"  # ours had nothing to do
+    assert done.boosters["async_save"]["state"] == "acted"

@@ -1,0 +1,63 @@
+"""One run under `--auto`: nothing that it finds, or does not find, is an error."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headway.boosters.drive import Drive, runs_of
+from headway.boosters.kept import Shelf
+from headway.boosters.profile import Profile
+from headway.journal import publish as notes
+from headway.settings import resolve
+
+COMMAND = ["python", "train.py"]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return []
+
+
+def drive(said: list[str]) -> Drive:
+    return Drive(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), None, said.append)
+
+
+def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
+    job = drive(said).job.id
+    path = Shelf(Path("runs")).autotune(job)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": 1, "kernels": []}))
+    assert drive(said).choice.set["autotune"] == str(path) and said == []
+    path.write_text("{")
+    assert "autotune" in drive(said).choice.off
+    assert "it is made again" in said[0]
+
+
+def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: list[str]) -> None:
+    Path("publish.toml").write_text("a = 1")
+    job = drive(said).job.id
+    shelf = Shelf(Path("runs"))
+    shelf.update(job, lambda known: Profile(job=job, words=("train.py",), last_run="before"))
+    assert drive(said).choice.recipe is not None
+    Path("runs/before").mkdir()
+    notes.write(Path("runs/before"), {"error": "no such model"})
+    assert "no such model" in drive(said).choice.off["publish"]
+    Path("publish.toml").write_text("a = 2")
+    later = Path("runs/before/publish.json").stat().st_mtime + 1
+    os.utime("publish.toml", (later, later))
+    assert drive(said).choice.recipe is not None
+
+
+def test_a_run_that_left_nothing_teaches_nothing(said: list[str]) -> None:
+    drive(said).end(Path("runs/now"), 0)
+    assert "nothing was learned" in said[0]
+
+
+def test_where_profiles_are_kept() -> None:
+    assert runs_of(None) == runs_of("s3://bucket/night") == Path("headway")
+    assert runs_of("runs/night") == Path("runs")

@@ -1,0 +1,63 @@
+"""What is left out of the next attempt, and what is off for the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.boosters.choose import Choice
+from headway.boosters.pilot import Given, Pilot
+from headway.boosters.profile import Measured
+from headway.launch.attempt import Ended
+from headway.launch.failures import Fact
+
+CHOICE = Choice(
+    on=("restarts", "learn", "async_save"),
+    ours=frozenset({"learn", "async_save"}),
+    off={"warm": "set by you (flag)"},
+)
+BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
+
+
+def pilot() -> tuple[Pilot, list[str]]:
+    said: list[str] = []
+    made = Pilot("train-1", CHOICE, {"kind": Measured(save_s=0.5)}, said.append)
+    made.parts["learn"] = Given({"SOURCES": "L['x']"})
+    made.parts["async_save"] = Given({"ASYNC": "1"}, acts=False)
+    return made, said
+
+
+def test_the_journal_says_what_an_attempt_has() -> None:
+    made, _ = pilot()
+    events: list[dict[str, Any]] = []
+    made.begin(events.append)
+    made.without(["learn"])
+    made.begin(events.append)
+    first, second = events
+    assert first["on"] == ["restarts", "learn", "async_save"] and first["learned"] == ["SOURCES"]
+    assert first["off"] == {"warm": "set by you (flag)"}
+    assert first["known"] == {"kind": {"save_s": 0.5}}
+    assert second["on"] == ["restarts", "async_save"] and "learn" in second["off"]
+
+
+def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
+    made, said = pilot()
+    stillborn = Ended(status=1, facts=[BUG], lives=[[]])
+    assert made.suspects(stillborn) == ["learn"]
+    assert made.withheld() == set()
+    made.without(["learn"])
+    assert made.withheld() == {"SOURCES"} and "without learn from now on" in said[0]
+    assert made.suspects(stillborn) == [] and made.settled == {}  # it was not to blame
+    made.went_on(True)
+    assert "before its first step" in made.settled["learn"]
+
+
+def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:
+    made, _ = pilot()
+    assert made.suspects(Ended(status=0, facts=[], lives=[[]])) == []
+    assert made.suspects(Ended(status=-15, facts=[BUG], lives=[[]], signal=15)) == []
+
+
+def test_a_fault_of_ours_costs_no_restart() -> None:
+    made, said = pilot()
+    assert made.suspects(Ended(status=1, facts=None, lives=[[]])) == []  # type: ignore[arg-type]
+    assert "no suspect was looked for" in said[0]
