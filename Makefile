@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-mlflow test-slurm test-torchrec lint format bench bench-checkpoint docs clean
+.PHONY: help demo demo-gpu demo-quick test test-all test-clickhouse test-mlflow test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -38,14 +38,36 @@ $(VENV)/.docs: pyproject.toml
 	.venv-mlflow/bin/python -m pip install -q $(TORCH) -r tests/mlflow/requirements.txt -e .
 	@touch $@
 
-demo: $(VENV)/.run  ## train on two ranks, kill one, and see where the time went
-	$(PY) examples/demo.py
+# An environment of its own: the engine alone has half a gigabyte.
+.venv-clickhouse/.ready: pyproject.toml tests/clickhouse/requirements.txt
+	python3 -m venv .venv-clickhouse
+	.venv-clickhouse/bin/python -m pip install -q -r tests/clickhouse/requirements.txt -e '.[fleet]'
+	@touch $@
+
+# An environment of its own: Ibis says which Spark it goes with, and that brings a gigabyte.
+.venv-spark/.ready: pyproject.toml tests/spark/requirements.txt
+	python3 -m venv .venv-spark
+	.venv-spark/bin/python -m pip install -q -r tests/spark/requirements.txt -e '.[fleet]'
+	@touch $@
+
+demo: $(VENV)/.run  ## one job with two kills and a hang, three ways: plain, --auto, building blocks
+	$(PY) examples/demo.py $(DEMO)
+
+demo-quick: $(VENV)/.run  ## train on two ranks, kill one, and see where the time went
+	$(PY) examples/demo_quick.py
+
+# With the python3 and the CUDA build of torch that are there: nothing is installed.
+demo-gpu:  ## more than 10 GB of state and a kill a minute on one GPU: plain against Headway
+	python3 benchmarks/gpu/demo.py $${OUT:-.}/demo_gpu.json
 
 test: $(VENV)/.dev  ## run the tests, without the slow ones
 	$(PY) -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-all: $(VENV)/.dev  ## run every test
 	$(PY) -m pytest
+
+test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on ClickHouse's own engine
+	.venv-clickhouse/bin/python -m pytest tests/clickhouse
 
 test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
 	.venv-mlflow/bin/python -m pytest tests/mlflow
@@ -56,7 +78,13 @@ test-slurm: $(VENV)/.dev  ## run the tests beside a real Slurm of one node (as r
 	    >/dev/null || { apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	    slurm-wlm slurmdbd mariadb-server munge; }
-	$(PY) -m pytest -rs tests/integration/test_slurm.py
+	$(PY) -m pytest -rs tests/integration/test_slurm.py tests/integration/test_slurm_schedule.py
+
+test-spark: .venv-spark/.ready  ## run the questions of a fleet on a real Spark of two workers
+	command -v java >/dev/null || { apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    default-jre-headless; }
+	.venv-spark/bin/python -m pytest tests/spark
 
 test-torchrec: .venv-torchrec/.ready  ## run the tests of the TorchRec adapter, beside a real TorchRec
 	.venv-torchrec/bin/python -m pytest tests/torchrec

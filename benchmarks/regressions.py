@@ -9,7 +9,7 @@ one false alarm a week, of a row of settings: the same truth chose it, which fav
     python benchmarks/regressions.py [--fleets N] [--noise FACTOR] [--keep]
 
 The noise of jobs, starts and days is assumed (headway/fleet/simulate/assumed.py); `--noise 2`
-doubles it.
+doubles it. Running jobs that get worse on the way are measured beside it (running_jobs.py).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import numpy as np  # noqa: E402
 from keep import keep  # noqa: E402
 from peers import python  # noqa: E402
+from running_jobs import Following, rows  # noqa: E402
 
 from headway.fleet.regressions.find import SEEN, Options, find  # noqa: E402
 from headway.fleet.regressions.series import (  # noqa: E402
@@ -111,7 +112,9 @@ class World:
         return table
 
 
-def looked_at(world: World) -> tuple[list[Alarm], float, list[np.ndarray[Any, Any]]]:
+def looked_at(
+    world: World, running: Following
+) -> tuple[list[Alarm], float, list[np.ndarray[Any, Any]]]:
     """What Headway tells day by day, the seconds of its slowest look, and the values it saw."""
     numbers = {slice_name(number): number for number in range(world.plan.shares.size)}
     alarms, slowest, values = [], 0.0, []
@@ -125,6 +128,7 @@ def looked_at(world: World) -> tuple[list[Alarm], float, list[np.ndarray[Any, An
                 fields = tuple(change.field for change in one.fields)
                 alarms.append(Alarm(numbers[one.slice], moment, one.at, one.bucket, fields))
         values.append(by_day(world, moment, series))
+        running.look(moment, series)
     return alarms, slowest, values
 
 
@@ -231,7 +235,8 @@ def measure(task: tuple[int, str, float]) -> dict[str, Any]:
         setattr(assumed, name, getattr(assumed, name) * noise)
     world = World(seed)
     daily = world.daily()
-    alarms, slowest, looks = looked_at(world)
+    running = Following(seed, world.days)
+    alarms, slowest, looks = looked_at(world, running)
     shares = 100 * daily / np.maximum(daily.sum(axis=2, keepdims=True), 1e-9)
     values = {f"values_{i}": table for i, table in enumerate(looks)}
     np.savez(Path(folder) / f"{seed}.npz", shares=shares, trained=TRAINED, first=FIRST, **values)
@@ -240,6 +245,7 @@ def measure(task: tuple[int, str, float]) -> dict[str, Any]:
         "seed": seed,
         "slowest_s": slowest,
         "ours": score(world.plan, alarms),
+        "running": running.noticed(),
         "threshold": {
             drop: score(world.plan, threshold(world, daily, drop), SOON) for drop in DROPS
         },
@@ -310,17 +316,18 @@ def main() -> int:
             done = pool.map(measure, [(seed, folder, noise) for seed in seeds], chunksize=1)
         peers = ruptures(seeds, folder)
     mine = together([one["ours"] for one in done])
-    rows = [row("headway fleet regressions", "as it comes", mine)]
+    table = [row("headway fleet regressions", "as it comes", mine)]
     drops = {drop: together([one["threshold"][drop] for one in done]) for drop in DROPS}
     drop, one = best(drops)
-    rows.append(row("threshold on weekly ETT", f"{drop:g} points", one))
+    table.append(row("threshold on weekly ETT", f"{drop:g} points", one))
     if isinstance(peers, str):
-        rows.append({"detector": "ruptures PELT", "setting": peers})
+        table.append({"detector": "ruptures PELT", "setting": peers})
     else:
         for way, settings in peers.items():
             penalty, one = best({key: together(scores) for key, scores in settings.items()})
-            rows.append(row(f"ruptures PELT, {way}", f"penalty {penalty}", one))
-    for told in rows:
+            table.append(row(f"ruptures PELT, {way}", f"penalty {penalty}", one))
+    running = rows([one["running"] for one in done])
+    for told in (*table, *running):
         print(json.dumps(told))
     met = mine.share >= MUST_FOUND and mine.a_week <= MUST_ALARMS
     slowest = max(one["slowest_s"] for one in done)
@@ -337,9 +344,11 @@ def main() -> int:
             "fleets": fleets,
             "noise": noise,
             "slowest_s": round(slowest, 1),
-            "rows": rows,
+            "rows": table,
         },
     )
+    if noise == 1:
+        keep("regressions_running", {"machine": machine, "fleets": fleets, "rows": running})
     return 0 if met else 1
 
 

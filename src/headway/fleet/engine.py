@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import HeadwayError
-from headway.fleet import arrow
+from headway.fleet import arrow, spark
 from headway.fleet.store import Snapshot, Store
 from headway.fleet.view import view
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow
+    from pyspark.sql import SparkSession
 
 MANY = 5000  # files; about a millisecond each
 TRIES = 4  # a store may be compacted meanwhile
@@ -34,19 +35,19 @@ def ask(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    session: SparkSession | None = None,
 ) -> Answer:
-    """The rows that an Ibis expression over the tables of a store gives."""
+    """The rows that an Ibis expression over the tables of a store gives, by DuckDB or a Spark."""
     arrow.need(*arrow.TO_READ)
-    import duckdb
-
+    look, failures = (view, _of_duckdb()) if session is None else spark.on(session)
     damaged: dict[str, str] = {}
     for left in reversed(range(TRIES)):
         snapshot = store.snapshot()
         try:
-            with view(store, snapshot, without=damaged) as found:
+            with look(store, snapshot, without=damaged) as found:
                 rows = found.get(question(found.tables(since, until)))
             break
-        except (duckdb.Error, OSError) as error:
+        except failures as error:
             new = find_damaged(store, snapshot, known=damaged) if left else {}
             damaged.update(new)
             if not (new or (left and _gone(store, snapshot))):
@@ -57,6 +58,12 @@ def ask(
         told = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
         notes.append(told)
     return Answer(rows, tuple(notes))
+
+
+def _of_duckdb() -> tuple[type[Exception], ...]:
+    import duckdb
+
+    return duckdb.Error, OSError
 
 
 def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) -> dict[str, str]:

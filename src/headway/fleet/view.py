@@ -1,4 +1,4 @@
-"""The tables of a store as Ibis sees them, on DuckDB: of each attempt the newest rows."""
+"""The tables of a store as Ibis sees them: of each attempt the newest rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import glob
 import secrets
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -43,8 +44,11 @@ def view(store: Store, snapshot: Snapshot, *, without: Collection[str] = ()) -> 
 
     con = ibis.duckdb.connect(preserve_insertion_order=False)
     try:
+        # It would come on stdout after two seconds, into the midst of JSON or CSV.
+        con.raw_sql("SET enable_progress_bar = false")
         with tempfile.TemporaryDirectory(prefix="headway-store-") as folder:
-            yield View(con, Path(folder), store, snapshot, without)
+            fetch = store.place.fetch
+            yield View(con, snapshot, without, lambda names: _scan(con, fetch(names, Path(folder))))
     finally:
         con.disconnect()
 
@@ -54,19 +58,17 @@ class View:
 
     def __init__(
         self,
-        con: Any,
-        folder: Path,
-        store: Store,
+        con: Any,  # a backend of Ibis
         snapshot: Snapshot,
         without: Collection[str],
+        scan: Callable[[Sequence[str]], ir.Table],
     ) -> None:
         self._con = con
-        self._folder = folder
-        self._store = store
+        self._scan = scan
         self._writes = snapshot.log.writes & snapshot.log.live()  # not those in compacted files
         self._files = [file for file in snapshot.files if file.name not in without]
-        runs = _versions(con, self._read("runs", self._files), ["run_id"])
-        attempts = _versions(con, self._read("attempts", self._files), ["run_id", "attempt"])
+        runs = self._versions("runs", ["run_id"])
+        attempts = self._versions("attempts", ["run_id", "attempt"])
         self._fresh = {version for found in (runs, attempts) for version in found.fresh}
         self._stale = {
             name: _chosen(runs.stale if name == "runs" else attempts.stale, self._lies_in_files)
@@ -102,6 +104,25 @@ class View:
         """Whether a stem's files are read: not those of a write of which nothing is the newest."""
         return stem not in self._writes or stem in self._fresh
 
+    def _versions(self, name: str, keys: list[str]) -> _Versions:
+        """Within a stem a key has one version: the largest stem is only asked for what others have.
+
+        Whether anything of the largest is the newest is not asked either: it is read anyway.
+        """
+        sizes: dict[str, int] = defaultdict(int)
+        for file in self._files:
+            if file.table == name:
+                sizes[file.stem] += file.size
+        largest = max(sizes, key=lambda stem: (sizes[stem], stem), default="")
+        others = [f for f in self._files if f.table == name and f.stem != largest]
+        if not others:
+            empty = arrow.arrow_schema(TABLES[name]).empty_table()
+            return _Versions({largest}, empty.select([*keys, "version"]))
+        twice = self._read(name, others).select(keys).distinct()
+        rows = self._read(name, self._files).semi_join(twice, keys)
+        found = _versions(self._con, rows, keys)
+        return _Versions(found.fresh | {largest}, found.stale)
+
     def _read(self, name: str, files: Sequence[File]) -> ir.Table:
         """All rows of some files of one table, in the schema of today."""
         import ibis
@@ -110,8 +131,7 @@ class View:
         parts = []
         for schema in sorted({file.schema for file in mine}):
             names = [file.name for file in mine if file.schema == schema]
-            paths = self._store.place.fetch(names, self._folder)
-            parts.append(migrate(TABLES[name], _scan(self._con, paths), schema))
+            parts.append(migrate(TABLES[name], self._scan(names), schema))
         if not parts:
             return ibis.memtable(arrow.arrow_schema(TABLES[name]).empty_table())
         return ibis.union(*parts)

@@ -238,10 +238,12 @@ def test_the_verb_serves(store: Store) -> None:
     with subprocess.Popen(
         [*words, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().split()[-1]
-        status, page = get(url)
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            status, page = get(url)
+        finally:
+            process.terminate()
     assert status == 200 and page.endswith("# EOF\n")
     assert 'headway_fleet_jobs{team="ads",model="dlrm"} 1.0' in page
 

@@ -91,6 +91,7 @@ def test_chance_is_called_chance() -> None:
     assert 8 <= small <= 34  # 20 expected; 0.1 % of chance on either side
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=400), st.floats(0.01, 0.2))
 def test_no_job_weighs_more_than_its_share(given_weights: list[float], most: float) -> None:
     weights = np.array(given_weights)
@@ -111,6 +112,17 @@ def test_classes_of_length_weigh_about_the_same() -> None:
     classes = lengths(wall, weights, 8)
     assert np.bincount(classes, weights) == pytest.approx(np.full(8, weights.sum() / 8), rel=0.02)
     assert all(wall[classes == i].max() <= wall[classes == i + 1].min() for i in range(7))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([60.0, 3600.0, 7200.0]), min_size=1, max_size=60))
+def test_jobs_that_ran_as_long_are_of_one_class(walls: list[float]) -> None:
+    wall = np.array(walls) + np.linspace(0, 1e-5, len(walls))  # the rounding of a sum
+    classes = lengths(wall, np.ones(wall.size))
+    for value in set(walls):
+        assert len(set(classes[np.array(walls) == value])) == 1
+    assert classes.min() >= 0 and classes.max() < 8
+    assert (np.diff(classes[np.argsort(wall)]) >= 0).all()
 
 
 def test_jobs_are_compared_with_jobs_of_their_class() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ import pytest
 from headway.cli import main
 from headway.fleet.queries.slices import Asked
 from headway.fleet.regressions.find import Options, find, slots
-from headway.fleet.regressions.read import read_hosts, read_jobs, read_shares
+from headway.fleet.regressions.read import read_hosts, read_jobs, read_paces, read_shares
 from headway.fleet.regressions.running import expected
 from headway.fleet.regressions.series import Series
+from headway.fleet.simulate.assumed import STEP_S
 from headway.fleet.simulate.fleet import simulate
 from headway.fleet.simulate.plan import plan
 from headway.fleet.store import Store
+
+from .made import START, rows_of
 
 pytestmark = pytest.mark.timeout(120)
 DAY = 86400.0
@@ -98,6 +102,15 @@ def test_shorter_jobs_are_no_regression() -> None:
     ]
     assert raw[1] < raw[0] - 0.5
     assert find([series], NOW) == []
+
+
+def test_jobs_that_all_run_to_the_same_time_limit_are_compared_with_each_other() -> None:
+    whole = jobs("one", 12)
+    seconds = (whole.seconds / whole.wall[:, None] * 14400).round()
+    seconds[:, 1] += 14400 - seconds.sum(axis=1)
+    limited = replace(whole, seconds=seconds)
+    (found,) = find([moved(limited, 35 * DAY, 2)], NOW)
+    assert found.bucket == "waste.data_stall" and abs(found.at - 35 * DAY) <= DAY
 
 
 def test_the_part_of_a_slice_that_explains_it_is_told() -> None:
@@ -191,6 +204,9 @@ def test_running_jobs_come_hour_by_hour(store: Store) -> None:
     shares = read_shares(store, running, Asked())
     assert running and set(shares) == set(running)
     assert all(0 <= share <= 1 for line in shares.values() for share in line)
+    paces = read_paces(store, running, Asked())
+    assert set(paces) <= set(running) and any(paces.values())
+    assert {round(pace, 6) for line in paces.values() for pace in line} == {STEP_S}
     least = expected(found.by_slice()[0])
     assert least is not None and 0.5 < least < 1
 
@@ -200,6 +216,23 @@ def test_the_command_tells_it_as_json(store: Store, capsys: pytest.CaptureFixtur
     told = json.loads(capsys.readouterr().out)
     assert (told["slices"], told["jobs"]) == (10, 4000)
     assert told.keys() == {"slices", "jobs", "as_of", "regressions", "lemons", "running"}
+
+
+def test_a_running_job_that_a_straggler_slows_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It trains all of its time, and from hour 20 on each step takes twice as long."""
+    rows = rows_of("slow", hours=40, leaves={"train.effective": 3600.0}, running=True, team="ads")
+    step, saves = 0, []
+    for hour in range(40):
+        saves.append({"run_id": "slow", "attempt": 0, "at": START + timedelta(hours=hour),
+                      "step": step, "level": "disk", "accelerators": 2})  # fmt: skip
+        step += 7200 if hour < 20 else 3600
+    made = Store(str(tmp_path / "store"))
+    made.write({**rows, "checkpoints": saves})
+    assert main(["fleet", "regressions", "--store", made.url, "--by", "team"]) == 0
+    told = capsys.readouterr().out
+    assert "slow (ads) runs and makes steps at 50% of the pace of its first hours" in told
 
 
 def test_where_nothing_is_nothing_is_found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +17,7 @@ from headway.fleet.regressions.decompose import by_cell, decompose
 from headway.fleet.regressions.discovery import adjusted
 from headway.fleet.regressions.lemons import at_least, lemons
 from headway.fleet.regressions.live import Watch, patience
-from headway.fleet.regressions.running import watch
+from headway.fleet.regressions.running import Save, paces, watch
 
 pytestmark = pytest.mark.timeout(60)
 DAY = 86400.0
@@ -28,6 +29,7 @@ cells = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(cells)
 def test_the_parts_of_a_change_sum_to_it_exactly(rows: list[tuple[int, ...]]) -> None:
     weight0, weight1 = ([Fraction(row[i]) for row in rows] for i in (0, 1))
@@ -80,6 +82,7 @@ def test_discoveries_as_benjamini_and_hochberg_have_them() -> None:
     assert adjusted(np.array([])).size == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_a_smaller_p_value_is_never_found_later(values: list[float]) -> None:
     p = np.array(values)
@@ -150,14 +153,52 @@ def test_a_share_above_all_that_is_possible_harms_nothing() -> None:
 def test_a_watch_that_makes_no_sense_is_refused(expected: float, waiting: float) -> None:
     with pytest.raises(UsageError):
         Watch(expected, waiting)
+    with pytest.raises(UsageError, match="best"):
+        Watch(0.9, 10, best=0.8)
 
 
 def test_alarms_name_the_running_job() -> None:
     slices = {"a": ("t",), "b": ("t",), "c": ("new",)}
     shares = {"a": [0.93] * 100, "b": [0.93] * 20 + [0.5] * 40, "c": [0.1] * 100}
-    (alarm,) = watch(shares, slices, {("t",): 0.9, ("new",): None})
-    assert (alarm.run_id, alarm.slice, alarm.expected) == ("b", ("t",), 0.9)
+    (alarm,) = watch(shares, {}, slices, {("t",): 0.9, ("new",): None})
+    assert (alarm.run_id, alarm.slice) == ("b", ("t",))
     assert 20 < alarm.hour < 60 and alarm.lately < 0.9
+
+
+def test_a_job_that_falls_below_its_own_first_hours_is_named_though_its_slice_is_worse() -> None:
+    random = np.random.default_rng(9)
+    steady, falls = random.normal(0.97, 0.005, (2, 200)).clip(0, 1)
+    falls[60:] -= 0.05
+    lines = {"steady": steady.tolist(), "falls": falls.tolist()}
+    (alarm,) = watch(lines, {}, dict.fromkeys(lines, ("t",)), {("t",): 0.8})
+    assert (alarm.run_id, alarm.beside) == ("falls", "share")
+    assert 60 < alarm.hour < 100 and alarm.lately < alarm.expected < 0.97
+    assert "by its first hours" in alarm.words
+    assert watch({"falls": lines["falls"][:60]}, {}, {"falls": ("t",)}, {("t",): 0.8}) == []
+
+
+def test_a_straggler_slows_the_steps_of_a_job_that_trains_all_the_time() -> None:
+    random = np.random.default_rng(10)
+    steady, slow = random.lognormal(-1, 0.02, (2, 100))
+    slow[40:] *= 1.5
+    paces = {"steady": steady.tolist(), "slow": slow.tolist()}
+    shares = dict.fromkeys(paces, [0.95] * 100)
+    (alarm,) = watch(shares, paces, dict.fromkeys(paces, ("t",)), {})
+    assert (alarm.run_id, alarm.beside) == ("slow", "pace") and 40 < alarm.hour < 60
+    assert "of the pace of its first hours" in alarm.words
+
+
+def save(minute: int, step: int, attempt: int = 0, accelerators: int = 8) -> Save:
+    return Save(attempt, accelerators, datetime(2026, 1, 1) + timedelta(minutes=minute), step)
+
+
+def test_the_pace_is_that_from_save_to_save_of_an_attempt() -> None:
+    first = [save(30 * i, 900 * i) for i in range(5)]
+    again = [save(300 + 60 * i, 2700 + 1800 * i, attempt=1) for i in range(3)]
+    assert paces([*first, *again]) == [2.0, 2.0, 2.0, 2.0]
+    smaller = [save(600 + 60 * i, 9000 + 900 * i, attempt=2, accelerators=4) for i in range(3)]
+    assert paces([*first, *again, *smaller]) == [4.0, 4.0]
+    assert paces([]) == [] and paces([save(0, 5), save(90, 5)]) == []
 
 
 def test_the_field_that_changed_at_the_break_is_named() -> None:

@@ -32,7 +32,8 @@ def test_the_schema_that_is_told_is_the_one_in_use() -> None:
 
 
 def test_every_question_is_explained_and_can_be_asked() -> None:
-    lines = [line for line in PAGE.partition("## Tables")[0].splitlines() if line[:3] == "| `"]
+    asked = PAGE.partition("## Ask")[2].partition("\n## ")[0]
+    lines = [line for line in asked.splitlines() if line[:3] == "| `"]
     rows = [line.strip("|").split("|") for line in lines]
     told = {row[0].strip(" `"): tuple(re.findall(r"`(\w+)`", row[-1])) for row in rows}
     assert told == {name: query.by for name, query in QUERIES.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from headway.fleet.regressions.running import Alarm
 from headway.serve.panels import PAGES, PANELS, RUN, alerts
 from headway.serve.source import Source
 from headway.serve.wanted import Wanted
@@ -190,6 +192,17 @@ def test_changes_are_those_that_the_page_is_about(
             "points": 2.35,
         }
     ]
+
+
+def test_running_jobs_are_told_with_what_is_wrong(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm = Alarm("one", ("ads", "dlrm"), "pace", 31, 0.94, 0.66)
+    seen = {"running": [asdict(alarm) | {"words": alarm.words}]}
+    monkeypatch.setattr(source, "searched", lambda: seen)
+    (row,) = told(source, "alerts-running")["rows"]
+    words = "makes steps at 66% of the pace of its first hours"
+    assert row == ["one", "ads/dlrm", words, 31, "one"]
 
 
 def test_every_page_has_its_own_panels() -> None:

@@ -185,8 +185,7 @@ def _behind(rule: Rule, seen: Seen) -> list[Reading]:
         Reading(
             slice=f"{_of(rule, one.slice)} run={one.run_id}",
             bad=True,
-            text=f"{one.run_id} runs and trains {one.lately:.0%} of its time, {one.expected:.0%} "
-            f"is the least of {_of(rule, one.slice)}; seen in its hour {one.hour}",
+            text=f"{one.run_id} runs and {one.words}; seen in its hour {one.hour}",
             value=100 * one.lately,
         )
         for one in seen.alarms

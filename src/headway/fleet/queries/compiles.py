@@ -28,7 +28,7 @@ def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
     counts = {"compiles": runs.times, "recompiles": runs.again, "from_cache": runs.hits}
     found = runs.agg(
         by=list(asked.by),
-        jobs=runs.run_id.nunique(),
+        jobs=runs.count(),
         accelerator_hours=hours(runs.accelerator_s),
         **{name: column.sum() for name, column in counts.items()},
         seconds=weighted(runs.seconds, runs.accelerators.cast("float64")),

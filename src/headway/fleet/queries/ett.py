@@ -39,7 +39,7 @@ def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
     }
     found = runs.agg(
         by=list(asked.by),
-        jobs=runs.run_id.nunique(),
+        jobs=runs.count(),
         accelerator_hours=hours(runs.total_s),
         **shares,
         **means,

@@ -26,7 +26,7 @@ def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
     share = 100.0 * runs.effective_s / runs.accelerator_s.nullif(0.0)
     found = runs.agg(
         by=list(asked.by),
-        jobs=runs.run_id.nunique(),
+        jobs=runs.count(),
         attempts=runs.attempts.sum(),
         accelerator_hours=hours(runs.accelerator_s),
         effective_percent=100.0 * runs.effective_s.sum() / runs.accelerator_s.sum().nullif(0.0),

@@ -17,24 +17,26 @@ OWN = ("leaf",)
 def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
     """`percent` is of all that the same runs and periods had, whatever was lost there."""
     slices = [one for one in asked.by if one != "leaf"]
+    run = ["run_id", *(one for one in slices if one in TIMES)]
     rows = sliced(tables, "hours", "hour", asked)
-    leaves = rows.agg(
-        by=list(dict.fromkeys([*slices, "leaf", "run_id"])),
+    runs = rows.agg(
+        by=list(dict.fromkeys([*slices, *run])),
+        lived_s=rows.seconds.sum(),
+        lived_a=rows.accelerator_s.sum(),
+    )
+    rows = rows.filter(rows.leaf != EFFECTIVE)
+    lost = rows.agg(
+        by=list(dict.fromkeys([*asked.by, "run_id"])),
         seconds=rows.seconds.sum(),
         accelerator_s=rows.accelerator_s.sum(),
-    )
-    run = ["run_id", *(one for one in slices if one in TIMES)]
-    lived = leaves.agg(by=run, lived_s=leaves.seconds.sum())
-    whole = leaves.agg(
-        by=slices, all_jobs=leaves.run_id.nunique(), all_s=leaves.accelerator_s.sum()
-    )
-    lost = leaves.filter(leaves.leaf != EFFECTIVE).join(lived, run)
+    ).join(runs.select(*run, "lived_s"), run)
     found = lost.agg(
         by=list(asked.by),
-        jobs=lost.run_id.nunique(),
+        jobs=lost.count(),
         accelerator_hours=hours(lost.accelerator_s),
         share=(100.0 * lost.seconds / lost.lived_s).sum(),
     )
+    whole = runs.agg(by=slices, all_jobs=runs.count(), all_s=runs.lived_a.sum())
     joined = found.join(whole, [found[one].identical_to(whole[one]) for one in slices] or True)
     shown = joined.select(
         *(found[one] for one in found.columns if one != "share"),

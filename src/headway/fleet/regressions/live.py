@@ -4,16 +4,23 @@ Each observation is the share of a time window that was effective, between 0 and
 job does on average what it should (`expected`), whatever its past, the stake below grows on average
 by 1 with each observation. So from the start of the job to its first false alarm there are at least
 `patience` observations on average: no assumption on the shape or the independence of the noise is
-needed (a Shiryaev-Roberts e-detector; Shin, Ramdas and Rinaldo, 2022).
+needed (a Shiryaev-Roberts e-detector; Shin, Ramdas and Rinaldo, 2022). What is above `best` counts
+as `best`: the nearer that is to what is expected, the more can be staked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean, stdev
 
 from headway.errors import UsageError
 
 BETS = (0.05, 0.1, 0.2, 0.4, 0.8)  # of the most that may be staked; small falls want small bets
+NEAREST = 0.01  # of what is expected to the best; nearer, bets grow no more
+FIRST = 12  # observations of a job that tell what to expect of the ones after them
+SURE = 3.0  # standard errors that their mean may be above the truth
 
 
 @dataclass
@@ -22,12 +29,15 @@ class Watch:
 
     expected: float  # the least share that is no alarm
     patience: float  # observations to a false alarm, on average at least
+    best: float = 1.0
     stakes: list[float] = field(default_factory=lambda: [0.0] * len(BETS))
     alarmed: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.expected <= 1:
             raise UsageError(f"the expected share is above 0 and at most 1, not {self.expected!r}")
+        if not self.expected <= self.best <= 1:
+            raise UsageError(f"the best share is from {self.expected} to 1, not {self.best!r}")
         if not self.patience >= 1:
             raise UsageError(f"a patience is at least 1 observation, not {self.patience!r}")
 
@@ -38,15 +48,24 @@ class Watch:
 
     def saw(self, share: float) -> bool:
         """Take one window's effective share; True from the alarm on."""
-        share = min(1.0, max(0.0, share))
-        # At the worst, a share of 1, a bet may lose its stake and no more.
-        most = 1 / max(1 - self.expected, 0.05)
+        share = min(self.best, max(0.0, share))
+        # At the worst, the best share, a bet may lose its stake and no more.
+        most = 1 / max(self.best - self.expected, NEAREST)
         self.stakes = [
             (stake + 1) * max(0.0, 1 + bet * most * (self.expected - share))
             for stake, bet in zip(self.stakes, BETS, strict=True)
         ]
         self.alarmed = self.alarmed or self.stake >= self.patience
         return self.alarmed
+
+
+def promised(first: Sequence[float], least_fall: float) -> tuple[float, float]:
+    """What a job's first observations let one expect of it, and the best of them.
+
+    A fall by less than `least_fall` is none, and neither is one that the mean's error explains.
+    """
+    error = SURE * stdev(first) / sqrt(len(first))
+    return fmean(first) - max(least_fall, error), max(first)
 
 
 def patience(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:

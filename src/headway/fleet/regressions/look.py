@@ -10,7 +10,14 @@ import numpy as np
 
 from headway.fleet.regressions.find import Finding, Options, find
 from headway.fleet.regressions.lemons import Lemon, lemons
-from headway.fleet.regressions.read import Jobs, like, read_hosts, read_jobs, read_shares
+from headway.fleet.regressions.read import (
+    Jobs,
+    like,
+    read_hosts,
+    read_jobs,
+    read_paces,
+    read_shares,
+)
 from headway.fleet.regressions.running import Alarm, expected, watch
 
 if TYPE_CHECKING:
@@ -57,4 +64,6 @@ def _running(store: Store, asked: Asked, jobs: Jobs) -> list[Alarm]:
     if not slices:
         return []
     expectations = {one.slice: expected(one) for one in jobs.by_slice()}
-    return watch(read_shares(store, list(slices), asked), slices, expectations)
+    runs = list(slices)
+    shares, paces = read_shares(store, runs, asked), read_paces(store, runs, asked)
+    return watch(shares, paces, slices, expectations)

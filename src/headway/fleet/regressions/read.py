@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from headway.errors import UsageError
 from headway.fleet.engine import ask
 from headway.fleet.queries.slices import OF_RUNS, Asked, sliced
+from headway.fleet.regressions.running import Save, in_loop, paces, trains
 from headway.fleet.regressions.series import Floats, Series
-from headway.ledger.leaves import EFFECTIVE, LEAVES, UNKNOWN
+from headway.ledger.leaves import LEAVES, UNKNOWN
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("image", "torch", "python", "host_type", "accelerator", "cluster", "config", "code")
 LIKE = ("team", "model")  # unless they are the slices, jobs are compared with those of the same
+LEAST_LOOP = 1200.0  # seconds of an hour, for it to tell something
 BLAMED = ("infra", "ambiguous")  # owners of failures that a host may be the cause of
 
 
@@ -162,25 +164,43 @@ def _failed(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
 
 
 def read_shares(store: Store, run_ids: list[str], asked: Asked) -> dict[str, list[float]]:
-    """The effective share of each hour of these runs, in order, from the first that trained on."""
+    """The share of each hour of these runs that trained, in order; not of that of the start."""
     rows = ask(store, lambda tables: _shares(tables, run_ids), since=asked.since).rows
     found: dict[str, list[float]] = {}
     columns = (rows[name].to_pylist() for name in ("run_id", "whole", "trained"))
     for run, whole, trained in zip(*columns, strict=True):
         line = found.setdefault(run, [])
-        if whole > 0 and (line or trained > 0):
+        if whole >= LEAST_LOOP and (line or trained > 0):
             line.append(trained / whole)
-    return {run: line[1:] for run, line in found.items()}  # the first hour is that of the start
+    return {run: line[1:] for run, line in found.items()}
 
 
 def _shares(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
     rows = tables["hours"]
-    rows = rows.filter(rows.run_id.isin(run_ids))
-    trained = rows.leaf == EFFECTIVE
+    loop = [leaf for leaf in LEAVES if in_loop(leaf)]
+    rows = rows.filter(rows.run_id.isin(run_ids) & rows.leaf.isin(loop))
+    trained = rows.leaf.isin([leaf for leaf in LEAVES if trains(leaf)])
     found = rows.group_by(["run_id", "hour"]).agg(
         whole=rows.seconds.sum(), trained=rows.seconds.sum(where=trained).fill_null(0.0)
     )
     return found.order_by(["run_id", "hour"]).select("run_id", "whole", "trained")
+
+
+def read_paces(store: Store, run_ids: list[str], asked: Asked) -> dict[str, list[float]]:
+    """Seconds per step of these runs, hour by hour, from save to save of an attempt."""
+    rows = ask(store, lambda tables: _saves(tables, run_ids), since=asked.since).rows
+    saves: dict[str, list[Save]] = {}
+    columns = (rows[name].to_pylist() for name in ("attempt", "accelerators", "at", "step"))
+    for run, *told in zip(rows["run_id"].to_pylist(), *columns, strict=True):
+        saves.setdefault(run, []).append(Save(*told))
+    return {run: paces(line) for run, line in saves.items()}
+
+
+def _saves(tables: Mapping[str, ir.Table], run_ids: list[str]) -> ir.Table:
+    rows = tables["checkpoints"]
+    rows = rows.filter(rows.run_id.isin(run_ids))
+    found = rows.order_by(["run_id", "attempt", "at", "step"])
+    return found.select("run_id", "attempt", "accelerators", "at", "step")
 
 
 def _text(rows: pyarrow.Table, name: str) -> NDArray[np.str_]:

@@ -1,41 +1,92 @@
-"""Running jobs that fall below what their slice does: which, and since when."""
+"""Running jobs that fall below what their slice does, or below what they did before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 
-from headway.fleet.regressions.live import Watch, patience
+from headway.fleet.regressions.live import FIRST, Watch, patience, promised
 from headway.fleet.regressions.series import Floats, Series
-from headway.ledger.leaves import EFFECTIVE, group
+from headway.ledger.leaves import EFFECTIVE, HANG, LOST, group
 
 HOURS_A_WEEK = 168.0
 LOWEST = 0.02  # of a slice's accelerator-hours lie below what is expected of a running job
 LEAST_WALL = 2 * 3600.0  # of a finished job that tells what to expect
 LEAST_JOBS = 20
+LEAST_FALL = 0.01  # of the share that a job trains, below its own first hours
+LEAST_SLOWER = 0.05  # of the pace of its steps
+LATELY = 3  # observations: what is told of it
+WATCHES = 3  # of each job: beside its slice, beside its own share, beside its own pace
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A running job that does worse than it should; hours are counted since it trained first."""
+    """A running job that does worse than it should; `hour` counts those in which it trained."""
 
     run_id: str
     slice: tuple[str, ...]
+    beside: str  # "slice", "share" or "pace": its own of its first hours
     hour: int
-    expected: float  # effective share of an hour, 0 to 1
+    expected: float  # 0 to 1: of an hour, or of the pace that its steps had
     lately: float  # over the last hours before the alarm
+
+    @property
+    def words(self) -> str:
+        """What is wrong."""
+        if self.beside == "pace":
+            return f"makes steps at {self.lately:.0%} of the pace of its first hours"
+        told = "its slice" if self.beside == "slice" else "its first hours"
+        return f"trains {self.lately:.1%} of its time, {self.expected:.1%} is the least by {told}"
+
+
+def in_loop(leaf: str) -> bool:
+    """Whether time counts for a running job: interruptions and starts are told elsewhere."""
+    return group(leaf) in ("train", "waste", "unknown") or leaf in (LOST, HANG)
+
+
+def trains(leaf: str) -> bool:
+    """Whether steps are made in it; that they are rolled back later is the interruption's."""
+    return leaf in (EFFECTIVE, LOST)
+
+
+class Save(NamedTuple):
+    """One save of a running job: of which attempt, when, and at which step."""
+
+    attempt: int
+    accelerators: int
+    at: datetime
+    step: int
+
+
+def paces(saves: Sequence[Save]) -> list[float]:
+    """Seconds per step from save to save, an hour apart at least, on the machines of today."""
+    found = []
+    last: Save | None = None
+    for save in (one for one in saves if one.accelerators == saves[-1].accelerators):
+        if last is None or save.attempt != last.attempt or save.step < last.step:
+            last = save
+            continue
+        apart = (save.at - last.at).total_seconds()
+        if apart >= 3600 and save.step > last.step:
+            found.append(apart / (save.step - last.step))
+            last = save
+    return found
 
 
 def expected(series: Series) -> float | None:
     """The share of the loop that all but the worst finished jobs of a slice train in."""
-    loop = np.array([group(leaf) in ("train", "waste", "unknown") for leaf in series.buckets])
+    loop = np.array([in_loop(leaf) for leaf in series.buckets])
+    trained = np.array([trains(leaf) for leaf in series.buckets])
     whole = series.seconds[:, loop].sum(axis=1)
     told = ~series.running & (whole >= LEAST_WALL)
     if told.sum() < LEAST_JOBS:
         return None
-    shares = series.seconds[told, series.buckets.index(EFFECTIVE)] / whole[told]
+    shares = series.seconds[told][:, trained].sum(axis=1) / whole[told]
     return _quantile(shares, series.hours[told], LOWEST)
 
 
@@ -47,21 +98,48 @@ def _quantile(values: Floats, weights: Floats, level: float) -> float:
 
 def watch(
     shares: Mapping[str, Sequence[float]],
+    paces: Mapping[str, Sequence[float]],
     slices: Mapping[str, tuple[str, ...]],
     expectations: Mapping[tuple[str, ...], float | None],
     alarms_a_week: float = 1.0,
 ) -> list[Alarm]:
-    """The alarms of jobs that run, given each one's effective share hour by hour."""
-    waiting = patience(max(len(shares), 1), HOURS_A_WEEK, alarms_a_week)
+    """The first alarm of each job that runs, given its hours: share trained, seconds per step."""
+    waiting = patience(max(WATCHES * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
     found = []
-    for run, line in sorted(shares.items()):
-        least = expectations.get(slices[run])
-        if least is None or least <= 0:
-            continue
-        one = Watch(least, waiting)
-        for hour, share in enumerate(line):
-            if one.saw(share):
-                lately = float(np.mean(line[max(0, hour - 5) : hour + 1]))
-                found.append(Alarm(run, slices[run], hour + 1, least, lately))
-                break
+    for run, name in sorted(slices.items()):
+        line = shares.get(run, ())
+        alarms = [
+            Alarm(run, name, beside, *told)
+            for beside, told in _seen(line, paces.get(run, ()), expectations.get(name), waiting)
+        ]
+        found += sorted(alarms, key=lambda one: one.hour)[:1]
     return found
+
+
+def _seen(
+    shares: Sequence[float], paces: Sequence[float], least: float | None, waiting: float
+) -> Iterator[tuple[str, tuple[int, float, float]]]:
+    """Which of the watches alarm: the hour, what is expected, and what was lately."""
+    if least is not None and least > 0:
+        yield from _fell("slice", shares, 0, Watch(least, waiting))
+    if len(shares) > FIRST:
+        yield from _fell("share", shares, FIRST, _own(shares[:FIRST], LEAST_FALL, waiting))
+    if len(paces) > FIRST:
+        usual = median(paces[:FIRST])
+        speeds = [min(1.0, usual / pace) for pace in paces]
+        yield from _fell("pace", speeds, FIRST, _own(speeds[:FIRST], LEAST_SLOWER, waiting))
+
+
+def _own(first: Sequence[float], least_fall: float, waiting: float) -> Watch | None:
+    least, best = promised(first, least_fall)
+    return Watch(least, waiting, best) if least > 0 else None
+
+
+def _fell(
+    beside: str, line: Sequence[float], begin: int, one: Watch | None
+) -> Iterator[tuple[str, tuple[int, float, float]]]:
+    for hour in range(begin, len(line)) if one else ():
+        if one and one.saw(line[hour]):
+            lately = fmean(line[max(begin, hour + 1 - LATELY) : hour + 1])
+            yield beside, (hour + 1, one.expected, lately)
+            return

@@ -218,7 +218,7 @@ ALERTS = Page(
         Panel(
             "alerts-running",
             "Running jobs that fall behind",
-            "Jobs that train less of their time than their slice does.",
+            "Below the least of their slice, or slower than in their own first hours.",
             "table",
             alerts.behind,
         ),

@@ -117,26 +117,18 @@ def lemons(source: Source, wanted: Wanted) -> dict[str, Any]:
 
 
 def behind(source: Source, wanted: Wanted) -> dict[str, Any]:
-    """Running jobs below the least of their slice."""
+    """Running jobs below the least of their slice, or of their own first hours."""
     found = source.searched()
     if found is None:
         return WAIT
     rows = [
-        {
-            **one,
-            "run": one["run_id"],
-            "slice": "/".join(one["slice"]),
-            "lately": 100 * one["lately"],
-            "expected": 100 * one["expected"],
-        }
-        for one in found["running"]
+        {**one, "run": one["run_id"], "slice": "/".join(one["slice"])} for one in found["running"]
     ]
     return table(
         [
             Column("run", "run", "run"),
             Column("slice", "slice"),
-            Column("lately", "trains lately", "percent"),
-            Column("expected", "the least of its slice", "percent"),
+            Column("words", "what it does", "long"),
             Column("hour", "seen in its hour", "count"),
             Column("run_id", "id", "id"),
         ],

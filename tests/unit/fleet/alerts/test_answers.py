@@ -147,7 +147,7 @@ def test_changes_and_running_jobs_are_told(changed: Store) -> None:
     change, fell = found["team=t model=bad"], found["team=t model=good run=fell"]
     assert change.text.startswith(f"{STALL} +") and change.value == pytest.approx(6, abs=0.5)
     assert change.moment == pytest.approx(EPOCH - 96 * 3600, abs=86400)
-    assert fell.text.startswith("fell runs and trains 30% of its time, 94% is the least")
+    assert fell.text.startswith("fell runs and trains 30.0% of its time, 94.1% is the least")
     assert answer(changed, rule('kind = "change"\nof = "slices"\nover = "2d"')) == {}
     assert answer(changed, rule('kind = "change"\nof = "slices"\npoints = 8')) == {}
     assert answer(changed, rule('kind = "change"\nof = "hosts"')) == {}

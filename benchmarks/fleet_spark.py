@@ -1,0 +1,58 @@
+"""Asks a Spark of two workers what DuckDB is asked too; run by fleet.py in an environment apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headway.fleet.engine import ask
+from headway.fleet.queries import QUERIES, question
+from headway.fleet.queries.slices import Asked
+from headway.fleet.store import Store
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)
+
+
+def main() -> None:
+    session = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    store = Store(sys.argv[1])
+    asked = equal = values = 0
+    took = 0.0
+    for name, query in QUERIES.items():
+        for by in ((), ("team", "week"), ("month", *query.own[:1], "model")):
+            put = question(name, Asked(by))
+            began = time.perf_counter()
+            there = ask(store, put, session=session).rows.to_pylist()
+            took += time.perf_counter() - began
+            here = ask(store, put).rows.to_pylist()
+            asked += 1
+            values += sum(len(row) for row in here)
+            equal += len(there) == len(here) and all(
+                same(row[key], other[key])
+                for row, other in zip(there, here, strict=True)
+                for key in row
+            )
+    version = session.version
+    session.stop()
+    told = {"spark": version, "asked": asked, "equal": equal, "values": values}
+    print(json.dumps({**told, "spark_s": round(took, 1)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The questions on ClickHouse's own engine, beside DuckDB: `make test-clickhouse`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("chdb", reason="needs a ClickHouse: make test-clickhouse")
+
+import ibis
+import pyarrow.parquet as pq
+from chdb.session import Session
+
+from headway.fleet.arrow import arrow_schema, moment
+from headway.fleet.engine import ask
+from headway.fleet.queries import QUERIES, question
+from headway.fleet.queries.slices import Asked
+from headway.fleet.schema import TABLES
+from headway.fleet.simulate.fleet import simulate
+from headway.fleet.simulate.plan import plan
+from headway.fleet.store import Store
+from tests.unit.fleet.made import rows_of
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Said by chdb of its own code.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Some days of a fleet, and a run of which no label is known."""
+    found = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
+    simulate(found, plan(7, 400, 9))
+    found.write(rows_of("bare"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def clickhouse(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """The tables of the store as tables of a ClickHouse."""
+    folder: Path = tmp_path_factory.mktemp("tables")
+    session = Session()
+    session.query("CREATE DATABASE fleet")
+    session.query("USE fleet")
+    for name in TABLES:
+        path = folder / f"{name}.parquet"
+        pq.write_table(ask(store, lambda tables, name=name: tables[name]).rows, path)
+        session.query(
+            f"CREATE TABLE {name} ENGINE = MergeTree ORDER BY tuple() "
+            f"AS SELECT * FROM file('{path}', Parquet)"
+        )
+    yield session
+    session.close()
+
+
+def same(mine: Any, theirs: Any) -> bool:
+    if isinstance(theirs, datetime):  # ClickHouse hands times to Arrow as seconds
+        return moment(mine) == theirs if isinstance(mine, int) else bool(mine == theirs)
+    if isinstance(mine, float) and isinstance(theirs, float):
+        return math.isclose(mine, theirs, rel_tol=1e-9, abs_tol=1e-9)
+    return bool(mine == theirs)
+
+
+@pytest.mark.parametrize("slices", [(), ("team", "week"), ("month", "own", "model")])
+@pytest.mark.parametrize("name", QUERIES)
+def test_clickhouse_and_duckdb_give_equal_answers(
+    name: str, slices: tuple[str, ...], store: Store, clickhouse: Session
+) -> None:
+    own = QUERIES[name].own[:1]
+    by = tuple(part for one in slices for part in (own if one == "own" else (one,)))
+    put = question(name, Asked(by))
+    unbound = {
+        key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()
+    }
+    sql = str(ibis.to_sql(put(unbound), dialect="clickhouse"))
+    mine = clickhouse.query(sql, "ArrowTable").to_pylist()
+    theirs = ask(store, put).rows.to_pylist()
+    assert mine and len(mine) == len(theirs)
+    for one, other in zip(mine, theirs, strict=True):
+        assert not [
+            (column, one[column], other[column])
+            for column in other
+            if not same(one[column], other[column])
+        ]

@@ -1,0 +1,27 @@
+"""How a Spark is told of files; the questions themselves are in tests/spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.fleet.spark import address
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/data/store/hours/day=2026-11-16/a.s1.parquet", None),
+        ("/data/a [b] {c}*?/x.parquet", "/data/a \\[b\\] \\{c\\}\\*\\?/x.parquet"),
+    ],
+)
+def test_a_path_is_no_pattern(path: str, told: str | None) -> None:
+    assert address(path) == f"file://{told or path}"
+
+
+def test_urls_are_those_of_hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address("s3://team/fleet/x.parquet") == "s3a://team/fleet/x.parquet"
+    assert address("gs://team/fleet/x.parquet") == "gs://team/fleet/x.parquet"
+    monkeypatch.chdir(tmp_path)
+    assert address("store/x.parquet") == f"file://{tmp_path}/store/x.parquet"
