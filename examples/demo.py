@@ -1,81 +1,145 @@
-"""Train the click-through model on two ranks, kill one, and show where the time went."""
+"""One job, one plan of faults, three ways: plain, `headway run --auto`, and the building blocks."""
 
+import argparse
 import contextlib
+import json
 import os
-import signal
+import resource
+import socket
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
-BIN = Path(os.path.relpath(Path(sys.executable).parent))
-LOST_S = 3.0  # seconds of training between the checkpoint and the kill
-TRAIN = (
-    "--steps 400 --save-every 100 --log-every 50 --data-warmup 3 --data-rate 20 --eval-every 200"
-)
+import demo_equal
+import demo_page
+from demo_plan import BIN, DLRM, WAYS, Plan, Way
+
+from headway.journal import publish
+from headway.ledger.model import Ledger
+from headway.ledger.run import load
+from headway.report.screen import console
+from headway.report.waterfall import Waterfall, bar
+from headway.report.waterfall_terminal import show
+
+PUBLISH_S = 120.0  # for the publish jobs, which nobody else waits for
+WORDS = {
+    "plain": "torchrun --max-restarts and torch.save; Headway only measures",
+    "auto": "the same script under headway run --auto",
+    "headway": "train_headway.py: stages, compile ahead, Checkpointer, warm restarts, anchor",
+}
 
 
-def start_job(run: Path, checkpoints: Path) -> subprocess.Popen[bytes]:
-    headway = [BIN / "headway", "run", "-o", run, "--"]
-    torchrun = [BIN / "torchrun", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
-    train = [EXAMPLES / "dlrm" / "train.py", "--checkpoint-dir", checkpoints, *TRAIN.split()]
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@contextlib.contextmanager
+def data_service(plan: Plan) -> Iterator[int]:
+    """A service beside the job, as production has it; it begins to warm up with the job."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    script = [sys.executable, str(DLRM / "data_service.py"), "--port", str(port)]
+    service = subprocess.Popen([*script, "--warmup", str(plan.warmup_s)], stdout=subprocess.DEVNULL)
+    try:
+        yield port
+    finally:
+        service.kill()
+        service.wait()
+
+
+def run(way: Way) -> int:
+    """The job, with its output in a file."""
     # The store of torch 2.13 is shared over attempts; restarted ranks may then hang on gloo.
     env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([str(word) for word in headway + torchrun + train], env=env)
+    with way.log.open("wb") as log, contextlib.ExitStack() as stack:
+        needed = way.script == "train_headway.py"
+        port = stack.enter_context(data_service(way.plan)) if needed else None
+        return subprocess.run(way.command(port), env=env, stdout=log, stderr=log).returncode
 
 
-def parents() -> dict[int, int]:
-    """The parent of every process."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    return found
+def published(way: Way) -> str:
+    """Waits for the publish job of a run; what became of it, or nothing where there is none."""
+    until = time.monotonic() + PUBLISH_S
+    while time.monotonic() < until:
+        told = publish.read(way.run)
+        if not told:
+            return ""
+        if told.get("snapshot") or told.get("error"):
+            return str(told.get("error") or "published by a job of its own")
+        time.sleep(0.2)
+    return f"not published within {PUBLISH_S:.0f} s"
 
 
-def is_rank(pid: int, rank: int) -> bool:
-    try:
-        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def find_rank(root: int, rank: int) -> int | None:
-    """The topmost process below `root` that is this rank: its data loaders carry RANK too."""
-    tree = parents()
-    level = {root}
-    while level:
-        level = {pid for pid, parent in tree.items() if parent in level}
-        for pid in level:
-            if is_rank(pid, rank):
-                return pid
-    return None
-
-
-def kill_rank_after_checkpoint(job: subprocess.Popen[bytes], rank: int, checkpoints: Path) -> None:
-    while job.poll() is None and not any(checkpoints.glob("step_*.pt")):
-        time.sleep(0.1)
-    time.sleep(LOST_S)
-    pid = find_rank(job.pid, rank)
-    if pid is None:
-        print(f"demo: rank {rank} is not running, nothing to kill", file=sys.stderr, flush=True)
-        return
-    print(f"demo: kill -9 {pid} (rank {rank}); torchrun will restart the job", flush=True)
-    os.kill(pid, signal.SIGKILL)
+def run_all(ways: list[Way]) -> dict[str, Ledger]:
+    """Their ledgers by name; ends where one of them fails."""
+    ledgers = {}
+    for way in ways:
+        say(f"demo: {way.name}: {WORDS[way.name]}")
+        before = cpu_seconds()
+        code = run(way)
+        if code:
+            say(way.log.read_text(errors="replace")[-3000:])
+            raise SystemExit(f"demo: {way.name} ended with exit code {code}; all of it: {way.log}")
+        used = cpu_seconds() - before
+        note = published(way)
+        ledger = load(way.run).ledger
+        ledgers[way.name] = ledger
+        facts = [f"ETT {ledger.ett_percent:.1f} % of {ledger.wall / 1e9:.1f} s"]
+        facts += [f"{len(ledger.failures)} failures", f"{used:.0f} CPU seconds"]
+        say(f"demo:   {', '.join([*facts, *([note] if note else [])])}")
+    return ledgers
 
 
 def main() -> int:
-    run = Path("headway") / time.strftime("demo-%Y%m%d-%H%M%S")
-    with tempfile.TemporaryDirectory(prefix="headway-demo-") as folder:
-        checkpoints = Path(folder)
-        job = start_job(run, checkpoints)
-        kill_rank_after_checkpoint(job, rank=1, checkpoints=checkpoints)
-        code = job.wait()
-    print(f"\nThe report: {run / 'report.html'}")
-    print(f"Next, type: {BIN / 'headway'} report {run}")
-    return code
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=Plan.steps, help="of the job")
+    parser.add_argument("--save-every", type=int, default=Plan.save_every, help="steps")
+    parser.add_argument("--batch", type=int, default=Plan.batch, help="samples per rank")
+    parser.add_argument("--timeout", type=float, default=Plan.timeout_s, help="of the group")
+    parser.add_argument("--backend", default=Plan.backend, help="of torch.compile")
+    parser.add_argument("-o", "--output", type=Path, help="folder; headway/demo-TIME")
+    args = parser.parse_args()
+    plan = Plan(
+        steps=args.steps,
+        save_every=args.save_every,
+        batch=args.batch,
+        timeout_s=args.timeout,
+        backend=args.backend,
+    )
+    plan.check()
+    folder = args.output or Path("headway") / time.strftime("demo-%Y%m%d-%H%M%S")
+    if folder.exists():
+        raise SystemExit(f"demo: {folder} is there already; give another folder with -o")
+    folder.mkdir(parents=True)
+    (folder / "faults.json").write_text(json.dumps(plan.faults, indent=1) + "\n")
+    ways = [Way(name, plan, folder) for name in WAYS]
+    began = time.monotonic()
+    ledgers = run_all(ways)
+
+    say("\n" + " " * 32 + "".join(f"{name:>12}" for name in ledgers))
+    for name, cells in demo_page.table(ledgers):
+        say(f"  {name:<30}" + "".join(f"{cell:>12}" for cell in cells))
+    say("")
+    show(Waterfall(tuple(bar(ledger) for ledger in ledgers.values())), console())
+
+    wrong, equal = demo_equal.verdict(plan, ways)
+    page = folder / "demo.html"
+    demo_page.write(page, ledgers, [wrong or equal])
+    say(f"demo: {wrong or equal}")
+    say(f"demo: {time.monotonic() - began:.0f} s in all")
+    say(f"The page:   {page}")
+    say(f"Your job:   {BIN / 'headway'} run --auto -- torchrun --nproc-per-node 8 train.py")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -42,7 +42,11 @@ class ShardedTables(nn.ModuleDict):
         theirs = [batch * len(self)] * WORLD  # what each rank asks of us
         asked = _exchange(torch.cat([ids[:, held].flatten() for held in self.held]), ours, theirs)
         columns = asked.view(-1, len(self)).unbind(dim=1)
-        found = [table(column) for table, column in zip(self.values(), columns, strict=True)]
+        # Each rank's ids for themselves: their gradients are then added up as DDP does, to the bit.
+        found = [
+            torch.cat([table(asked) for asked in column.split(batch)])
+            for table, column in zip(self.values(), columns, strict=True)
+        ]
         vectors = _Exchange.apply(torch.stack(found, dim=1).flatten(0, 1), theirs, ours)
         parts = [part.view(batch, -1, part.shape[1]) for part in vectors.split(ours)]
         return torch.cat(parts, dim=1)[:, self.in_order]

@@ -8,9 +8,11 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import rehearsal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -131,12 +133,14 @@ def export(model: DLRM, args: argparse.Namespace, device: torch.device, path: Pa
 
 def train(args: argparse.Namespace) -> None:
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    torch.use_deterministic_algorithms(args.deterministic)
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
     if world > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        limit = timedelta(seconds=args.group_timeout)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit)
 
     torch.manual_seed(args.seed)
     model = DLRM(args).to(device)
@@ -154,17 +158,21 @@ def train(args: argparse.Namespace) -> None:
 
     net: nn.Module = DistributedDataParallel(model) if world > 1 else model
     if args.compile:
-        net = torch.compile(net)
+        net = torch.compile(net, backend=args.backend)
 
     stream = ClickStream(args, start=position + rank, stride=world)
     batches = iter(DataLoader(stream, batch_size=None, num_workers=args.workers))
+    rehearse = rehearsal.Rehearsal(args, rank)
     while step < args.steps:
-        dense, ids, clicks = (tensor.to(device) for tensor in next(batches))
+        batch = next(batches)
+        rehearse.takes(step + 1, position + rank, batch[1])
+        dense, ids, clicks = (tensor.to(device) for tensor in batch)
         loss = bce(net(dense, ids), clicks)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         step, position = step + 1, position + world
+        rehearse.stepped(step)
 
         if rank == 0 and step % args.log_every == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
@@ -198,6 +206,9 @@ def arguments() -> argparse.ArgumentParser:
     flag("--lr", type=float, default=1e-3, help="learning rate of Adam")
     flag("--seed", type=int, default=0, help="of the weights and the clicks")
     flag("--compile", action=argparse.BooleanOptionalAction, default=True, help="torch.compile")
+    flag("--backend", default="inductor", help="of torch.compile")
+    flag("--deterministic", action="store_true", help="the same model from the same data")
+    flag("--group-timeout", type=float, default=1800.0, help="seconds that a rank is waited for")
     flag("--workers", type=int, default=1, help="data loader processes per rank")
     flag("--data-warmup", type=float, default=0.0, help="seconds before the first batch")
     flag("--data-rate", type=float, default=0.0, help="batches per second and rank; 0: no limit")
@@ -207,6 +218,7 @@ def arguments() -> argparse.ArgumentParser:
     flag("--eval-batches", type=int, default=10, help="batches per evaluation")
     flag("--log-every", type=int, default=10, help="steps between loss lines")
     flag("--export", action=argparse.BooleanOptionalAction, default=True, help="export at the end")
+    rehearsal.add_flags(parser)
     return parser
 
 

@@ -1,6 +1,7 @@
 """The job of train.py with a start whose parts overlap, and tables that the ranks share.
 
-It exports nothing: it ends with an anchor, which a job of its own makes ready to serve.
+Its saves go on beside the training and outlive its ranks in memory. It exports nothing: it ends
+with an anchor, which a job of its own makes ready to serve.
 
 python examples/dlrm/train_headway.py --steps 200 --data-warmup 20
 torchrun --standalone --nproc-per-node 2 examples/dlrm/train_headway.py --steps 200
@@ -9,17 +10,19 @@ headway run --publish examples/dlrm/publish.toml -- python examples/dlrm/train_h
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import data_service
 import torch
 import torch.distributed as dist
+from rehearsal import Rehearsal
 from sharded_tables import RANK, WORLD, ShardedTables, plan
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.parallel import DistributedDataParallel
-from train import Batch, Dense, arguments, click_batch, evaluate, save
+from train import Batch, Dense, arguments, click_batch, evaluate
 
 from headway import startup
 from headway.checkpoint import Checkpointer
@@ -37,27 +40,40 @@ class Model(nn.Module):
         return self.dense(dense, self.tables(ids))
 
 
+class Live:
+    """A part of the state by the names that it has on any number of ranks."""
+
+    def __init__(self, state_dict: Callable[[], dict[str, Any]]) -> None:
+        self.state_dict = state_dict
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        """Nothing is left to do: tensors that are there were read in place."""
+
+
 class Trainer:
     """What is trained, and one step of it."""
 
     def __init__(
-        self,
-        args: argparse.Namespace,
-        device: torch.device,
-        plan: startup.sharding.Plan,
-        state: dict[str, Any] | None,
+        self, args: argparse.Namespace, device: torch.device, plan: startup.sharding.Plan
     ) -> None:
         self.device = device
         torch.manual_seed(args.seed)
         self.model = Model(args, plan).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=args.lr)
+        for value in self.model.parameters():  # there before the first step, to be read into
+            moments = {"exp_avg": torch.zeros_like(value), "exp_avg_sq": torch.zeros_like(value)}
+            self.optimizer.state[value] = {"step": torch.tensor(0.0), **moments}
         self.at, self.position = 0, 0  # steps trained; batches read by all ranks together
-        if state is not None:
-            self.load(state)
+        state = {"model": Live(self.weights), "optimizer": Live(self.moments), "at": self.where}
+        self.checkpointer = Checkpointer(args.checkpoint_dir / "saves", state)
+        if restored := self.checkpointer.restore():
+            self.at, self.position = restored.values["at"]
+            if RANK == 0:
+                print(f"resumed from step {self.at}, {restored.source}", flush=True)
         if WORLD > 1:
             self.model.dense = DistributedDataParallel(self.model.dense)
         if args.compile:
-            self.model.dense.compile()
+            self.model.dense.compile(backend=args.backend)
 
     def step(self, batch: Batch) -> Tensor:
         dense, ids, clicks = (tensor.to(self.device, non_blocking=True) for tensor in batch)
@@ -67,34 +83,17 @@ class Trainer:
         self.optimizer.step()
         return loss
 
-    # A checkpoint is one file with everything by name, so that any number of ranks can go on with
-    # it. All tables pass through rank 0 for that; larger ones would go to a file of each rank.
-
-    def state(self) -> dict[str, Any]:
-        """Everything on rank 0, when all ranks ask for it; on the others what they hold."""
-        held = {}
-        for name, value in self.named():
-            adam = {k: v.cpu() for k, v in self.optimizer.state[value].items()}
-            held[name] = value.detach().cpu(), adam
-        parts = [held] * WORLD
-        if WORLD > 1:
-            dist.gather_object(held, parts if RANK == 0 else None)
-        whole = {name: one for part in parts for name, one in part.items()}
-        model = {name: value for name, (value, _) in whole.items()}
-        optimizer = {name: adam for name, (_, adam) in whole.items()}
-        return {"step": self.at, "position": self.position, "model": model, "optimizer": optimizer}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.at, self.position = state["step"], state["position"]
-        for name, value in self.named():
-            value.data.copy_(state["model"][name])
-            adam = state["optimizer"][name]
-            moments = {k: v.to(self.device) for k, v in adam.items() if k != "step"}
-            self.optimizer.state[value] = {"step": adam["step"], **moments}
-
     def weights(self) -> dict[str, Tensor]:
         """What this rank holds of the model."""
         return {name: value.detach() for name, value in self.named()}
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """What Adam keeps for it."""
+        return {name: dict(self.optimizer.state[value]) for name, value in self.named()}
+
+    def where(self) -> tuple[int, int]:
+        """Steps trained, and batches read: the next one is the first that was not trained on."""
+        return self.at, self.position
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, value in self.model.named_parameters():
@@ -116,20 +115,13 @@ def stages(args: argparse.Namespace) -> startup.Stages:
     @stages.stage(where="main")
     def process_group_init(device_init: torch.device) -> None:
         if WORLD > 1:
-            dist.init_process_group("nccl" if device_init.type == "cuda" else "gloo")
+            limit = timedelta(seconds=args.group_timeout)
+            backend = "nccl" if device_init.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=limit)
 
     @stages.stage()
-    def checkpoint_load() -> dict[str, Any] | None:
-        args.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        checkpoints = sorted(args.checkpoint_dir.glob("step_*.pt"))
-        return torch.load(checkpoints[-1], map_location="cpu") if checkpoints else None
-
-    @stages.stage()
-    def preproc_creation(checkpoint_load: dict[str, Any] | None) -> Iterator[Batch]:
-        port = args.data_service or data_service.start(args.data_warmup, args.data_rate)
-        start = (checkpoint_load["position"] if checkpoint_load else 0) + RANK
-        wanted = {"start": start, "stride": WORLD, "batch": args.batch, "rows": args.rows}
-        return data_service.read(port, seed=args.seed, **wanted)
+    def preproc_creation() -> int:
+        return args.data_service or data_service.start(args.data_warmup, args.data_rate)
 
     @stages.stage(where="main", needs=["process_group_init"])
     def sharding_plan() -> startup.sharding.Plan:
@@ -137,11 +129,15 @@ def stages(args: argparse.Namespace) -> startup.Stages:
 
     @stages.stage(where="main")
     def train_module_creation(
-        device_init: torch.device,
-        sharding_plan: startup.sharding.Plan,
-        checkpoint_load: dict[str, Any] | None,
+        device_init: torch.device, sharding_plan: startup.sharding.Plan
     ) -> Trainer:
-        return Trainer(args, device_init, sharding_plan, checkpoint_load)
+        return Trainer(args, device_init, sharding_plan)
+
+    @stages.stage()
+    def batches(preproc_creation: int, train_module_creation: Trainer) -> Iterator[Batch]:
+        start = train_module_creation.position + RANK
+        wanted = {"start": start, "stride": WORLD, "batch": args.batch, "rows": args.rows}
+        return data_service.read(preproc_creation, seed=args.seed, **wanted)
 
     @stages.stage(where="main")  # the step looks up in the tables of all ranks
     def pt2_compile(train_module_creation: Trainer) -> None:
@@ -155,8 +151,8 @@ def stages(args: argparse.Namespace) -> startup.Stages:
         ahead.start(startup.fast_batch(sample=sample)).wait()
 
     @stages.stage()
-    def get_first_batch_data(preproc_creation: Iterator[Batch]) -> Batch:
-        return next(preproc_creation)
+    def get_first_batch_data(batches: Iterator[Batch]) -> Batch:
+        return next(batches)
 
     return stages
 
@@ -171,35 +167,42 @@ def mean_over_ranks(value: float) -> float:
     return mean.item()
 
 
-def anchor(trainer: Trainer, checkpointer: Checkpointer, args: argparse.Namespace) -> None:
+def anchor(trainer: Trainer, args: argparse.Namespace) -> None:
     """What is trained, durable, with all that a publish needs to know."""
     dense, ids, _ = click_batch(args.seed, 0, args.batch, args.rows)
-    checkpointer.anchor(
+    trainer.checkpointer.anchor(
         trainer.at,
         model_ref="serving:build",
         model_arguments={"rows": args.rows, "dim": args.dim},
         example_inputs=(dense, ids),
         model=trainer.model,
     )
-    checkpointer.close()
+
+
+def save(trainer: Trainer, args: argparse.Namespace) -> None:
+    """To disk, or in between to memory that outlives this process."""
+    if args.save_every and trainer.at % args.save_every == 0:
+        trainer.checkpointer.save(trainer.at)
+    elif args.snapshot_every and trainer.at % args.snapshot_every == 0:
+        trainer.checkpointer.save(trainer.at, level="memory")
 
 
 def train(args: argparse.Namespace) -> None:
+    torch.use_deterministic_algorithms(args.deterministic)
+    args.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     ready = stages(args).run(overlap=args.overlap)
-    trainer, batches = ready.train_module_creation, ready.preproc_creation
+    trainer, batches = ready.train_module_creation, ready.batches
     batch = ready.get_first_batch_data
-    anchors = args.checkpoint_dir / "anchors"
-    checkpointer = Checkpointer(anchors, {"model": trainer.weights}) if args.export else None
+    rehearse = Rehearsal(args, RANK)
     held_out = -(-args.eval_batches // WORLD) * WORLD  # a full share for each rank
     while trainer.at < args.steps:
+        rehearse.takes(trainer.at + 1, trainer.position + RANK, batch[1])
         loss = trainer.step(batch)
         trainer.at, trainer.position = trainer.at + 1, trainer.position + WORLD
+        rehearse.stepped(trainer.at)
         if RANK == 0 and trainer.at % args.log_every == 0:
             print(f"step {trainer.at} loss {loss.item():.4f}", flush=True)
-        if args.save_every and trainer.at % args.save_every == 0:
-            state = trainer.state()
-            if RANK == 0:
-                save(args.checkpoint_dir / f"step_{trainer.at:08d}.pt", state)
+        save(trainer, args)
         if args.eval_every and trainer.at % args.eval_every == 0:
             mine = range(RANK, held_out, WORLD)
             eval_loss = mean_over_ranks(evaluate(trainer.model, args, trainer.device, mine))
@@ -207,8 +210,9 @@ def train(args: argparse.Namespace) -> None:
                 print(f"step {trainer.at} eval loss {eval_loss:.4f}", flush=True)
         batch = next(batches)
 
-    if checkpointer is not None:
-        anchor(trainer, checkpointer, args)
+    if args.export:
+        anchor(trainer, args)
+    trainer.checkpointer.close()
     if WORLD > 1:
         dist.barrier()
         dist.destroy_process_group()
@@ -217,6 +221,9 @@ def train(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     flags = arguments()
     flags.add_argument("--data-service", type=int, help="port of a running one; else our own")
+    flags.add_argument(
+        "--snapshot-every", type=int, default=0, help="steps between saves to memory; 0: none"
+    )
     flags.add_argument(
         "--overlap", action=argparse.BooleanOptionalAction, default=True, help="start side by side"
     )
