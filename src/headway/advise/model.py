@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.advise.intervals import Intervals
+from headway.advise.intervals import Intervals, length
 from headway.ledger.model import Ledger
 
 Confidence = Literal["high", "medium", "low"]
@@ -22,6 +22,12 @@ class Cut:
 
     take: Intervals
     behind: Intervals | None = None
+
+    @property
+    def most(self) -> int:
+        """All that can be won by it, in ns."""
+        whole = length(self.take)
+        return whole if self.behind is None else min(whole, length(self.behind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

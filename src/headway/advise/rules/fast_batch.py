@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import last, length
+from headway.advise.intervals import last
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import leaves_of, spent
 from headway.advise.rules.stage_overlap import DATA
@@ -25,7 +25,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         and (compiled := spent(ledger, COMPILE, attempt.index))
     ]
     if starts:
-        won = sum(min(length(cut.take), length(cut.behind or ())) for cut in starts)
+        won = sum(cut.most for cut in starts)
         yield Proposal(
             title="Compile on a fast batch while the data warms up",
             cuts=tuple(starts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import both, last, length
+from headway.advise.intervals import both, last
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import leaves_of, spent
 from headway.ledger.leaves import START_STAGES
@@ -27,7 +27,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         and (model := spent(ledger, leaves_of(*MODEL, "checkpoint_load"), attempt.index))
     ]
     if plain:
-        won = sum(min(length(cut.take), length(cut.behind or ())) for cut in plain)
+        won = sum(cut.most for cut in plain)
         yield Proposal(
             title="Make the data ready while the model is built",
             cuts=tuple(plain),

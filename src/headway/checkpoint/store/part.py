@@ -212,23 +212,21 @@ class _Stream:
     def put_data(self, data: Gathered) -> int:
         """The bytes of an item, and their own checksum."""
         crc32 = 0
-        for piece in data:
-            own = self._put_piece(piece)
-            crc32 = combine(crc32, own, len(piece)) if crc32 else own
-        return crc32
-
-    def _put_piece(self, data: memoryview) -> int:
         if len(data) <= SMALL:
-            self.put(data)
-            return summed(data)
+            for piece in data:
+                self.put(piece)
+                crc32 = summed(piece, crc32)
+            return crc32
         self.flush()
-        crc32 = self._write_beside(data) if SPARE_CORES else self._write_along(data)
+        write = self._write_beside if SPARE_CORES else self._write_along
+        for piece in data:
+            crc32 = write(piece, crc32)
         self.crc32 = combine(self.crc32, crc32, len(data))
         self.at += len(data)
         return crc32
 
-    def _write_beside(self, data: memoryview) -> int:
-        """While another thread sums."""
+    def _write_beside(self, data: memoryview, before: int) -> int:
+        """While another thread sums; `before` is the sum of the pieces until then."""
         if self._beside is None:
             self._beside = Beside()
         self._beside.start(data)
@@ -238,11 +236,10 @@ class _Stream:
                     self._out.write(piece)
         finally:
             crc32 = self._beside.result()
-        return crc32
+        return combine(before, crc32, len(data)) if before else crc32
 
-    def _write_along(self, data: memoryview) -> int:
+    def _write_along(self, data: memoryview, crc32: int) -> int:
         """By this thread alone: a bit is summed, and written while the cache still has it."""
-        crc32 = 0
         for piece in self._paced(data):
             with piece:
                 for start in range(0, len(piece), PIECE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,19 +36,19 @@ class Place(Protocol):
         """Make it so there; what was changed, a sentence each. NotTold where it was refused."""
 
 
-class OneByOne:
+class OneByOne(ABC):
     """A place with a job or pod for each run: one that is refused holds up no other."""
 
     def __init__(self) -> None:
         self._over: set[str] = set()  # of which nothing is left there
 
+    @abstractmethod
     def key(self, offer: Offer) -> str | None:
         """The job or pod of a run; runs that share one are evicted together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tell_one(self, key: str | None, offer: Offer) -> Iterator[str]:
         """Make it so there."""
-        raise NotImplementedError
 
     def tell(self, offers: list[Offer]) -> Iterator[str]:
         """All of them; then what was wrong with the first that was refused."""

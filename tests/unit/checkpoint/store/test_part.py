@@ -149,3 +149,29 @@ def test_a_disk_that_is_full_is_told_of(tmp_path: Path) -> None:
         f"rank 0 cannot write its part of the checkpoint to {tmp_path}: File too large\n"
     )
     assert os.listdir(tmp_path) == ["__0_0.distcp"]
+
+
+class Pieces:
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return map(memoryview, self.pieces)
+
+
+@pytest.mark.parametrize("spare", [False, True])
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_pieces_are_one_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: bool, size: int
+) -> None:
+    monkeypatch.setattr(part_module, "SPARE_CORES", spare)
+    pieces = Pieces(os.urandom(size), os.urandom(7), os.urandom(size))
+    file = write_part(tmp_path, 0, [BytesItem("a", b"a"), BytesItem("b", pieces)]).file
+    content = (tmp_path / file.name).read_bytes()
+    (item,) = (one for one in file.items if one.name == "b")
+    assert content[item.data : item.data + item.size] == b"".join(pieces.pieces)
+    assert item.crc32 == zlib.crc32(b"".join(pieces.pieces))
+    assert file.crc32 == zlib.crc32(content)
