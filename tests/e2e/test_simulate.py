@@ -111,7 +111,12 @@ def test_quotas_and_a_site_of_its_own(tmp_path: Path) -> None:
     [
         (("--trace", "helios"), "is no trace"),
         (("--trace", "synthetic:10", "--policy", "oldest"), "no policy 'oldest'"),
-        (("--trace", "synthetic:10", "--gpus", "0"), "above 0"),
+        (("--trace", "synthetic:10", "--gpus", "0"), "--gpus is 0; give a number above 0"),
+        (("--trace", "synthetic:10", "--per-node", "-1"), "--per-node is -1; give"),
+        (("--trace", "synthetic:10", "--save", "-1"), "--save is -1.0; give 0 s or more"),
+        (("--trace", "synthetic:10", "--grace", "nan"), "--grace is nan; give 0 s or more"),
+        (("--trace", "synthetic:10", "--spot", "p3", "--spot-nodes", "76"), "from 0 to 75"),
+        (("--trace", "philly", "--days", "-1"), "--days is -1; give one above 0"),
         (("--trace", "synthetic:10", "--seeds", "0"), "--seeds is 0"),
         (("--trace", "synthetic:10", "--shift"), "cannot be shifted"),
         (("--trace", "synthetic:10", "--spot", "p3"), "--spot-nodes"),

@@ -1,4 +1,7 @@
-"""A real Slurm of one node in a folder, run as root: munged, MariaDB and the daemons of Slurm."""
+"""A real Slurm in a folder, run as root: munged, MariaDB and the daemons of Slurm.
+
+It has one node, or several that are this machine, each with a slurmd of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,17 @@ CONF = """
 ClusterName=headway
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ctld}
-SlurmdPort={slurmd}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -59,9 +61,11 @@ AccountingStorageTRES=gres/gpu
 JobAcctGatherType=jobacct_gather/none
 SlurmdParameters=config_overrides
 {more}
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
-PartitionName=train Nodes={host} Default=YES MaxTime=INFINITE State=UP
+{nodes}
+PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+NODE = """NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} \
+CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN"""
 DBD = """
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
@@ -144,22 +148,32 @@ def wait(until: Callable[[], Any], what: str, cluster: Cluster, seconds: float =
 
 @contextmanager
 def running(
-    folder: Path, *, gpus: int = 2, accounts: Sequence[str] = ACCOUNTS, more: Sequence[str] = ()
+    folder: Path,
+    *,
+    gpus: int = 2,
+    nodes: Sequence[str] = (),
+    accounts: Sequence[str] = ACCOUNTS,
+    more: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """A cluster in an empty folder, stopped at the end; `more` are lines of slurm.conf."""
+    """A cluster in an empty folder, stopped at the end; `more` are lines of slurm.conf.
+
+    `gpus` are those of each node; without names of nodes there is one, called as this machine.
+    """
     cluster = Cluster(folder)
     with ExitStack() as stack:
 
         def start(*words: str) -> subprocess.Popen[bytes]:
-            log = stack.enter_context((folder / f"{words[0]}.out.log").open("wb"))
+            log = stack.enter_context((folder / f"{words[0]}.out.log").open("ab"))
             process = subprocess.Popen(
                 words, env=cluster.env, cwd=folder, stdout=log, stderr=subprocess.STDOUT
             )
             stack.callback(_stop, process)
             return process
 
-        ports = dict(zip(("ctld", "slurmd", "dbd", "sql"), _ports(4), strict=True))
-        _configure(cluster, ports, gpus, more)
+        names = tuple(nodes) or (_host(),)
+        ctld, dbd, sql, *own = _ports(3 + len(names))
+        ports = {"ctld": ctld, "dbd": dbd, "sql": sql}
+        _configure(cluster, ports, dict(zip(names, own, strict=True)), gpus, more)
         _munge(cluster, start)
         _database(cluster, start, ports["sql"])
         start("slurmdbd", "-D")
@@ -167,17 +181,28 @@ def running(
         for line in accounts:
             cluster.call("sacctmgr", "-i", *line.split())
         start("slurmctld", "-D")
-        start("slurmd", "-D")
-        wait(lambda: "idle" in _said(cluster, "sinfo", "-h", "-o", "%T"), "the node", cluster)
+        for name in names:
+            start("slurmd", "-D", "-N", name)
+        idle = [f"{name} idle" for name in sorted(names)]
+        said = ("sinfo", "-h", "-N", "-o", "%N %T")
+        wait(lambda: _said(cluster, *said).splitlines() == idle, "all nodes", cluster)
         yield cluster
 
 
-def _configure(cluster: Cluster, ports: dict[str, int], gpus: int, more: Sequence[str]) -> None:
-    folder = cluster.folder
-    host = socket.gethostname().partition(".")[0]
-    told = {"folder": folder, "host": host, "gpus": gpus, "more": "\n".join(more), **ports}
-    told["cpus"] = max(os.cpu_count() or 1, 2 * gpus)  # nobody asks whether they are there
-    for name in ("state", "spool", "sql"):
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+def _configure(
+    cluster: Cluster, ports: dict[str, int], nodes: dict[str, int], gpus: int, more: Sequence[str]
+) -> None:
+    folder, host = cluster.folder, _host()
+    cpus = max(os.cpu_count() or 1, 2 * gpus)  # nobody asks whether they are there
+    each = {"host": host, "cpus": cpus, "gpus": gpus}
+    rows = [NODE.format(name=name, port=port, **each) for name, port in nodes.items()]
+    told = {"folder": folder, "host": host, "nodes": "\n".join(rows), "more": "\n".join(more)}
+    told |= ports
+    for name in ("state", "sql", *(f"spool-{name}" for name in nodes)):
         (folder / name).mkdir()
     (folder / "slurm.conf").write_text(CONF.format(**told))
     for number in range(gpus):  # any devices: nobody opens them
@@ -231,6 +256,11 @@ def _said(cluster: Cluster, *words: str) -> str:
         return cluster.call(*words)
     except (AssertionError, subprocess.TimeoutExpired):
         return ""
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    return _ports(1)[0]
 
 
 def _ports(count: int) -> list[int]:

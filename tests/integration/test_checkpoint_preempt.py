@@ -6,12 +6,18 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headway.checkpoint.store.read import Store
+from headway.ledger import price
+from headway.ledger.price import Told
+from headway.ledger.run import load
+from headway.schedule.cost import of_ledger
 from tests.integration.jobs import no_writer_is_left, start, told, wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -27,6 +33,21 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
 def ended(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=60)
     return output
+
+
+def price_of(run: Path) -> Told:
+    found = price.told(run, time.time())
+    assert found is not None
+    return found
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    """Of rank 0."""
+    path = folder / "out.0.steps"
+    until = time.monotonic() + 60
+    while len(path.read_text().splitlines()) < step:
+        assert time.monotonic() < until, f"step {step} did not come"
+        time.sleep(0.01)
 
 
 def test_a_process_saves_and_leaves_its_loop(tmp_path: Path) -> None:
@@ -58,6 +79,61 @@ def test_torchrun_passes_it_on_and_all_ranks_save_at_one_step(tmp_path: Path) ->
     assert [one["outcome"] for one in ledger["attempts"]] == ["preempted"]
     last = f"a last save of step {first['step']}"
     assert any(last in note for note in ledger["notes"])
+    (notice,) = ledger["notices"]
+    assert (notice["answer"], notice["step"]) == ("saved", first["step"])
+    assert notice["saved_steps"] == first["step"] - 15  # the save that `--ready` waits for
+    paused = 0.02 * notice["saved_steps"]
+    assert paused <= notice["saved_s"] <= ledger["buckets"]["train.effective"]
+    assert notice["saved_accelerator_s"] == 2 * notice["saved_s"]
+    assert notice["lost_s"] is None  # nobody has trained again
+
+
+@pytest.mark.slow
+def test_the_next_life_knows_what_was_saved_and_that_it_was_preempted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    recorded: dict[str, Any] = {"job": "4711", "headway": ("run", "-o", "run", "--no-report")}
+    process = start(tmp_path, *WORDS, "--grace", "20", **recorded)
+    wait_for(tmp_path / "ready.0")
+    os.kill(process.pid, signal.SIGUSR1)  # as `headway schedule slurm` does
+    output = ended(process)
+    assert process.returncode == 0, output
+    (first,) = told(tmp_path)
+    assert price_of(run).preemptions == 0
+
+    often = ("--interval", "1", "--steps", str(first["step"] + 200))
+    process = start(tmp_path, *WORDS, "--grace", "20", *often, **recorded)
+    output = ended(process)
+    assert process.returncode == 0, output
+    assert told(tmp_path)[0]["from"] == first["step"]
+    assert price_of(run).preemptions == 1
+    ledger = load(run).ledger
+    assert [one.outcome for one in ledger.attempts] == ["preempted", "completed"]
+    assert of_ledger(ledger).preemptions == 1
+    (notice,) = ledger.notices
+    assert (notice.answer, notice.saved_steps) == ("saved", first["step"] - 15)
+    assert (notice.lost, notice.lost_steps) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_notice_that_nobody_answers_is_all_lost(tmp_path: Path) -> None:
+    recorded: dict[str, Any] = {"job": "4711", "headway": ("run", "-o", "run", "--no-report")}
+    process = start(tmp_path, *WORDS, **recorded)  # no grace: nobody listens
+    wait_for(tmp_path / "ready.0")
+    wait_for_step(tmp_path, 40)
+    os.kill(process.pid, signal.SIGTERM)
+    ended(process)
+    made = len((tmp_path / "out.0.steps").read_text().splitlines())
+    process = start(tmp_path, *WORDS, "--steps", "30", **recorded)
+    output = ended(process)
+    assert process.returncode == 0, output
+    ledger = load(tmp_path / "run").ledger
+    (notice,) = ledger.notices
+    assert (notice.answer, notice.saved, notice.saved_steps) == ("none", 0, 0)
+    assert notice.lost == ledger.buckets["failure.lost_training"] > 0
+    assert notice.lost_steps in (
+        made - 15,
+        made - 14,
+    )  # a step is counted before it is written down
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headway.cli.schedule_slurm import POLICY
+from headway.ledger.price import told as price_told
 from headway.schedule.policies import named
 from headway.schedule.simulate.cluster import Cluster as Rows
 from headway.schedule.simulate.engine import Engine
@@ -23,7 +24,7 @@ from headway.schedule.slurm.runs import Told, read
 from headway.schedule.slurm.state import look
 
 from .jobs import JOB
-from .slurm import Cluster, missing, running, wait
+from .slurm import Cluster, free_port, missing, running, wait
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,7 +38,9 @@ ACCOUNTS = (
     "add qos low preemptexempttime=7-00:00:00 gracetime=60",
     "add qos high preempt=low priority=1000",
     "add account ads",
+    "add account feed",
     "add user root account=ads qos=low,high,normal defaultqos=low",
+    "add user root account=feed qos=low,high,normal defaultqos=low",
 )
 QUOTA = "modify qos high set grptres=gres/gpu=1"  # once slurmctld has told what gres there is
 GRACE_S = 45  # a first save also starts the writer: 12 s where others keep the cores busy
@@ -48,14 +51,26 @@ LONG_S = 1e6
 HEADWAY = (sys.executable, "-m", "headway")
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@contextmanager
+def made(tmp_path: Path, gpus: int, nodes: Sequence[str] = ()) -> Iterator[Cluster]:
     folder = tmp_path / "slurm"
     folder.mkdir()
-    with running(folder, gpus=3, accounts=ACCOUNTS, more=CONF) as found:
+    with running(folder, gpus=gpus, nodes=nodes, accounts=ACCOUNTS, more=CONF) as found:
         yield found
         found.call("scancel", "--user=root")
         wait(lambda: not found.call("squeue", "-h"), "an empty queue", found)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with made(tmp_path, 3) as found:
+        yield found
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[Cluster]:
+    with made(tmp_path, 2, ("a", "b")) as found:
+        yield found
 
 
 def submit(cluster: Cluster, folder: Path, script: str, qos: str, *options: str) -> str:
@@ -97,8 +112,8 @@ def said(folder: Path, job: str) -> Told:
     return found
 
 
-def steps(folder: Path) -> list[int]:
-    path = folder / "out.0.steps"
+def steps(folder: Path, rank: int = 0) -> list[int]:
+    path = folder / f"out.{rank}.steps"
     lines = path.read_text().splitlines() if path.exists() else []
     return [int(line.split()[0]) for line in lines]
 
@@ -157,10 +172,15 @@ def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) ->
     assert (first["outcome"], first["last_step"]) == ("preempted", saved)
     assert (second["outcome"], second["resumed_from"]) == ("running", saved)
     assert said(fast, jobs[fast]).preemptions == 1
+    price = price_told(run_of(fast, jobs[fast]), time.time())
+    assert price is not None and price.preemptions == 1
     assert "failure.lost_training" not in ledger["buckets"]
+    (notice,) = ledger["notices"]
+    assert (notice["answer"], notice["saved_steps"]) == ("saved", saved - 15)
+    assert (notice["lost_s"], notice["lost_steps"]) == (0.0, 0)
     assert [one["category"] for one in ledger["failures"]] == ["preemption"]
     shown = report(fast, jobs[fast])
-    assert "preempted" in shown and f"a last save of step {saved}" in shown
+    assert "preempted" in shown and f"a last save of step {saved:,} has kept" in shown
     assert cluster.states(preemptor) == ["COMPLETED"] == cluster.states(other)
 
 
@@ -188,6 +208,77 @@ def test_a_gang_takes_two_and_a_step_of_srun_hears_of_it(cluster: Cluster, tmp_p
         first, second = ledger["attempts"]
         assert first["outcome"] == "preempted"
         assert second["resumed_from"] == first["last_step"] == saved[path]
+
+
+def test_a_quota_is_left_to_its_account(cluster: Cluster, tmp_path: Path) -> None:
+    jobs = {
+        name: submit(cluster, tmp_path / name, "sleep 600", "low", f"--account={name[:-1]}")
+        for name in ("ads1", "ads2")
+    }
+    wait(lambda: states(cluster, jobs.values()) == ["RUNNING"] * 2, "two jobs", cluster)
+    later = time.time() + 2.0  # Slurm tells starts in whole seconds
+    wait(lambda: time.time() > later, "a later second", cluster)
+    jobs["feed1"] = submit(cluster, tmp_path / "feed1", "sleep 600", "low", "--account=feed")
+    wait(lambda: states(cluster, [jobs["feed1"]]) == ["RUNNING"], "the newest", cluster)
+    waiter = submit(cluster, tmp_path / "high", "sleep 5", "high")
+    wait(lambda: reason(cluster, waiter) == "Resources", "a job that waits", cluster)
+    newest = (*SCHEDULE, "--once", "--policy=newest")
+    dry = (*newest, "--dry-run")
+    assert f"would evict job {jobs['feed1']} " in cluster.call(*dry)
+
+    full, over = tmp_path / "full.csv", tmp_path / "over.csv"
+    full.write_text("account,gpus\nads,2\nfeed,1\n")
+    over.write_text("ads,1\nfeed,1\n")
+    assert "no set of jobs that it may evict" in cluster.call(*dry, f"--quota={full}")
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("adz,1\n")
+    with pytest.raises(AssertionError, match="'adz', which is no account; there are ads, feed, "):
+        cluster.call(*dry, f"--quota={wrong}")
+    told = cluster.call(*newest, f"--quota={over}")
+    assert told.count("is requeued") == 1 and f"job {jobs['feed1']} " not in told
+    wait(lambda: cluster.states(waiter) == ["COMPLETED"], "the waiter's end", cluster)
+    assert restarts(cluster, jobs["feed1"]) == "0"
+    assert sorted(restarts(cluster, jobs[name]) for name in ("ads1", "ads2")) == ["0", "1"]
+
+
+def test_a_gang_on_two_nodes_takes_the_place_of_another(two_nodes: Cluster, tmp_path: Path) -> None:
+    cluster, folder = two_nodes, tmp_path / "gang"
+    words = ("--steps", "4000", "--pause", "0.1", "--interval", "600", "--grace", str(GRACE_S))
+    torchrun = (
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=gang"),
+        "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+        *(str(JOB), "store", "out", *words, "--ready", "ready"),
+    )
+    on_both = ("--nodes=2", "--ntasks-per-node=1")
+    script = " ".join(map(str, ("srun", *HEADWAY, "run", "--", *torchrun)))
+    gang = submit(cluster, folder, script, "low", *on_both)
+    others = [
+        submit(cluster, tmp_path / node, "sleep 900", "low", f"--nodelist={node}") for node in "ab"
+    ]
+    ready = [folder / "ready.0", folder / "ready.1"]
+    wait(lambda: all(path.exists() for path in ready), "a training of two", cluster, 240.0)
+    waiter = submit(cluster, tmp_path / "high", "srun printenv SLURMD_NODENAME", "high", *on_both)
+    log = tmp_path / "schedule.log"
+    with scheduling(cluster, log):
+        wait(lambda: cluster.states(waiter) == ["COMPLETED"], "the waiter's end", cluster, 120.0)
+        saved = len(steps(folder))
+        wait(lambda: len(steps(folder)) > saved + 5, "the second life", cluster, 180.0)
+    told = log.read_text()
+    assert f"job {waiter} (high, 2 GPU) evicts job {gang} (" in told
+    assert f"job {gang} has " in told and told.count("is requeued") == 1
+    assert sorted((tmp_path / "high" / "log").read_text().split()) == ["a", "b"]
+    assert [restarts(cluster, job) for job in others] == ["0", "0"]
+    for rank in range(2):
+        made = steps(folder, rank)
+        assert made == list(range(1, len(made) + 1))
+    ledger = json.loads(report(folder, gang, "--json"))
+    first, second = ledger["attempts"]
+    assert (first["outcome"], first["ranks"]) == ("preempted", 2)
+    assert second["resumed_from"] == first["last_step"] == saved
+    (notice,) = ledger["notices"]
+    assert (notice["answer"], notice["saved_steps"]) == ("saved", saved - 15)
+    assert (notice["accelerators"], notice["lost_s"]) == (2, 0.0)
 
 
 def simulated(cluster: Cluster, jobs: Mapping[Path, str], preemptor: str) -> list[Job]:

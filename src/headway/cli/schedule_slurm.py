@@ -49,10 +49,14 @@ def run(args: argparse.Namespace) -> int:
 
     policy = named(args.policy)
     quota = quotas.read(Path(args.quota)) if args.quota else {}
+    if args.quota and quotas.changes(Path(args.quota)):
+        raise UsageError(f"{args.quota} has quotas of later days; only those of today count here")
     calls.check()
     config = calls.say("scontrol", "show", "config")
     if not args.dry_run:
         calls.check_rights(calls.say, config)
+    if quota:
+        calls.check_accounts(calls.say, quota)
     watch = Watch(
         ask=calls.say,
         tell=_tell,

@@ -26,6 +26,7 @@ class Followed:
         self.failed: list[dict[str, Any]] = []  # what an agent says of its workers
         self.saves: list[dict[str, Any]] = []  # durable ones
         self.outcomes: list[dict[str, Any]] = []  # what Checkpointers say of theirs
+        self.preempted: dict[str, Any] = {}  # it leaves its loop, as it was told to
         self._behind: dict[tuple[Any, Any], int] = {}  # saves that are not durable yet: begun when
         self.told_base: int | None = None  # the step that the loop says it starts from
         self.loads: list[dict[str, Any]] = []
@@ -117,6 +118,8 @@ class Followed:
             self.saves = [s for s in self.saves if _where(s) != where]
         elif kind == "checkpoint":
             self.outcomes.append(record)
+        elif kind == "preempted":
+            self.preempted = record
         elif kind == "progress" and record.get("step") is not None:
             self.told_base = int(record["step"])
         elif kind == "error":

@@ -1,7 +1,8 @@
 """What an eviction would cost now, told in the journal while a run goes on.
 
-A line every half minute, and one as soon as a checkpoint is durable. The launcher that has rank 0
-on its node speaks for the run; it reads nothing for it that it does not follow anyway.
+A line every half minute, and one as soon as a checkpoint is durable, or when a run comes back of
+which earlier launches have told. The launcher that has rank 0 on its node speaks for the run; it
+reads nothing for it that it does not follow anyway.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SOON_NS = 1_000_000_000  # saves that follow each other faster share a line
 NS = 1_000_000_000
 
 Save = tuple[int, int]  # when the state was taken, and when it was durable
+_TOLD = tuple(f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price"))
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,18 @@ class Pricing:
         """An attempt begins: tell its price from now on."""
         self._attempt = attempt
         self._began = now() if attempt.number else process_begin()
-        self._due, self._known, self._stepped = self._began + EVERY_NS, 0, False
+        self._due, self._known, self._stepped = self._began, 0, False
+        if self._past == Past():  # else it has something to tell at once
+            self._due += EVERY_NS
         self._restart = 0
         attempt.watch.each_round.append(self._round)
+
+    def end(self, ranks: Sequence[Followed]) -> None:
+        """It is over. Where only its ranks know that they were told to go, it is said for later."""
+        assert self._attempt is not None
+        if _speaks(ranks) and all(rank.preempted for rank in ranks):
+            step = ranks[0].preempted.get("step")
+            self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
 
     def _round(self, watch: Watch) -> None:
         ranks = watch.ranks()
@@ -139,21 +150,21 @@ def earlier(journal: Path, launch: str) -> Past:
         if name == launch:
             continue
         for record in _lines(path):
-            if record["ev"] == "signal" and record.get("signal") != signal.SIGINT:
-                told_to_go.add(name)
-            elif record["ev"] == "price" and record["at"] > last[0]:
+            if record["ev"] == "price" and record["at"] > last[0]:
                 last = record["at"], Past(0, record.get("save_s"), record.get("recover_s"))
+            elif record["ev"] != "price" and record.get("signal") != signal.SIGINT:
+                told_to_go.add(name)
     return Past(len(told_to_go), last[1].save_s, last[1].recover_s)
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """Its signals and prices, with `at`: when that was by the wall clock."""
+    """Its prices and what told it to go, with `at`: when that was by the wall clock."""
     try:
         lines = path.read_bytes().split(b"\n")
         head = json.loads(lines[0])
         ahead = int(head["wall"]) - int(head["t"])
         for line in lines:
-            if line.startswith((b'{"ev":"signal"', b'{"ev":"price"')):
+            if line.startswith(_TOLD):
                 record = json.loads(line)
                 yield {**record, "at": record["t"] + ahead}
     except (OSError, ValueError, KeyError, TypeError):

@@ -158,6 +158,7 @@ class Supervisor:
             finally:
                 if self.injector:
                     self.injector.end()
+            self.pricing.end(ended.lives[-1])
             decision = self._conclude(attempt, ended)
             told = self._pause(attempt, decision)
             last = decision is None or decision.action != "restart" or told

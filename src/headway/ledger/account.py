@@ -17,6 +17,7 @@ from headway.ledger import (
     faults,
     figures,
     notes,
+    notice,
     progress,
     publish,
     stages,
@@ -24,6 +25,7 @@ from headway.ledger import (
 )
 from headway.ledger.attempts import Draft, Launch, find_attempts, find_launches
 from headway.ledger.clocks import Axis, align
+from headway.ledger.durable import durable
 from headway.ledger.leaves import DOWNTIME, UNKNOWN
 from headway.ledger.lived import Lived, live
 from headway.ledger.model import (
@@ -57,7 +59,8 @@ def account(
     segments = _run_segments(drafts, resumes, lived, zero, end)
     ranks = _rank_ledgers(drafts, resumes, lived, zero, end)
     failures = _failures(drafts, lived, axis)
-    saves = progress.checkpoints(drafts, resumes)
+    saves = tuple(_shift_save(s, zero) for s in progress.checkpoints(drafts, resumes))
+    told = checkpoints.saved(drafts, zero)
     buckets = timeline.total(segments)
     count, interval = figures.save_rhythm(saves)
     rhythms = checkpoints.rhythms(drafts)
@@ -78,7 +81,7 @@ def account(
         time_to_recover=figures.times_to_recover(lived),
         hidden=figures.hidden(lived),
         queue_capacity=figures.queued(launches),
-        checkpoints=tuple(_shift_save(s, zero) for s in saves),
+        checkpoints=saves,
         saves=count,
         save_interval=to_disk.interval if to_disk else interval,
         recommended_interval=to_disk.recommended if to_disk else recommended,
@@ -100,8 +103,9 @@ def account(
         groups_made=communication.groups_made(drafts),
         early_calls=communication.early_calls(drafts),
         behind=behind.behind(drafts),
+        notices=notice.notices(drafts, resumes, lived, durable(told, saves), zero),
         faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
-        saved=checkpoints.saved(drafts, zero),
+        saved=told,
         rhythms=rhythms,
         publishes=publish.told(drafts),
     )

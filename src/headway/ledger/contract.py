@@ -21,6 +21,7 @@ from headway.ledger.model import (
     GaveUp,
     GroupsMade,
     Ledger,
+    Notice,
     Publish,
     RankCompiles,
     Rhythm,
@@ -52,6 +53,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
         "attempts": [_attempt(a) for a in ledger.attempts],
         "failures": [_failure(f) for f in ledger.failures],
         **({"stages": [_stages(one) for one in ledger.stages]} if ledger.stages else {}),
+        **({"notices": [_notice(n) for n in ledger.notices]} if ledger.notices else {}),
         **({"faults": [_fault(f) for f in ledger.faults]} if ledger.faults else {}),
         "checkpoints": {
             "saves": ledger.saves,
@@ -327,6 +329,22 @@ def _failure(f: Failure) -> dict[str, Any]:
         "confidence": f.confidence,
         "fingerprint": f.fingerprint,
         "decision": f.decision,
+    }
+
+
+def _notice(n: Notice) -> dict[str, Any]:
+    return {
+        "attempt": n.attempt,
+        "at_s": n.at / NS,
+        "answer": n.answer,
+        "step": n.step,
+        "accelerators": n.accelerators,
+        "saved_s": n.saved / NS,
+        "saved_steps": n.saved_steps,
+        "saved_accelerator_s": n.accelerators * n.saved / NS,
+        "lost_s": _s(n.lost),
+        "lost_steps": n.lost_steps,
+        "lost_accelerator_s": _s(None if n.lost is None else n.accelerators * n.lost),
     }
 
 

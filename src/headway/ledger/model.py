@@ -24,6 +24,9 @@ COMPILE_PARTS = (
 )
 
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
+# What a run made of a notice: a last save; one that was not done in time; none, as there was no
+# time for it; none, as nobody listened.
+Answer = Literal["saved", "late", "skipped", "none"]
 
 
 def shell_code(status: int) -> int:
@@ -101,6 +104,22 @@ class Checkpoint:
     path: str | None
     durable: int | None = None
     unwritten: bool = False  # its background write is not done, or failed
+    told: bool = False  # by a Checkpointer, which says itself what became of it: see Saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """The notice that ended an attempt: what its answer has saved, and what was lost; in ns."""
+
+    attempt: int
+    at: int
+    answer: Answer
+    accelerators: int
+    step: int | None = None  # of the last save
+    saved: int = 0  # trained since the save before the notice, and kept
+    saved_steps: int = 0
+    lost: int | None = None  # trained, then rolled back; None while nobody has trained again
+    lost_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +415,7 @@ class Ledger:
     exit_code: int | None = None
     batches_per_step: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()  # one for each attempt that was preempted
     faults: tuple[Fault, ...] = ()  # injected on purpose
     compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile leaves
     rank_compiles: tuple[RankCompiles, ...] = ()

@@ -114,6 +114,7 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
             path=path if isinstance(path := span.fields.get("path"), str) else None,
             durable=written.get(_key(span.fields)),
             unwritten=written.get(_key(span.fields), 0) is None,
+            told="level" in span.fields,
         )
         for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
         for life in draft.lives

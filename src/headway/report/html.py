@@ -17,7 +17,17 @@ from markupsafe import Markup
 from headway import __version__
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
-from headway.report import ahead, auto, behind, checkpoints, communication, findings, graph, publish
+from headway.report import (
+    ahead,
+    auto,
+    behind,
+    checkpoints,
+    communication,
+    findings,
+    graph,
+    notice,
+    publish,
+)
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
@@ -266,6 +276,7 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         "evidence": _lines(failure.evidence),
         "node": one_line(failure.node or "", 100),
         "decision": one_line(failure.decision or "", 200),
+        "notice": notice.of_attempt(ledger, failure.attempt),
     }
 
 

@@ -10,7 +10,16 @@ from rich.text import Text
 
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
-from headway.report import ahead, auto, behind, checkpoints, communication, findings, publish
+from headway.report import (
+    ahead,
+    auto,
+    behind,
+    checkpoints,
+    communication,
+    findings,
+    notice,
+    publish,
+)
 from headway.report.screen import plain
 from headway.report.words import (
     GROUP_MEANING,
@@ -150,6 +159,8 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
         )
         yield _fact("  owner", f"{failure.owner}; retry: {failure.retry}")
         yield _fact("  evidence", one_line(failure.evidence, 400))
+        if told := notice.of_attempt(ledger, failure.attempt):
+            yield _fact("  notice", told)
         if failure.decision:
             yield _fact("  then", one_line(failure.decision, 200))
     yield from _more(len(ledger.failures))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.ledger import price
+from headway.ledger.durable import durable
 from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, group
 from headway.ledger.model import NS, Ledger
 from headway.ledger.publish import accelerators
@@ -109,20 +110,8 @@ def _since(ledger: Ledger) -> int:
 
 def _saves(ledger: Ledger, attempt: int | None = None) -> list[tuple[int, int]]:
     """When each save began, and when the last rank had it on disk."""
-    told = {(one.attempt, one.step) for one in ledger.saved if one.level == "disk"}
-    failed = {(one.attempt, one.step) for one in ledger.saved if one.error}
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for one in ledger.saved:
-        if one.level == "disk" and not one.error:
-            found[one.attempt, one.step] = (one.at - one.durable, one.at)
-    for save in ledger.checkpoints:
-        key = (save.attempt, save.step)
-        if key in told or key in failed or save.unwritten:
-            continue
-        end = save.end if save.durable is None else save.durable
-        start, until = found.get(key, (save.start, end))
-        found[key] = (min(start, save.start), max(until, end))
-    return [pair for key, pair in found.items() if attempt is None or key[0] == attempt]
+    found = durable(ledger.saved, ledger.checkpoints)
+    return [(one.taken, one.at) for one in found if attempt is None or one.attempt == attempt]
 
 
 def _save(ledger: Ledger) -> float | None:

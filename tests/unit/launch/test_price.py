@@ -96,6 +96,25 @@ def test_every_half_minute_and_at_each_save(
     assert len(job.told) == 4
 
 
+def test_a_run_that_comes_back_tells_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(str(tmp_path / "launcher-L9-n0-7.jsonl"), 7)
+    first = head("launcher", launch="L9")
+    writer.write(first)
+    writer.write({"ev": "price", "t": first["t"], "save_s": 2.0, "recover_s": 30.0})
+    writer.write({"ev": "preempted", "t": first["t"], "step": 7})
+    writer.close()
+    job = Launcher(tmp_path, monkeypatch)
+    job.later(1)
+    (told,) = job.told
+    assert [told[key] for key in ("preemptions", "save_s", "recover_s")] == [1, 2.0, 30.0]
+    job.later(29)
+    assert len(job.told) == 1
+    job.later(1)
+    assert len(job.told) == 2
+
+
 def test_the_node_of_rank_0_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Launcher(tmp_path, monkeypatch)
     job.found = [Rank(2), Rank(3)]
@@ -141,6 +160,22 @@ def test_what_counts_as_durable() -> None:
     assert durable([rank, other])[-1] == (3 * NS, 5 * NS), "a Checkpointer tells it itself"
 
 
+def test_ranks_that_were_told_to_go_where_the_launcher_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Launcher(tmp_path, monkeypatch)
+    job.found = [Rank(0), Rank(1)]
+    job.found[0].line(ev="preempted", t=5, step=7, saved=True, left_s=9.0)
+    job.pricing.end(job.found)
+    assert job.told == [], "one of two may have died"
+    job.found[1].line(ev="preempted", t=6, step=7, saved=True, left_s=9.0)
+    job.pricing.end([job.found[1]])
+    assert job.told == [], "the node of rank 0 speaks"
+    job.pricing.end([])
+    job.pricing.end(job.found)
+    assert job.told == [{"ev": "preempted", "t": job.now, "step": 7}]
+
+
 def test_what_earlier_launches_have_told(tmp_path: Path) -> None:
     assert earlier(tmp_path, "L9") == Past()
     for number, sent in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)):
@@ -158,9 +193,13 @@ def test_what_earlier_launches_have_told(tmp_path: Path) -> None:
             )
             writer.write({"ev": "signal", "t": 9, "signal": int(sent), "from": 1})
             writer.close()
+    writer = Writer(str(tmp_path / "launcher-L3-n0-7.jsonl"), 7)
+    writer.write(head("launcher", launch="L3"))
+    writer.write({"ev": "preempted", "t": 9, "step": 7})
+    writer.close()
     torn = json.dumps({"ev": "head", "wall": 1, "t": 1}) + '\n{"ev":"signal","t"'
     (tmp_path / "launcher-L7-n0-7.jsonl").write_text(torn)
     found = earlier(tmp_path, "L9")
-    assert found.preemptions == 2, "on two nodes it is one; Ctrl-C is none"
+    assert found.preemptions == 3, "on two nodes it is one; Ctrl-C is none"
     assert (found.save_s, found.recover_s) == (2.0, 32.0)
-    assert earlier(tmp_path, "L2").preemptions == 1, "this launch is not among them"
+    assert earlier(tmp_path, "L2").preemptions == 2, "this launch is not among them"

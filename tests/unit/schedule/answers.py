@@ -1,4 +1,8 @@
-"""An API server that says what one of Kubernetes said: objects in memory, and refusals to order."""
+"""An API server that says what one of Kubernetes said: objects in memory, and refusals to order.
+
+What a kube-apiserver said to the same requests is in kubernetes/answers.json. What could not be
+had of that one is made up here: that it is busy or fails (429, 5xx), and Kueue's Workload.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,42 +22,47 @@ JOB = "/apis/batch/v1/namespaces/train/jobs/night"
 GROUP = "/apis/kueue.x-k8s.io"
 WORKLOADS = f"{GROUP}/v1beta1/namespaces/train/workloads"
 WORKLOAD = f"{WORKLOADS}/job-night-4f1c2"
-REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict"}
-REASONS |= {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
+REASONS = {500: "InternalError", 503: "ServiceUnavailable"}
+BUSY = "Too many requests, please try again later.\n"  # of its flow control, which sends no Status
 DROP = 0  # in `refusals`: the connection ends without an answer
+RECORDED = json.loads((Path(__file__).parent / "kubernetes" / "answers.json").read_text())
+TOLD = {one["name"]: one for one in RECORDED["answers"]}
+REFUSED = {401: "no such token", 403: "may not get", 409: "conflict"}
 
 
-def status(code: int, message: str) -> dict[str, Any]:
-    """As the API server tells a refusal."""
+def refusal(code: int) -> Any:
+    """As the API server tells it."""
+    if code in REFUSED:
+        return TOLD[REFUSED[code]]["answer"]
+    if code == 429:
+        return BUSY
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": message,
+        "message": f"told to say {code}",
         "reason": REASONS[code],
         "code": code,
     }
 
 
-def thing(kind: str, name: str, uid: str, **labels: str) -> dict[str, Any]:
-    """The part of an object that matters here."""
-    metadata = {"name": name, "namespace": "train", "uid": uid, "resourceVersion": "1"}
-    return {"kind": kind, "metadata": {**metadata, "labels": labels}, "status": {}}
+def workload(name: str, owner: str) -> dict[str, Any]:
+    """The part of one that matters here."""
+    metadata = {"name": name, "namespace": "train", "uid": "cccc", "labels": {OWNER: owner}}
+    return {"kind": "Workload", "metadata": metadata, "status": {}}
 
 
 class Recorded:
     """What is there, what was asked, and what is refused before anything is done."""
 
     def __init__(self) -> None:
-        self.things = {
-            POD: thing("Pod", "trainer-0", "aaaa"),
-            JOB: thing("Job", "night", "bbbb"),
-            GROUP: {"kind": "APIGroup", "preferredVersion": {"version": "v1beta1"}},
-            WORKLOAD: thing("Workload", "job-night-4f1c2", "cccc", **{OWNER: "bbbb"}),
-        }
+        pod, job, group = (deepcopy(TOLD[name]["answer"]) for name in ("pod", "job", "kueue"))
+        made = workload("job-night-4f1c2", job["metadata"]["uid"])
+        self.things: dict[str, Any] = {POD: pod, JOB: job, GROUP: group, WORKLOAD: made}
         self.asked: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.refusals: list[int | tuple[int, str] | None] = []  # None: this one is answered
         self.url = ""
 
@@ -59,15 +70,15 @@ class Recorded:
         """Of an object, without those that were taken away."""
         return dict(self.things[path]["metadata"].get("annotations", {}))
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         where = urlsplit(path)
         if where.path == WORKLOADS:
             label, _, value = parse_qs(where.query)["labelSelector"][0].partition("=")
             found = [one for key, one in self.things.items() if key.startswith(WORKLOADS)]
             items = [one for one in found if one["metadata"]["labels"].get(label) == value]
-            return 200, {"kind": "WorkloadList", "items": items}
+            return 200, {**TOLD["no workloads"]["answer"], "items": items}
         if where.path not in self.things:
-            return 404, status(404, f'"{where.path.rpartition("/")[2]}" not found')
+            return 404, TOLD["no kueue" if where.path == GROUP else "no such pod"]["answer"]
         one = self.things[where.path]
         if method == "PATCH":
             has = one["metadata"].setdefault("annotations", {})
@@ -95,18 +106,19 @@ def recorded() -> Iterator[Recorded]:
             kept.headers.append(dict(self.headers))
             size = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(size)) if size else {}
-            refusal = kept.refusals.pop(0) if kept.refusals else None
-            if refusal == DROP:
+            kept.bodies.append(body)
+            ordered = kept.refusals.pop(0) if kept.refusals else None
+            if ordered == DROP:
                 self.close_connection = True
                 return
             extra: dict[str, str] = {}
-            if refusal is None:
+            if ordered is None:
                 code, told = kept.answer(self.command, self.path, body)
             else:
-                code, wait = refusal if isinstance(refusal, tuple) else (refusal, "")
+                code, wait = ordered if isinstance(ordered, tuple) else (ordered, "")
                 extra = {"Retry-After": wait} if wait else {}
-                told = status(code, f"told to say {code}")
-            content = json.dumps(told).encode()
+                told = refusal(code)
+            content = (told if isinstance(told, str) else json.dumps(told)).encode()
             self.send_response(code)
             for name, value in {**extra, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)

@@ -122,3 +122,17 @@ def test_a_save_that_is_still_written_is_not_counted_on() -> None:
     assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 40)
     rank.span("checkpoint_save", 51, 57, th=5, path="b", step=80, background=True)
     assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 50)
+
+
+def test_a_save_of_a_checkpointer_counts_once_it_says_that_it_is_durable() -> None:
+    job = FakeRun()
+    job.launcher(begin=0)
+    rank = job.process(begin=1, rank=0, world=1)
+    rank.train(first=1, count=90, start=5, each=0.5)
+    rank.span("checkpoint_save", 50, 50.1, step=90, level="disk")
+    rank.train(first=91, count=10, start=55, each=0.5)
+    price = of_ledger(job.ledger())
+    assert price.save is None and price.unsaved == pytest.approx(60), "its writer is at work"
+    rank.event("checkpoint", 58, step=90, level="disk", durable_s=8.0, bytes=10)
+    price = of_ledger(job.ledger())
+    assert price.save == 8.0 and price.unsaved == pytest.approx(60 - 50)

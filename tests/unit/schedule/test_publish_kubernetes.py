@@ -16,7 +16,7 @@ from headway.schedule.publish.api import Api
 from headway.schedule.publish.kubernetes import AT, BOOST, COST, HELD, OURS, UNSAVED, Kubernetes
 from headway.schedule.publish.nudge import Nudge
 from headway.schedule.publish.offer import Offer
-from tests.unit.schedule.answers import DROP, GROUP, JOB, POD, WORKLOAD, Recorded, recorded
+from tests.unit.schedule.answers import DROP, GROUP, JOB, POD, TOLD, WORKLOAD, Recorded, recorded
 from tests.unit.schedule.made import going
 
 PRICE = Price(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
@@ -57,6 +57,19 @@ def test_the_pod_of_the_launcher_is_annotated_and_cleaned(api_server: Recorded) 
     assert list(there.tell([offer(None)])) == [] and len(api_server.asked) == asked
     del api_server.things[POD]
     assert list(place(api_server).tell([offer(None)])) == [], "gone, and all of it with it"
+
+
+def test_what_is_sent_is_what_was_sent_when_the_answers_were_recorded(
+    api_server: Recorded,
+) -> None:
+    there = place(api_server)
+    list(there.tell([offer()]))
+    list(there.tell([offer(None)]))
+    for name in ("pod annotated", "pod cleaned"):
+        assert TOLD[name]["sent"] in api_server.bodies
+    assert api_server.annotations(POD) == TOLD["pod cleaned"]["answer"]["metadata"].get(
+        "annotations", {}
+    )
 
 
 def test_the_boost_of_the_workload_stays_within_its_limits(api_server: Recorded) -> None:
@@ -116,9 +129,10 @@ def test_what_passes_is_tried_again(
 @pytest.mark.parametrize(
     ("refusals", "why"),
     [
-        ([401, 401], "answered 401: told to say 401"),
-        ([403], "answered 403: told to say 403"),
+        ([401, 401], "answered 401: Unauthorized"),
+        ([403], 'answered 403: pods "trainer-0" is forbidden: User "nobody" cannot get resource'),
         ([503] * 4, "did not take it in 4 tries: 503"),
+        ([429] * 4, "did not take it in 4 tries: 429 Too many requests, please try again later."),
         ([DROP] * 4, "did not take it in 4 tries"),
         ([None, 409] * 4, "was changed by others at each of 4 tries"),
     ],
@@ -179,4 +193,5 @@ def test_by_the_command_line(
     assert "Authorization" not in api_server.headers[0]
     api_server.refusals = [403]
     assert main(words) == 1
-    assert capsys.readouterr().err == (f"headway: {api_server.url} answered 403: told to say 403\n")
+    refused = str(TOLD["may not get"]["answer"]["message"])
+    assert capsys.readouterr().err == f"headway: {api_server.url} answered 403: {refused}\n"

@@ -34,7 +34,7 @@ def test_no_slurm_here(
         (["--grace", "0"], "--grace is 0.0; give seconds above 0"),
         (["--interval", "nan"], "--interval is nan; give seconds above 0"),
         (["--policy", "cheapest"], "there is no policy 'cheapest'"),
-        (["--quota", "no.csv"], "no.csv is no list of quotas"),
+        (["--quota", "no.csv"], "no.csv is no list of quotas: No such file or directory"),
     ],
 )
 def test_what_is_given_wrong(
@@ -42,6 +42,15 @@ def test_what_is_given_wrong(
 ) -> None:
     assert main(["schedule", "slurm", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_quotas_of_later_days_are_no_quotas_of_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "quota.csv"
+    file.write_text("ads,4\nads,8,1\n")
+    assert main(["schedule", "slurm", "--quota", str(file)]) == 2
+    assert "has quotas of later days; only those of today count" in capsys.readouterr().err
 
 
 def test_who_may_requeue_the_jobs_of_others() -> None:
@@ -54,6 +63,16 @@ def test_who_may_requeue_the_jobs_of_others() -> None:
     for text in ("None\n", ""):
         with pytest.raises(UsageError, match="ann may not requeue the jobs of others; run this"):
             calls.check_rights(level(text), CONFIG, user="ann")
+
+
+def test_quotas_of_accounts_that_are_none() -> None:
+    def ask(*words: str) -> str:
+        assert words == ("sacctmgr", "-nP", "show", "account", "format=Account")
+        return "root\nads\nfeed\n"
+
+    calls.check_accounts(ask, ("ads", "feed"))
+    with pytest.raises(UsageError, match="--quota has 'adz', which is no account; there are ads, "):
+        calls.check_accounts(ask, ("ads", "adz"))
 
 
 def test_what_a_program_complains_of_is_passed_on() -> None:

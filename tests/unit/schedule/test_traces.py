@@ -105,12 +105,47 @@ def test_quotas_sum_to_the_cluster(tmp_path: Path) -> None:
     assert read_quotas(file) == {"a": 4, "b": 6}
     day = 86400.0
     assert quotas.changes(file) == (quotas.Change(day, "a", 8), quotas.Change(2.5 * day, "b", 2))
-    for wrong in ("a,4,-1\n", "a,4,nan\n", "a,4,1,2\n", "a\n"):
-        file.write_text(wrong)
-        with pytest.raises(UsageError, match="no list of quotas"):
-            quotas.changes(file)
     with pytest.raises(UsageError, match="silent is a share"):
         Setting(silent=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (b"a,4,-1\n", "line 1 is 'a,4,-1'; write"),
+        (b"a,4\n\nb,4,nan\n", "line 3 is 'b,4,nan'; write"),
+        (b"a,4,1,2\n", "line 1 is 'a,4,1,2'; write"),
+        (b"a\n", "line 1 is 'a'; write"),
+        (b"a,-5\nb,1\n", "line 1 is 'a,-5'; write"),
+        (b"a,many\nb,1\n", "line 1 is 'a,many'; write"),
+        (b"a,1.5\n", "line 1 is 'a,1.5'; write"),
+        (b",5\n", "line 1 is ',5'; write"),
+        (b"a,1\nb,2\na,3\n", "'a' has two for the same day; write"),
+        (b"tenant,gpus\n", "there is none in it; write"),
+        (b"", "there is none in it; write"),
+        (b"\xff\xfe\x00", "it is no text"),
+    ],
+)
+def test_quotas_that_are_none(tmp_path: Path, wrong: bytes, why: str) -> None:
+    file = tmp_path / "quota.csv"
+    file.write_bytes(wrong)
+    for reader in (quotas.read, quotas.changes):
+        with pytest.raises(UsageError, match="is no list of quotas: ") as told:
+            reader(file)
+        assert why in str(told.value) and "\n" not in str(told.value)
+
+
+def test_days_without_a_date_begin_with_the_first_job(tmp_path: Path) -> None:
+    rows = [f"2017-10-{day:02d} 12:00:00,600,1,600,a" for day in (5, 1, 2, 3)]
+    file = tmp_path / "jobs.csv"
+    file.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
+    assert len(philly.read(file).jobs) == 4
+    two = philly.read(file, days=2)
+    assert (len(two.jobs), two.days) == (2, 2)
+    assert len(philly.read(file, begin="2017-10-03", days=2).jobs) == 1
+    for days in (-1.0, float("nan"), 1e9):
+        with pytest.raises(UsageError, match="--days is "):
+            philly.read(file, days=days)
 
 
 def test_faults_are_as_frequent_as_they_were() -> None:

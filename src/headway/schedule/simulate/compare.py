@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from headway.errors import UsageError
 from headway.schedule import policies
 from headway.schedule.outages import Outage, bamboo, stepfun
 from headway.schedule.policies.newest import Newest
@@ -44,18 +45,30 @@ class Case:
     spot_nodes: int = 0
     spot_notice: float = 120.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.spot_nodes <= self.nodes:
+            most = f"give a number from 0 to {self.nodes}, which are all nodes"
+            raise UsageError(f"--spot-nodes is {self.spot_nodes}; {most}")
+        if not self.spot_notice >= 0:
+            raise UsageError(f"--spot-notice is {self.spot_notice}; give 0 s or more")
+
+    @property
+    def nodes(self) -> int:
+        """Of the cluster; the last one may be smaller."""
+        return -(-self.setting.gpus // self.setting.per_node)
+
     def outages(self, seed: int) -> list[Outage]:
         """The same for every policy."""
         longest = max(job.work for job in self.trace.jobs)
         horizon = self.trace.days * DAY + 2 * longest
-        nodes = -(-self.setting.gpus // self.setting.per_node)
+        nodes = self.nodes
         found: list[Outage] = []
         if self.faults:
             path = stepfun.SHIPPED if self.faults == "stepfun" else Path(self.faults)
             found += stepfun.draw(nodes, horizon, seed, path)
         if self.spot:
             path = bamboo.SHIPPED.get(self.spot, Path(self.spot))
-            last = range(max(nodes - self.spot_nodes, 0), nodes)
+            last = range(nodes - self.spot_nodes, nodes)
             found += bamboo.draw(last, horizon, path, notice=self.spot_notice, offset=seed * HOUR)
         return sorted(found, key=lambda outage: (outage.start, outage.node))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import UsageError
 from headway.schedule.traces.trace import DAY
+
+FORMAT = "write `tenant,gpus` or `tenant,gpus,day` a line, numbers of 0 or more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +37,31 @@ def _lines(path: Path) -> list[Change]:
     """A first line of names is left out."""
     try:
         with path.open(newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-        if rows and not rows[0][1].strip().isdecimal():
-            rows = rows[1:]
-        return [_line(*row) for row in rows]
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        raise UsageError(
-            f"{path} is no list of quotas, `tenant,gpus` or `tenant,gpus,day` a line: {error}"
-        ) from error
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{path} is no list of quotas: {why}") from None
+    if rows and [cell.strip().lower() for cell in rows[0][1][1:2]] == ["gpus"]:
+        rows = rows[1:]
+    found = [_line(path, number, row) for number, row in rows]
+    counts = Counter((one.tenant, one.at) for one in found)
+    twice = next((tenant for (tenant, _), count in counts.items() if count > 1), None)
+    if twice or not found:
+        why = f"{twice!r} has two for the same day" if twice else "there is none in it"
+        raise UsageError(f"{path} is no list of quotas: {why}; {FORMAT}")
+    return found
 
 
-def _line(tenant: str, gpus: str, day: str = "0") -> Change:
-    at = float(day) * DAY
-    if not 0.0 <= at < float("inf"):
-        raise ValueError(f"day {day} is not in the trace")
-    return Change(at, tenant.strip(), int(gpus))
+def _line(path: Path, number: int, row: Sequence[str]) -> Change:
+    try:
+        tenant, gpus, day = (cell.strip() for cell in (*row, "0")[: max(len(row), 3)])
+        change = Change(float(day) * DAY, tenant, int(gpus))
+    except ValueError:
+        change = Change(0.0, "", 0)
+    if not change.tenant or change.gpus < 0 or not 0.0 <= change.at < float("inf"):
+        told = ",".join(row)[:80]
+        raise UsageError(f"{path} is no list of quotas: line {number} is {told!r}; {FORMAT}")
+    return change
 
 
 def check(first: Mapping[str, int], later: tuple[Change, ...], gpus: int) -> None:

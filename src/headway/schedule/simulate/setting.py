@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,14 +36,16 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("gpus", "per_node", "interval"):
             if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is above 0, not {getattr(self, name)}")
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} is {getattr(self, name)}; give a number above 0")
         if not 0 <= self.silent <= 1:
-            raise UsageError(f"silent is a share from 0 to 1, not {self.silent}")
-        if self.grace < 0:
-            raise UsageError(f"grace is 0 s or more, not {self.grace}")
+            raise UsageError(f"--silent is a share from 0 to 1, not {self.silent}")
+        if not self.grace >= 0:
+            raise UsageError(f"--grace is {self.grace}; give 0 s or more")
         for one in self.habits:
-            if min(one.start, one.recover, one.save) < 0:
-                raise UsageError(f"times of jobs are 0 s or more, not {one}")
+            for name in ("start", "recover", "save"):
+                if not 0 <= getattr(one, name) < math.inf:
+                    raise UsageError(f"--{name} is {getattr(one, name)}; give 0 s or more")
 
 
 def shares(hours: Mapping[str, float], gpus: int) -> dict[str, int]:

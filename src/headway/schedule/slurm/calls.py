@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headway.errors import SlurmRefused, UsageError
 
@@ -15,6 +15,7 @@ Say = Callable[..., str]  # a program and its words; what it answers
 PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
 PATIENCE = 60.0  # seconds that a busy slurmctld may take
 ADMINS = ("Administrator", "Operator")
+SHOWN = 20  # names in a sentence
 
 
 def say(*words: str) -> str:
@@ -53,3 +54,16 @@ def check_rights(ask: Say, config: str, user: str | None = None) -> None:
             f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
             f"sacctmgr modify user {name} set AdminLevel=Operator"
         )
+
+
+def check_accounts(ask: Say, names: Iterable[str]) -> None:
+    """One sentence where a quota is given to nobody: the account that is meant would have none."""
+    known = ask("sacctmgr", "-nP", "show", "account", "format=Account").split()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--quota has {name!r}, which is no account; there are {_list(known)}")
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(sorted(names)[:SHOWN]) + more

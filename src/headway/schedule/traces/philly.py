@@ -12,10 +12,13 @@ from headway.schedule.simulate.job import Spec
 from headway.schedule.traces.trace import Trace, clock, make
 
 SHIPPED = Path(__file__).parent.parent / "data" / "philly_jobs.csv.gz"
+MOST_DAYS = 36_500
 
 
 def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
-    """All of it, or the jobs submitted in so many days from a date on."""
+    """All of it, or the jobs submitted in so many days from a date on, or from the first one."""
+    if not 0.0 <= days < MOST_DAYS:
+        raise UsageError(f"--days is {days:g}; give one above 0 and below {MOST_DAYS:,}")
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open() as file:
             rows = list(csv.reader(file))
@@ -23,7 +26,8 @@ def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
         raise UsageError(f"cannot read the trace {path}: {error}") from error
     if not rows or rows[0] != ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]:
         raise UsageError(f"{path} is no trace of Philly: its first line is not the one expected")
-    since, until = _window(begin, days)
+    first = min((row[0] for row in rows[1:] if row), default="")
+    since, until = _window(begin or (first if days else ""), days)
     chosen = [row for row in rows[1:] if row and since <= row[0] < until]
     try:
         jobs = [_job(row) for row in chosen]

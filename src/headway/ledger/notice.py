@@ -1,0 +1,121 @@
+"""What the notice of a preemption has saved, and what was lost all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.ledger import progress, timeline
+from headway.ledger.attempts import Draft
+from headway.ledger.durable import Durable
+from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.lived import Lived
+from headway.ledger.model import Answer, Notice
+from headway.ledger.progress import Resume
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A step of the run, and when the attempt had made it."""
+
+    step: int
+    at: int
+
+
+def notices(
+    drafts: Sequence[Draft],
+    resumes: Sequence[Resume],
+    lived: Sequence[Lived],
+    saves: Sequence[Durable],
+    zero: int,
+) -> tuple[Notice, ...]:
+    """One for each attempt that was preempted; `saves` are in ns from the run's start, `zero`."""
+    found = []
+    for index, (draft, resume, life) in enumerate(zip(drafts, resumes, lived, strict=True)):
+        if draft.outcome == "preempted":
+            mine = [_Mark(s.step, s.taken + zero) for s in saves if s.attempt == index]
+            mine.sort(key=lambda mark: mark.at)
+            found.append(_notice(index, draft, resume, life, mine, zero))
+    return tuple(found)
+
+
+def _notice(
+    index: int, draft: Draft, resume: Resume, life: Lived, saves: Sequence[_Mark], zero: int
+) -> Notice:
+    told = [event for rank in draft.trainers() for event in rank.journal.named("preempted")]
+    at = _came(draft)
+    stood = max((s for s in saves if s.at < at), key=_when, default=_Mark(resume.base, draft.begin))
+    last = max((s for s in saves if s.at >= at), key=_when, default=None)
+    again = None if resume.keep is None else _Mark(resume.keep, _kept(draft, resume))
+    stands = again or last or stood
+    answer = _answer(draft, told, at, last is not None, stands.step > stood.step)
+    step = last.step if last else _step(told)
+    reached = stands.step if step is None else min(stands.step, step)
+    kept = max(reached - stood.step, 0) if answer == "saved" else 0
+    return Notice(
+        attempt=index,
+        at=at - zero,
+        answer=answer,
+        accelerators=_accelerators(draft),
+        step=step if answer in ("saved", "late") else None,
+        saved=_trained(life, stood.at, stands.at) if kept else 0,
+        saved_steps=kept,
+        lost=None if again is None else _trained(life, again.at, draft.end),
+        lost_steps=None if again is None else _rolled_back(draft, resume.base, again.step),
+    )
+
+
+def _when(mark: _Mark) -> int:
+    return mark.at
+
+
+def _came(draft: Draft) -> int:
+    """By the launcher, or by the first rank that heeds it, whichever tells of it first."""
+    heard: list[int] = [
+        event["t"] + rank.shift
+        for rank in draft.trainers()
+        for event in rank.journal.named("preempted")
+    ]
+    heard += [] if draft.told_to_stop is None else [draft.told_to_stop]
+    return min(heard)
+
+
+def _answer(
+    draft: Draft, told: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
+) -> Answer:
+    """`safe`: a save after the notice is durable; `further`: one resumed, or can, beyond before."""
+    began = any(event.get("saved") is True for event in told) or any(
+        span.start + rank.shift >= at
+        for rank in draft.trainers()
+        for span in rank.journal.spans
+        if span.name == "checkpoint_save" and span.fields.get("level") != "memory"
+    )
+    if safe or (began and further):  # a writer may have been done after its rank was ended
+        return "saved"
+    if began:
+        return "late"
+    return "skipped" if told else "none"
+
+
+def _step(told: Sequence[dict[str, Any]]) -> int | None:
+    return next((event["step"] for event in told if type(event.get("step")) is int), None)
+
+
+def _kept(draft: Draft, resume: Resume) -> int:
+    since = progress.kept_until(draft.trainers(), resume)
+    return draft.end if since is None else since
+
+
+def _trained(life: Lived, start: int, end: int) -> int:
+    return timeline.total(timeline.clip(life.segments, start, end)).get(EFFECTIVE, 0)
+
+
+def _rolled_back(draft: Draft, base: int, keep: int) -> int:
+    made = min((rank.steps for rank in draft.trainers()), default=0)
+    return min(max(base + made - keep, 0), made)
+
+
+def _accelerators(draft: Draft) -> int:
+    worlds = [rank.journal.world for rank in draft.lives if rank.journal.world is not None]
+    return max(worlds, default=len(draft.lives))
