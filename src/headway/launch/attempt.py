@@ -172,8 +172,10 @@ class Attempt:
     def _end(self, child: Process) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
         self.evidence.ended_by_us = now()
-        ranks = {rank.pid for rank in self.watch.ranks() if rank.died is None}
-        reap.end(ranks or {child.pid}, GRACE_S)
+        ranks = self.watch.ranks()
+        alive = {rank.pid for rank in ranks if rank.died is None}
+        if alive or not ranks:
+            reap.end(alive or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
         while (status := child.poll()) is None:

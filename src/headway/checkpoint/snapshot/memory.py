@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 LARGE = 1 << 20  # bytes: from there on a tensor begins at a page
 PAGE, LINE = 4096, 64
+BLOCK = 512  # bytes, as st_blocks counts
 MADV_POPULATE_WRITE = 23  # since Linux 5.14; what is in the pages stays
 PIECE = 64 << 20  # bytes that are populated by one call
 
@@ -22,6 +24,7 @@ class Memory:
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
+        self._has_pages = os.fstat(descriptor).st_blocks * BLOCK >= size
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
@@ -35,7 +38,13 @@ class Memory:
         return self._bytes[offset : offset + nbytes].view(dtype).view(list(shape))
 
     def populate(self) -> None:
-        """Have all its pages, so that the first copy is as fast as the others; lets others run."""
+        """Have all its pages, so that the first copy is as fast as the others; lets others run.
+
+        Those that an earlier process has filled only have to be found again. The copies do that
+        faster, while this would hold up all who ask for memory, as a CUDA driver does.
+        """
+        if self._has_pages:
+            return
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         for offset in range(0, self.size, PIECE):
             address = ctypes.c_void_p(self.address + offset)

@@ -92,6 +92,11 @@ class Taker:
         for rows in self.tracker.tables.values():
             rows.all_changed()
 
+    @property
+    def idle(self) -> bool:
+        """No image is under way."""
+        return self._idle.is_set()
+
     def wait(self) -> None:
         """Until the image that is under way is whole."""
         self._idle.wait()

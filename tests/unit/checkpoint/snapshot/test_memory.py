@@ -1,0 +1,28 @@
+"""Memory that outlives the process that filled it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import pytest
+import torch
+
+from headway.checkpoint.snapshot.memory import PAGE, Memory
+
+SIZE = 8 * PAGE
+
+
+def test_pages_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds them made leaves them alone, and what is in them."""
+    descriptor = os.memfd_create("headway-test")
+    os.ftruncate(descriptor, SIZE)
+    first = Memory(descriptor, SIZE)
+    assert os.fstat(descriptor).st_blocks == 0
+    first.populate()
+    first.tensor(0, torch.uint8, (SIZE,)).fill_(7)  # does it where a kernel knows no such call
+    second = Memory(descriptor, SIZE)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: pytest.fail("the kernel was asked again"))
+    second.populate()
+    assert second.tensor(0, torch.uint8, (SIZE,)).unique().tolist() == [7]
+    os.close(descriptor)
