@@ -166,6 +166,29 @@ def test_torchrun_and_its_workers(job: Callable[..., Job], tmp_path: Path) -> No
     assert all(line.get("what") == "compile" for line in slow), slow
 
 
+@pytest.mark.slow
+def test_the_first_start_of_a_run_imports_once(job: Callable[..., Job], tmp_path: Path) -> None:
+    """Nothing is known of the job but that it is torchrun's; then its zygote is a better one."""
+    out = tmp_path / "out"
+    words = ["--standalone", "--nproc-per-node", "2", script(tmp_path, TRAIN), str(out)]
+    two = job(TORCHRUN, *words)
+    two.warm.prepare()
+    assert two.warm.worth_waiting() and two.warm.ready(100), two.notes
+    assert two.warm.memory.cold and not two.warm.memory.seconds
+    assert ended(two.spawn("first")) == 0
+    first = [Path(f"{out}.{rank}").read_text() for rank in range(2)]
+    assert len(two.heads("first")) == 3 and all(head["warm"] for head in two.heads("first"))
+    basic = two.warm.kit
+    two.warm.prepare()
+    assert two.warm.kit is None and two.warm.ready(100), two.notes
+    assert basic and two.warm.kit and set(basic.modules) < set(two.warm.kit.modules)
+    assert ended(two.spawn("second")) == 0 and two.notes == []
+    slow = [line for line in flat(two, "second", "span", "open") if "import" in line["name"]]
+    assert all(line.get("what") == "compile" for line in slow), slow
+    two.cold()
+    assert [Path(f"{out}.{rank}").read_text() for rank in range(2)] == first
+
+
 def flat(job: Job, launch: str, *events: str) -> list[dict[str, Any]]:
     return [line for lines in job.journals(launch) for line in lines if line["ev"] in events]
 

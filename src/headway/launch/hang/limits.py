@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 FLOOR_S = 120.0  # no shorter silence is a hang: what follows the steps is seen only once
-STOPPED_S = 10.0  # the same for a process that a signal has stopped
+STOPPED_S = 3.0  # the same for a process that a signal has stopped
 SPAN_FLOOR_S = 120.0  # inside a save, a compile and the like
 UNSEEN_S = 600.0  # for the first of a kind: nothing is known of it yet
 START_S = 300.0  # before the first step, where no earlier attempt tells

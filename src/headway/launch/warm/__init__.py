@@ -19,6 +19,7 @@ from headway.launch.warm.kit import Kit
 from headway.launch.warm.recipe import Memory, Recipe
 
 MOST_ZYGOTES = 4  # in one launch; one that is killed again and again is not wanted
+FIRST_S = 60.0  # for what torchrun imports: it would take the job itself as long
 
 
 class Process:
@@ -61,6 +62,7 @@ class Warm:
         self._zygote: Zygote | None = None
         self._recipe = Recipe()
         self._asked = False  # `prepare` was called before
+        self._first = False  # the zygote knows what torchrun imports, and no more
         self._zygotes = 0
         self._worked = False  # an attempt that was forked has made steps
         self._cold_next = False
@@ -74,17 +76,30 @@ class Warm:
         """Start the zygote, if it is known what to import. Returns at once.
 
         The first call comes before the first attempt, which is not slowed by a zygote that it will
-        not wait for. The next one, when that attempt makes steps, starts it in any case.
+        not wait for; that of a new run is for torchrun and its ranks, which all import torch. The
+        next call, when that attempt makes steps, starts the zygote that knows all.
         """
         early, self._asked = not self._asked, True
-        if self.memory.off or self._zygote is not None or self._zygotes >= MOST_ZYGOTES:
+        there = self._zygote is not None and not self._first
+        if self.memory.off or there or self._zygotes >= MOST_ZYGOTES:
             return
         found = recipe.find(self.folder, os.uname().nodename)
         if found is None:
+            if early and self._is_torchrun():
+                self._start(recipe.FIRST)
+                self._first = self._zygote is not None
             return
-        self.memory.cold = found.seconds or self.memory.cold  # a warm attempt does not tell
+        self.memory.cold = max(found.seconds, self.memory.cold)  # a warm attempt tells too little
         if not early or self._needed() < self.memory.cold:
+            if self._first:
+                self._end()
             self._start(found)
+
+    def _is_torchrun(self) -> bool:
+        try:
+            return self._read(self.command, self.env).runs(*recipe.TORCHRUN)
+        except Unfit:
+            return False
 
     def _needed(self) -> float:
         """Seconds of work for a zygote, by the last one, or else by what it has to import."""
@@ -118,6 +133,8 @@ class Warm:
         cold start has made its imports, in the agent and then in the ranks."""
         if self._zygote is None or self.kit is not None:
             return 0.0
+        if self._first:
+            return FIRST_S
         left = self._needed() - self._zygote.worked()
         return 1.5 * self.memory.cold if left <= self.memory.cold else 0.0
 
@@ -128,7 +145,10 @@ class Warm:
             return
         blamed = told["left_out"] != self.memory.left_out
         self.memory.left_out, self.memory.good = told["left_out"], told["good"]
-        self.memory.seconds = told["seconds"]
+        if self._first:
+            self.memory.cold = 2 * told["seconds"]  # by torchrun, and then by its ranks
+        else:
+            self.memory.seconds = told["seconds"]
         if not told["fault"]:
             self.kit = Kit(**told["kit"])
         elif blamed and self._zygotes < MOST_ZYGOTES:  # again, without what was to blame
@@ -223,7 +243,7 @@ class Warm:
         self._end()
 
     def _end(self) -> None:
-        self.kit = None
+        self.kit, self._first = None, False
         if self._zygote is not None:
             self._zygote.end()
             self._zygote = None

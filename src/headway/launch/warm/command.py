@@ -31,6 +31,12 @@ class Invocation:
     program: str
     args: tuple[str, ...]
 
+    def runs(self, script: str, module: str) -> bool:
+        """Whether it is this program, installed as a script or called as a module."""
+        if self.kind == "module":
+            return self.program == module
+        return self.kind == "script" and os.path.basename(self.program) == script
+
 
 def read(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
     """What executing this file with these words starts; `path` is where `env` would look."""

@@ -14,10 +14,10 @@ from typing import Any
 from headway.launch import tree
 from headway.launch.warm import kernel, wire
 from headway.launch.warm.command import Invocation
-from headway.launch.warm.recipe import Memory, Recipe
+from headway.launch.warm.recipe import FIRST, Memory, Recipe
 
 BOOT = Path(__file__).parent / "boot"
-NICE = 10  # of the imports, where that can be taken back
+NICE = 10  # of the imports, where that can be taken back, beside a job
 # For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
 # OpenBLAS starts its threads at import.
 IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -64,7 +64,7 @@ class Zygote:
             "launcher": os.getpid(),
             # The kernel tells the end of the thread that has started it, not of the process.
             "with_launcher": threading.current_thread() is threading.main_thread(),
-            "nice": NICE,
+            "nice": 0 if recipe is FIRST else NICE,
         }
         with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
             wire.send_large(self.way, hello)

@@ -36,6 +36,11 @@ class Recipe:
     seconds: float = 0.0  # that the imports of an agent and then of a rank took
 
 
+# What torchrun imports, and its ranks as well, before anything is known of the job.
+TORCHRUN = ("torchrun", "torch.distributed.run")  # as a script, and as a module
+FIRST = Recipe(modules=["torch", "torch.distributed.run"], ranked=True)
+
+
 @dataclass(kw_only=True)
 class Memory:
     """warm.json: what one launch has learned for the next."""

@@ -57,6 +57,10 @@ def test_a_script_by_its_first_line(tmp_path: Path) -> None:
     found = read(tool, ["torchrun", "--x", "y"], None)
     assert found.argv == (PYTHON, tool, "--x", "y")
     assert (found.comm, found.kind, found.program) == ("torchrun", "script", tool)
+    assert found.runs("torchrun", "torch.distributed.run")
+    module = read(PYTHON, [PYTHON, "-m", "torch.distributed.run", "x.py"], None)
+    assert module.runs("torchrun", "torch.distributed.run")
+    assert not read(PYTHON, [PYTHON, "x.py"], None).runs("torchrun", "torch.distributed.run")
 
 
 def test_an_option_in_the_first_line(tmp_path: Path) -> None:
