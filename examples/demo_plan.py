@@ -10,27 +10,28 @@ BIN = Path(os.path.relpath(Path(sys.executable).parent))
 DLRM = EXAMPLES / "dlrm"
 RANKS = 2
 WAYS = ("plain", "auto", "headway")
+HANG = "SIGSTOP"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What all three ways train; see docs/demo.md for why it has these proportions."""
 
-    steps: int = 400
-    save_every: int = 50
-    snapshot_every: int = 10  # in memory, by the Checkpointer
+    steps: int = 700
+    save_every: int = 25
+    snapshot_every: int = 5  # in memory, by the Checkpointer
     batch: int = 1024  # per rank
     rows: int = 10_000
     dim: int = 16
-    warmup_s: float = 3.0  # of the data
-    timeout_s: float = 30.0  # of the process group: what ends a hang without Headway
-    backend: str = "aot_eager"
+    warmup_s: float = 1.0  # of the data
+    timeout_s: float = 140.0  # of the process group: what ends a hang without Headway
+    backend: str = "none"
 
     @property
     def faults(self) -> list[dict[str, object]]:
         """Two kills and a hang in between, each halfway between two saves."""
         quarter = self.steps // 4 // self.save_every * self.save_every
-        names = ("SIGKILL", "SIGSTOP", "SIGKILL")
+        names = ("SIGKILL", HANG, "SIGKILL")
         return [
             {"step": (number + 1) * quarter + self.save_every // 2, "rank": 1, "signal": name}
             for number, name in enumerate(names)
@@ -48,6 +49,10 @@ class Plan:
                 f"demo: --steps is {self.steps}; give {8 * self.save_every} or more, "
                 "so that every fault comes after a save of its own attempt"
             )
+
+
+# More training between the faults, and the timeout that NCCL has by itself: a quarter of an hour.
+LONG = Plan(steps=3000, timeout_s=600.0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,12 @@ class Way:
     @property
     def trained(self) -> Path:
         return self.folder / "work" / self.name / "trained"
+
+    @property
+    def hanging(self) -> Path:
+        """Is there once the job hangs."""
+        steps = (one["step"] for one in self.plan.faults if one["signal"] == HANG)
+        return self.checkpoints / f"fault-{next(steps)}"
 
     @property
     def log(self) -> Path:
@@ -101,7 +112,8 @@ class Way:
         plan = self.plan
         words: list[object] = ["--deterministic", "--log-every", plan.steps // 4]
         words += ["--steps", plan.steps, "--save-every", plan.save_every, "--batch", plan.batch]
-        words += ["--rows", plan.rows, "--dim", plan.dim, "--backend", plan.backend]
+        words += ["--rows", plan.rows, "--dim", plan.dim]
+        words += ["--no-compile"] if plan.backend == "none" else ["--backend", plan.backend]
         words += ["--data-warmup", plan.warmup_s, "--group-timeout", plan.timeout_s]
         words += ["--checkpoint-dir", self.checkpoints, "--trained", self.trained]
         words += ["--faults", self.folder / "faults.json"]

@@ -141,8 +141,8 @@ def stages(args: argparse.Namespace) -> startup.Stages:
 
     @stages.stage(where="main")  # the step looks up in the tables of all ranks
     def pt2_compile(train_module_creation: Trainer) -> None:
-        if not args.overlap:
-            return  # the first batch will
+        if not (args.overlap and args.compile):
+            return  # the first batch will, if anything is compiled
         trainer = train_module_creation
         sample = click_batch(args.seed, 0, args.batch, args.rows)
         ahead = startup.CompileAhead(
