@@ -15,7 +15,7 @@ from headway.cli import VERBS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 TECHNIQUES = sorted(p for p in (DOCS / "techniques").glob("*.md") if p.name != "index.md")
-AUDIENCES = sorted(DOCS.glob("for-*.md"))
+AUDIENCES = [*sorted(DOCS.glob("for-*.md")), DOCS / "comparison.md"]
 # Their figures are held to the result files.
 MEASURED = ("benchmarks.md", "scheduling.md")
 
