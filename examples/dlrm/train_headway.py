@@ -65,7 +65,8 @@ class Trainer:
             self.optimizer.state[value] = {"step": torch.tensor(0.0), **moments}
         self.at, self.position = 0, 0  # steps trained; batches read by all ranks together
         state = {"model": Live(self.weights), "optimizer": Live(self.moments), "at": self.where}
-        self.checkpointer = Checkpointer(args.checkpoint_dir / "saves", state)
+        saves = args.checkpoint_dir / "saves"
+        self.checkpointer = Checkpointer(saves, state, optimizers=[self.optimizer])
         if restored := self.checkpointer.restore():
             self.at, self.position = restored.values["at"]
             if RANK == 0:

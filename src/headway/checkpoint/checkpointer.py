@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 import uuid
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.optim import Optimizer
 
 from headway import sdk
 from headway.checkpoint import golden, record
@@ -40,7 +40,7 @@ from headway.checkpoint.ranks import Ranks
 from headway.checkpoint.restore import Restored, from_memory, from_store, held, newest
 from headway.checkpoint.snapshot.take import Changed, Taker
 from headway.checkpoint.staging import IMAGES, LOOK_S, Staging, text
-from headway.checkpoint.state import Parts, unwrapped
+from headway.checkpoint.state import Parts
 from headway.checkpoint.store import packed
 from headway.checkpoint.store.read import Found
 from headway.checkpoint.store.retain import Policy
@@ -74,6 +74,7 @@ class Checkpointer:
     """The checkpoints of one training. Every rank has one, and calls the same of it.
 
     `state` is what all ranks have together, whole or in shards; `own` what each has for itself.
+    `optimizers`: those that step although they are no part of the state as they are.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Checkpointer:
         state: Mapping[str, Any],
         *,
         own: Mapping[str, Any] | None = None,
+        optimizers: Sequence[Optimizer] = (),
         keep: Policy | None = None,
         group: Any = None,
         interval: float | Tuner | None = None,
@@ -121,7 +123,7 @@ class Checkpointer:
         linger_s = linger_s or (LINGER_S if _job_name() else ALONE_S)
         name = _name(self.store, self.rank)
         self._staging = Staging(name, linger_s, commits=self.rank == 0, images=images)
-        self._taker = Taker(self.parts.optimizers, images)
+        self._taker = Taker(list(dict.fromkeys([*self.parts.optimizers, *optimizers])), images)
         self._plan: plans.Plan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None
@@ -164,7 +166,8 @@ class Checkpointer:
             plan = self._plan or self.replan(state)
             saved = plan.share(state)
             asked = time.monotonic()
-            self._taker.wait()
+            if level == "disk":  # a snapshot is left out rather than waited for
+                self._taker.wait()
             waited = time.monotonic() - asked
             images = self._agreed(step, level, saved)
             if images:
@@ -193,7 +196,7 @@ class Checkpointer:
         return "disk" if anchor else level or (due[1] if due else "disk")
 
     def _agreed(self, step: int, level: Level, saved: plans.Saved) -> Sequence[int]:
-        """The images that may be filled now; none for a snapshot while all are being written.
+        """The images that may be filled now; none for a snapshot while all are in use.
 
         With two levels all ranks take the same one, once all have the last one whole: so there is
         always one of all ranks, also if they are killed while they fill the other.
@@ -206,7 +209,9 @@ class Checkpointer:
             return range(self._staging.images)
         last = self._staging.last
         older = (last + 1) % IMAGES
-        mine = {"busy": [image in status["busy"] for image in (older, last)], "wanted": wanted}
+        filling = not self._taker.idle
+        busy = [filling or image in status["busy"] for image in (older, last)]
+        mine = {"busy": busy, "wanted": wanted}
         word = self._ranks.decided(mine, lambda everyone: _choice(level, everyone))
         self._pacing.agreed(step, word["wanted"], level)
         return [(older, last)[number] for number in word["images"]]
@@ -254,10 +259,8 @@ class Checkpointer:
             self._since_full = 1 if full else (self._since_full + 1) % self.full_every
 
         def whole(good: bool, changed: list[Changed]) -> None:
-            # Rows of a shard are not told from rows of the table: the shard is saved as a whole.
-            rows = [] if full else [one for one in changed if plan.whole.issuperset(one.tensors)]
             with contextlib.suppress(WriterFailed):  # the next save finds that out
-                self._staging.whole(good, rows, image=image, **about)
+                self._staging.whole(good, [] if full else changed, image=image, **about)
             self._outcomes.copied(step, level, time.monotonic() - begun, good)
 
         self._taker.take(image, saved.tensors, views, whole, written=write)
@@ -322,9 +325,9 @@ class Checkpointer:
         has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
         """
         told: dict[str, Any] = {"factory": model_ref} if model_ref else {}
-        told |= self._plain(model_arguments) if model_arguments else {}
+        told |= golden.plain(model_arguments, self._say) if model_arguments else {}
         if example_inputs is not None:
-            told |= self._record(example_inputs, model)
+            told |= golden.put(self.parts, self._ranks, example_inputs, model, self._say)
             self._plan = None  # there is a part more
         about = {**(extra or {}), **({golden.TOLD: told} if told else {}), **_run()}
         try:
@@ -337,29 +340,6 @@ class Checkpointer:
                 self.parts.parts.pop(golden.PART, None)
                 self._plan = None
         return saving
-
-    def _plain(self, model_arguments: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            json.dumps(model_arguments)
-        except (TypeError, ValueError) as error:
-            self._say(f"the arguments of the model were not recorded: {error}")
-            return {}
-        return {"arguments": dict(model_arguments)}
-
-    def _record(self, example_inputs: Any, model: nn.Module | None) -> dict[str, Any]:
-        """Rank 0 has the golden part; what is told of it."""
-        if self.rank:
-            return {}
-        if golden.PART in self.parts.parts:
-            self._say(f"no golden inputs were recorded: the state has a part {golden.PART!r}")
-            return {}
-        asked = self.parts.model if model is None else unwrapped(model)
-        part, told, why = golden.record(example_inputs, asked, alone=self.world == 1)
-        if part:
-            self.parts.parts[golden.PART] = part
-        if why:
-            self._say(why)
-        return told
 
     def wait(self) -> None:
         """Until every save that was begun is on disk; raises if one could not be written."""

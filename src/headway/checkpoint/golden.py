@@ -7,8 +7,9 @@ checkpoint like any other: `golden.inputs.N` and `golden.outputs.N`. Nothing is 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from headway.checkpoint.ranks import Ranks
+from headway.checkpoint.state import Parts, unwrapped
 
 PART = "golden"  # of the state
 TOLD = "publish"  # of `extra`: the factory, its arguments, how the inputs are handed over
@@ -29,6 +33,34 @@ class NotAlone(Exception):
 
     def __init__(self) -> None:
         super().__init__("the model is spread over ranks, and cannot be asked on one of them")
+
+
+def plain(model_arguments: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """What is told of the factory's arguments; nothing, which is said, if JSON cannot hold them."""
+    try:
+        json.dumps(model_arguments)
+    except (TypeError, ValueError) as error:
+        say(f"the arguments of the model were not recorded: {error}")
+        return {}
+    return {"arguments": dict(model_arguments)}
+
+
+def put(
+    parts: Parts, ranks: Ranks, given: Any, model: nn.Module | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Rank 0 has the golden part among its parts; what is told of it."""
+    if ranks.rank:
+        return {}
+    if PART in parts.parts:
+        say(f"no golden inputs were recorded: the state has a part {PART!r}")
+        return {}
+    asked = parts.model if model is None else unwrapped(model)
+    part, told, why = record(given, asked, alone=ranks.world == 1)
+    if part:
+        parts.parts[PART] = part
+    if why:
+        say(why)
+    return told
 
 
 def handed_over(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

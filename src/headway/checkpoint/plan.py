@@ -40,7 +40,6 @@ class Plan:
     def __init__(self, items: list[WriteItem], metadata: bytes, looks: str) -> None:
         self.tensors = [item for item in items if item.type != WriteItemType.BYTE_IO]
         self.values = [item for item in items if item.type == WriteItemType.BYTE_IO]
-        self.whole = {n for n, item in enumerate(self.tensors) if item.type == WriteItemType.TENSOR}
         self.metadata = metadata  # of the whole checkpoint, pickled
         self.looks = looks
         self.id = hashlib.sha256(looks.encode() + metadata).hexdigest()[:16]

@@ -30,6 +30,7 @@ from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.memory import Memory
 from headway.checkpoint.state import Parts
 from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store.delta import apply_rows
 from headway.checkpoint.store.manifest import changed
 from headway.checkpoint.store.read import Checkpoint, Found, Store
 from headway.checkpoint.writer.images import WHOLE
@@ -132,7 +133,15 @@ def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str
         _together(one, reader.read_metadata, group)
     metadata = readers[0].read_metadata()
     targets = parts.targets(metadata)
-    by_rows = [{name for f in one.manifest.files for name in changed(f)} for one in chain]
+    known = {
+        dcp.item_name(index): index.fqn
+        for reader in readers
+        for index in dcp.indices(reader.read_metadata())
+    }
+    by_rows = [
+        {known.get(item, "") for file in one.manifest.files for item in changed(file)}
+        for one in chain
+    ]
     whole = {  # the last time that it was saved as a whole
         name: max(at for at in range(len(chain)) if name not in by_rows[at])
         for name in targets.flat
@@ -149,8 +158,11 @@ def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str
         targets.flat.update(mine)
     for at, one in enumerate(chain):
         rows = {name: targets.flat[name] for name in by_rows[at] if whole[name] < at}
+        told: dict[str, Any] = {
+            name: readers[whole[name]].read_metadata().state_dict_metadata[name] for name in rows
+        }
         if by_rows[at]:
-            _together(one, partial(dcp.apply_rows, one.path, one.manifest, rows), group)
+            _together(one, partial(apply_rows, one.path, one.manifest, rows, told), group)
     return parts.give_back(targets, metadata)
 
 

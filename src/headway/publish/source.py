@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store.delta import apply_rows
 from headway.checkpoint.store.manifest import Item, Unreadable
 from headway.checkpoint.store.read import Checkpoint
 from headway.checkpoint.store.sums import summed
@@ -96,13 +97,13 @@ class _Store:
     def read(self, name: str, into: torch.Tensor) -> None:
         """From the last that has it as a whole; then the rows that later ones have changed."""
         having = [at for at, one in enumerate(self._chain) if name in self._told[one.path]]
-        deltas = self._chain[having[-1] + 1 :]
+        base, deltas = self._chain[having[-1]], self._chain[having[-1] + 1 :]
         dtype = self.shapes[name][1]
         # Rows are bytes: they fit only what has the type of the table.
         room = torch.empty(into.shape, dtype=dtype) if deltas and into.dtype != dtype else into
-        self._read(self._chain[having[-1]].path, name, room)
+        self._read(base.path, name, room)
         for delta in deltas:
-            dcp.apply_rows(delta.path, delta.manifest, {name: room})
+            apply_rows(delta.path, delta.manifest, {name: room}, self._told[base.path])
         if room is not into:
             into.copy_(room)
 

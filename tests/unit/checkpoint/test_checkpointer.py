@@ -89,6 +89,18 @@ def test_one_image_is_not_enough_for_snapshots(tmp_path: Path) -> None:
     checkpointer.close()
 
 
+def test_a_snapshot_does_not_wait_for_the_one_before(tmp_path: Path) -> None:
+    one = Checkpointer(tmp_path, {"w": torch.zeros(4)}, memory_interval=3, linger_s=0.1)
+    assert not one.save(1, level="memory").skipped
+    one._taker.wait()
+    one._taker._idle.clear()  # as while it is on its way from a GPU
+    left_out = one.save(2, level="memory")
+    assert left_out.skipped and left_out.waited_s < 60
+    one._taker._idle.set()
+    assert not one.save(3, level="memory").skipped
+    one.close()
+
+
 @pytest.mark.parametrize("images", [1, 2])
 def test_no_image_is_filled_before_it_is_written(images: int, tmp_path: Path) -> None:
     """Both saves are of the moment of their call, however slow the disk is."""
@@ -107,6 +119,48 @@ def test_no_image_is_filled_before_it_is_written(images: int, tmp_path: Path) ->
         found = {"w": torch.empty(1 << 18)}
         load(found, storage_reader=dcp.Reader(checkpoint.path, check=True), no_dist=True)
         assert bool((found["w"] == checkpoint.step).all())
+
+
+class Live:
+    """A table and what its optimizer keeps of it, by names of their own; read in place."""
+
+    def __init__(self) -> None:
+        self.table = nn.EmbeddingBag(100, 4, sparse=True)
+        self.optimizer = torch.optim.Adagrad(self.table.parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        weight = self.table.weight
+        return {"weight": weight.detach(), "sum": self.optimizer.state[weight]["sum"]}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        """Nothing is left to do."""
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.table(torch.randint(100, (1, 5))).sum().backward()
+        self.optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("told", [True, False])
+def test_an_optimizer_that_is_no_part_can_be_told_of(told: bool, tmp_path: Path) -> None:
+    live = Live()
+    optimizers = [live.optimizer] if told else []
+    one = Checkpointer(tmp_path, {"live": live}, optimizers=optimizers, linger_s=0.1)
+    for step in (1, 2, 3):
+        live.step()
+        one.save(step)
+        one.wait()
+    one.close()
+    kinds = [checkpoint.manifest.kind for checkpoint in Store(tmp_path).checkpoints()]
+    assert kinds == (["delta", "delta", "full"] if told else ["full", "full"])
+    other = Live()
+    again = Checkpointer(tmp_path, {"live": other}, linger_s=0.1)
+    restored = again.restore()
+    again.close()
+    assert restored is not None and restored.step == 3
+    for name, tensor in live.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor)
 
 
 KILLED = """

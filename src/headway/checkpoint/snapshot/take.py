@@ -38,10 +38,10 @@ class Taker:
 
     def __init__(self, optimizers: Sequence[Optimizer], images: int) -> None:
         self.tracker = Tracker(optimizers, images)
-        self._optimizers = list(optimizers)
+        self._optimizers = [one for one in optimizers if not _fused(one)]
         self._devices: dict[torch.device, DeviceImages] = {}
         self._host = HostImages()
-        self._fences = [o.register_step_pre_hook(self._fence) for o in optimizers]
+        self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
@@ -173,3 +173,8 @@ class Taker:
                 warnings.warn(f"an image of the state could not be made: {error}", stacklevel=1)
             finally:
                 self._idle.set()
+
+
+def _fused(optimizer: Optimizer) -> bool:
+    """Whether the backward pass may change what it owns, unseen: so it is with TorchRec's."""
+    return any(base.__module__.partition(".")[0] == "torchrec" for base in type(optimizer).__mro__)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.filesystem import (
     CURRENT_DCP_VERSION,
@@ -137,28 +138,38 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
     not be written yet. Of a delta it is the tensors that are in it as a whole.
     """
     whole = pickle.loads(planned) if isinstance(planned, bytes) else planned
-    by_rows = {name for part in parts for name in changed(part.file)}
-    kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
-    whole = replace(whole, state_dict_metadata=kept)
-    named = {item_name(index): index for index in _indices(whole)}
+    missing = {item_name(index): index for index in indices(whole)}
+    by_rows = set()  # tensors, as soon as one of their shards is
+    for part in parts:
+        for name in changed(part.file):
+            by_rows.add(_planned(missing, name, part).fqn)
     storage = {}
     for part in parts:
         for item in part.file.items:
             if item.name.endswith((IDS, ROWS)):
                 continue
-            if item.name not in named:
-                raise SaveFailed(f"rank {part.rank} has saved {item.name}, which is not planned")
-            index = named.pop(item.name)
+            index = _planned(missing, item.name, part)
+            if index.fqn in by_rows:
+                continue
             how = None if item.unpacked is None else [packed.DESCRIPTOR]
             storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
-    if named:
-        raise SaveFailed(f"no rank has saved {next(iter(named))}, which is planned")
+    if missing:
+        raise SaveFailed(f"no rank has saved {next(iter(missing))}, which is planned")
+    kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
+    whole = replace(whole, state_dict_metadata=kept)
     where = StorageMeta(save_id=save_id)
     version = CURRENT_DCP_VERSION
     return pickle.dumps(replace(whole, storage_data=storage, storage_meta=where, version=version))
 
 
-def _indices(planned: Metadata) -> Iterator[MetadataIndex]:
+def _planned(missing: dict[str, MetadataIndex], name: str, part: Part) -> MetadataIndex:
+    if name not in missing:
+        raise SaveFailed(f"rank {part.rank} has saved {name}, which is not planned")
+    return missing.pop(name)
+
+
+def indices(planned: Metadata) -> Iterator[MetadataIndex]:
+    """Of all items of a checkpoint."""
     for name, told in planned.state_dict_metadata.items():
         if not isinstance(told, TensorStorageMetadata):
             yield MetadataIndex(name)
@@ -261,7 +272,7 @@ class Reader(FileSystemReader):
             raise self._damaged(f"its manifest cannot be used: {error}") from None
         return {(file.name, item.offset): item for file in manifest.files for item in file.items}
 
-    def _open(self, name: str) -> _Source:
+    def _open(self, name: str) -> Source:
         try:
             if self._remote is not None:
                 return _Elsewhere(self._remote, name)
@@ -271,7 +282,7 @@ class Reader(FileSystemReader):
 
     def _read(
         self,
-        source: _Source,
+        source: Source,
         item: Item,
         requests: Sequence[ReadItem],
         targets: dict[int, torch.Tensor],
@@ -314,7 +325,10 @@ class Reader(FileSystemReader):
         assert isinstance(told, TensorStorageMetadata)
         fits = target.size() == requests[0].lengths and target.nbytes == item.raw_size
         same = target.device.type == "cpu" and target.dtype == told.properties.dtype
-        return raw(target) if fits and same and target.is_contiguous() else None
+        if not fits or not same or not target.is_contiguous() or target.is_conj():
+            return None
+        increment_version(target)  # who watches for changes would not see this one
+        return raw(target)
 
     def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
         assert self._metadata is not None
@@ -333,44 +347,14 @@ class Reader(FileSystemReader):
         return CheckpointDamaged(f"the checkpoint {self.path} cannot be loaded: {why}")
 
 
-def apply_rows(path: str, manifest: manifests.Manifest, flat: dict[str, Any]) -> None:
-    """Put the rows that a delta holds of these tensors into them, by their names."""
-    for file in manifest.files:
-        names = [name for name in changed(file) if name in flat]
-        if not names:
-            continue
-        items = {item.name: item for item in file.items}
-        source: _Source = (
-            _Elsewhere(Remote(path), file.name)
-            if "://" in path
-            else _Local(os.path.join(path, file.name), mapped=True)
-        )
-        for name in names:
-            target = flat[name]
-            if not items[name + IDS].raw_size:
-                continue
-            content = []
-            for item in (items[name + IDS], items[name + ROWS]):
-                data = source.bytes(item.data, item.size)
-                if summed(data) != item.crc32:
-                    raise CheckpointDamaged(
-                        f"the checkpoint {path} cannot be loaded: {item.name} was changed"
-                    )
-                content.append(torch.frombuffer(_content(path, data, item), dtype=torch.uint8))
-            ids = content[0].view(torch.int64).to(target.device)
-            rows = content[1].view(target.dtype).view(-1, *target.shape[1:]).to(target.device)
-            target.detach().index_copy_(0, ids, rows)
+def opened(path: str, name: str) -> Source:
+    """A file of a checkpoint."""
+    if "://" in path:
+        return _Elsewhere(Remote(path), name)
+    return _Local(os.path.join(path, name), mapped=True)
 
 
-def _content(path: str, data: memoryview, item: Item) -> memoryview:
-    try:
-        return packed.content(data, item)
-    except Unreadable as error:
-        why = f"{item.name}: {error}"
-        raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
-
-
-class _Source(Protocol):
+class Source(Protocol):
     """A file that is read in places."""
 
     name: str

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store import dcp, delta, packed
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import File, Item, Part, Unreadable
@@ -125,6 +125,17 @@ def test_the_reader_reads_it(folder: str, mapped: bool) -> None:
     assert found["zeros"].data_ptr() == strided.data_ptr()
 
 
+def test_what_is_unpacked_into_a_tensor_is_a_change_of_it(tmp_path: Path) -> None:
+    given = {"t": torch.rand(100), "c": torch.view_as_complex(torch.rand(100, 2))}
+    one = saved(tmp_path, given)
+    conjugate = torch.zeros(100, dtype=torch.complex64).conj()
+    found = {"t": torch.zeros(100), "c": conjugate}
+    before = found["t"]._version
+    load(found, storage_reader=dcp.Reader(one.path, check=True), no_dist=True)
+    assert torch.equal(found["t"], given["t"]) and torch.equal(conjugate, given["c"])
+    assert found["t"]._version > before, "a table that is tracked is saved as a whole after it"
+
+
 def test_a_part_of_a_tensor_is_read(tmp_path: Path) -> None:
     """As by one of several ranks: it has less than the whole."""
     one = saved(tmp_path, state())
@@ -176,7 +187,7 @@ def test_what_is_no_frame_is_damaged(content: bytes, why: str) -> None:
     with pytest.raises(
         CheckpointDamaged, match=f"the checkpoint here cannot be loaded: t: .*{why}"
     ):
-        dcp._content("here", memoryview(content), item)
+        delta._content("here", memoryview(content), item)
 
 
 def test_a_frame_that_ends_early_is_damaged() -> None:

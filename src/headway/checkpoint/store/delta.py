@@ -1,0 +1,122 @@
+"""What a delta holds of tables, put on what it builds on: rows of a table, or of a shard of it.
+
+A shard of which many rows have changed is in the delta as a whole, beside rows of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
+from torch.distributed.checkpoint.utils import find_tensor_shard
+
+from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store.manifest import IDS, ROWS, Item, Manifest, Unreadable
+from headway.checkpoint.store.sums import summed
+from headway.errors import CheckpointDamaged
+
+
+def apply_rows(
+    path: str,
+    manifest: Manifest,
+    flat: Mapping[str, Any],
+    told: Mapping[str, TensorStorageMetadata],
+) -> None:
+    """Put what a delta holds of these tensors into them, by their names.
+
+    `told`: what the checkpoint says of them that has them as a whole. They may be cut in another
+    way now; what a rank has nothing of it does not read.
+    """
+    delta = _Delta(path, manifest)
+    for name, target in flat.items():
+        places = _places(name, target)
+        dtype = told[name].properties.dtype
+        for chunk in told[name].chunks:
+            here = [(local, place) for local, place in places if _meet(chunk, place)]
+            item = dcp.item_name(MetadataIndex(name, chunk.offsets))
+            if not here or not delta.has(item):
+                continue
+            ids, content = delta.rows(item, chunk)
+            rows = content.view(dtype).view(len(ids), *chunk.sizes[1:])
+            for local, place in here:
+                _put(local, place, ids, rows, chunk)
+
+
+class _Delta:
+    """The items of one, and its files once they are needed."""
+
+    def __init__(self, path: str, manifest: Manifest) -> None:
+        self._path = path
+        self._items = {item.name: (f.name, item) for f in manifest.files for item in f.items}
+        self._files: dict[str, dcp.Source] = {}
+
+    def has(self, item: str) -> bool:
+        """Whether it has something of a shard."""
+        return item in self._items or item + IDS in self._items
+
+    def rows(self, item: str, chunk: ChunkStorageMetadata) -> tuple[Tensor, Tensor]:
+        """Which rows of the table it has of a shard, and their bytes."""
+        first = chunk.offsets[0]
+        if item in self._items:
+            return torch.arange(first, first + chunk.sizes[0]), self._read(item)
+        ids = self._read(item + IDS).view(torch.int64)
+        return ids + first, self._read(item + ROWS)
+
+    def _read(self, name: str) -> Tensor:
+        file, item = self._items[name]
+        if file not in self._files:
+            self._files[file] = dcp.opened(self._path, file)
+        data = self._files[file].bytes(item.data, item.size)
+        if summed(data) != item.crc32:
+            why = f"{name} was changed"
+            raise CheckpointDamaged(f"the checkpoint {self._path} cannot be loaded: {why}")
+        content = _content(self._path, data, item)
+        return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
+
+
+def _content(path: str, data: memoryview, item: Item) -> memoryview:
+    try:
+        return packed.content(data, item)
+    except Unreadable as error:
+        why = f"{item.name}: {error}"
+        raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
+
+
+def _places(name: str, target: Any) -> list[tuple[Tensor, ChunkStorageMetadata]]:
+    """The memory of this rank that a tensor is in, and which part of the tensor each is."""
+    return [
+        (find_tensor_shard(target, MetadataIndex(name, chunk.offsets)).detach(), chunk)
+        for chunk in _create_chunk_list(target)
+    ]
+
+
+def _meet(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(max(a, b) < min(a + m, b + n) for a, m, b, n in sides)
+
+
+def _put(
+    local: Tensor,
+    place: ChunkStorageMetadata,
+    ids: Tensor,
+    rows: Tensor,
+    chunk: ChunkStorageMetadata,
+) -> None:
+    """Of these rows of the table what is in that place; they are as wide as their chunk."""
+    first = place.offsets[0]
+    here = (ids >= first) & (ids < first + place.sizes[0])
+    ids, rows = (ids, rows) if bool(here.all()) else (ids[here], rows[here])
+    for dim in range(1, rows.dim()):
+        a, b = chunk.offsets[dim], place.offsets[dim]
+        begin, end = max(a, b), min(a + chunk.sizes[dim], b + place.sizes[dim])
+        rows = rows.narrow(dim, begin - a, end - begin)
+        local = local.narrow(dim, begin - b, end - begin)
+    local.index_copy_(0, (ids - first).to(local.device), rows.to(local.device, local.dtype))
