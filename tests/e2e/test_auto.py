@@ -161,6 +161,18 @@ def test_a_job_runs_whatever_lies_in_the_place_of_its_profile(bench: Bench) -> N
     assert "not valid TOML" in again.boosters["publish"]["why"]
 
 
+@pytest.mark.timeout(60)
+def test_a_recipe_for_another_script_is_told_and_left_alone(bench: Bench) -> None:
+    (bench.root / "publish.toml").write_text('script = "other.py"\n[targets.safetensors]\n')
+    (bench.root / "train.py").write_text("print('fine')")
+    done = bench.run(*PYTHON)
+    assert done.code == 0 and "fine" in done.output
+    assert "nothing will be published: " in done.output
+    assert done.boosters["publish"]["state"] == "off"
+    assert "is for other.py, and not for train.py" in done.boosters["publish"]["why"]
+    assert not (bench.root / "runs/1/publish.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_job_that_fails_with_a_booster_and_works_without(bench: Bench) -> None:

@@ -89,6 +89,8 @@ def find(folder: Path, host: str) -> Recipe | None:
         key=lambda pair: (pair[0].get("rank") is None, pair[0].get("wall", 0)),
     )
     ranks = {head.get("local_rank") for head, _ in journals if head.get("launch") == newest}
+    if ranks - {None} and all(head.get("local_rank") is None for head, _ in mine):
+        return None  # their agent was the first to tell
     return combine(mine, len(ranks - {None}))
 
 

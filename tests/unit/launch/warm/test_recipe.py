@@ -50,6 +50,16 @@ def test_the_newest_launch_counts_and_ranks_come_first(tmp_path: Path) -> None:
     )
 
 
+def test_an_agent_alone_tells_too_little(tmp_path: Path) -> None:
+    journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1, "rank": None}, modules=["agent"])
+    head = {"launch": "L", "wall": 2, "rank": 0, "local_rank": 0}
+    journal(tmp_path, "h-2-1", head)
+    assert find(tmp_path, "h") is None
+    journal(tmp_path, "h-2-1", head, modules=["torch"])
+    found = find(tmp_path, "h")
+    assert found is not None and found.modules == ["torch", "agent"]
+
+
 def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1}, modules=["torch"])
     (tmp_path / "journal" / "h-2-1.jsonl").write_text('{"ev":"head"')
