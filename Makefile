@@ -4,7 +4,7 @@ TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gpu demo-quick test test-all test-clickhouse test-mlflow test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs clean
+.PHONY: help demo demo-gpu demo-quick test test-all test-clickhouse test-mlflow test-programs test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -30,6 +30,12 @@ $(VENV)/.docs: pyproject.toml
 	python3 -m venv .venv-torchrec
 	.venv-torchrec/bin/python -m pip install -q $(TORCH) numpy pytest pytest-timeout -e .
 	.venv-torchrec/bin/python -m pip install -q --no-deps -r tests/torchrec/requirements.txt
+	@touch $@
+
+# An environment of its own: trainers of others, and Ray, which brings its own of everything.
+.venv-programs/.ready: pyproject.toml tests/programs/requirements.txt
+	python3 -m venv .venv-programs
+	.venv-programs/bin/python -m pip install -q $(TORCH) -r tests/programs/requirements.txt -e .
 	@touch $@
 
 # An environment of its own: a server of MLflow brings a hundred packages, and pins many of them.
@@ -63,8 +69,9 @@ demo-gpu:  ## more than 10 GB of state and a kill a minute on one GPU: plain aga
 test: $(VENV)/.dev  ## run the tests, without the slow ones
 	$(PY) -m pytest -n auto --dist loadfile -m 'not slow'
 
-test-all: $(VENV)/.dev  ## run every test
-	$(PY) -m pytest
+test-all: $(VENV)/.dev  ## run every test, and the programs of others
+	$(PY) -m pytest --ignore tests/programs
+	$(MAKE) test-programs
 
 test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on ClickHouse's own engine
 	.venv-clickhouse/bin/python -m pytest tests/clickhouse
@@ -72,8 +79,12 @@ test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on Cli
 test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
 	.venv-mlflow/bin/python -m pytest tests/mlflow
 
+test-programs: .venv-programs/.ready .venv-torchrec/.ready  ## run programs of others under --auto, with kills
+	.venv-programs/bin/python -m pytest -rs tests/programs --ignore tests/programs/test_auto_torchrec.py
+	.venv-torchrec/bin/python -m pytest -rs tests/programs/test_auto_torchrec.py
+
 # Debian's packages; their services are not started, the tests run daemons of their own.
-test-slurm: $(VENV)/.dev  ## run the tests beside a real Slurm of one node (as root, on Debian)
+test-slurm: $(VENV)/.dev  ## run the tests beside a real Slurm of one and two nodes (as root, on Debian)
 	{ command -v slurmctld && command -v slurmdbd && command -v mariadbd && command -v munged; } \
 	    >/dev/null || { apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \

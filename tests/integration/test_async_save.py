@@ -80,8 +80,10 @@ def content():
     with open("held/a.pt", "rb") as file:
         return file.read()
 
+import pyarrow.fs
 os.mkdir("held")
 os.mkdir("held/sub")
+os.mkdir("held3")
 os.symlink("held", "link")
 ways = {
     "load": lambda: torch.load("held/a.pt"),
@@ -104,6 +106,7 @@ ways = {
     "rmtree": lambda: shutil.rmtree("held/sub"),
     "copy": lambda: shutil.copy("held/a.pt", "copy.pt"),
     "copytree": lambda: shutil.copytree("held", "held2", dirs_exist_ok=True),
+    "pyarrow": lambda: pyarrow.fs.copy_files("held", "held3"),
     "symlink": lambda: os.symlink("a.pt", "held/last.pt"),
     "subprocess": lambda: subprocess.run(["true"], check=True),
     "system": lambda: os.system("true"),
@@ -444,6 +447,61 @@ assert again.state.global_step == 8
 found = torch.load("out/checkpoint-8/optimizer.pt", weights_only=True)
 assert found["state"][0]["step"] == 8
 """
+
+PIECES = """
+import signal
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels=None):
+        out = self.layer(x)
+        return {"loss": out.sum(), "logits": out}
+
+class Kill(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        if state.global_step == 2:
+            os.listdir("out/checkpoint-2")  # which waits for it
+            Disk.free.clear()
+        elif state.global_step == 4:  # its checkpoint is not written yet
+            assert os.path.exists("out/checkpoint-4/model.safetensors")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+last = get_last_checkpoint("out") if os.path.isdir("out") else None
+Disk.free.set()
+told = TrainingArguments(
+    "out", max_steps=6, per_device_train_batch_size=1, save_steps=2, report_to=[],
+    disable_tqdm=True, use_cpu=True, logging_steps=1000,
+)
+rows = [{"x": torch.ones(4), "labels": torch.ones(1)}] * 30
+trainer = Trainer(Model(), told, train_dataset=rows, callbacks=[] if last else [Kill()])
+trainer.train(resume_from_checkpoint=last)
+print("resumed from", last)
+found = torch.load("out/checkpoint-6/optimizer.pt", weights_only=True)
+assert found["state"][0]["step"] == 6
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_checkpoint_that_a_kill_left_in_pieces_is_passed_over(tmp_path: Path) -> None:
+    """Its model is there and its optimizer is not: transformers would go on with a new one."""
+    pytest.importorskip("transformers")
+    code, _, err = ended(start(tmp_path, PIECES))
+    assert code == -9, err
+    pieces = {path.name for path in (tmp_path / "out" / "checkpoint-4").iterdir()}
+    assert "model.safetensors" in pieces
+    assert not pieces & {"optimizer.pt", "trainer_state.json"}
+    code, out, err = ended(start(tmp_path, PIECES))
+    assert code == 0, err
+    assert "resumed from out/checkpoint-2" in out
+    whole = {path.name for path in (tmp_path / "out" / "checkpoint-4").iterdir()}
+    assert {"optimizer.pt", "trainer_state.json"} <= whole
+    assert not list(tmp_path.rglob(".headway-save-*"))
 
 
 @pytest.mark.slow

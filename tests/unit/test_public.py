@@ -40,7 +40,8 @@ ROOMS = {
         "schedule",
         "fleet",
     },
-    "boosters": {"compile", "errors", "journal", "launch", "ledger", "probe"},
+    # settings for its reader of TOML
+    "boosters": {"compile", "errors", "journal", "launch", "ledger", "probe", "settings"},
     "integrations": {"startup", "errors"},
 }
 STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")

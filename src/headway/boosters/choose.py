@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headway.boosters import names
 from headway.boosters.profile import Off, Profile
+from headway.boosters.recipes import NO_RECIPE, digest
 
 RESTARTS = 20  # the policy stops earlier where another attempt would fail too
-RECIPE = "publish.toml"
 LEAST_HANG_S = 30.0
 OVER_SILENCE = 3.0  # times the longest silence of a run that went well
 NOTHING_YET = "nothing was recorded yet"
-NO_RECIPE = f"there is no {RECIPE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +36,7 @@ def choose(
     archives: Path,
     autotune: Path,
     recipe: Path | None,
+    no_recipe: str = NO_RECIPE,
     publish: str | None = None,
 ) -> Choice:
     """`resolved`: each setting and where it came from; `publish`: what --publish says."""
@@ -68,7 +67,7 @@ def choose(
         else:
             on.append(name)
             made[name] = offer
-    chosen, why = _recipe(profile.off.get(names.PUBLISH), recipe, publish)
+    chosen, why = _recipe(profile.off.get(names.PUBLISH), recipe, no_recipe, publish)
     if chosen:
         on.append(names.PUBLISH)
     else:
@@ -85,30 +84,17 @@ def choose(
     )
 
 
-def _recipe(off: Off | None, found: Path | None, told: str | None) -> tuple[str | None, str]:
+def _recipe(
+    off: Off | None, found: Path | None, no_recipe: str, told: str | None
+) -> tuple[str | None, str]:
     """The recipe to publish by, or why there is none; `told` is empty where it was declined."""
     if told is not None:
         return told or None, "set by you (flag)"
     if found is None:
-        return None, NO_RECIPE
+        return None, no_recipe
     if off is not None and off.of == digest(found):
         return None, off.why
     return str(found), ""
-
-
-def find_recipe(command: Sequence[str], here: Path) -> Path | None:
-    """In the working folder, or beside the script."""
-    scripts = [Path(word) for word in command if word.endswith(".py")]
-    folders = [here, *(here / script.parent for script in scripts[:1])]
-    return next((path for one in folders if (path := one / RECIPE).is_file()), None)
-
-
-def digest(path: Path) -> str:
-    """What tells one version of a recipe from another; empty where it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError:
-        return ""
 
 
 def hang_limit(silence_s: float | None) -> float | None:

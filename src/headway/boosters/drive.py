@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.boosters import learn, names
-from headway.boosters.choose import choose, digest, find_recipe
+from headway.boosters import learn, names, recipes
+from headway.boosters.choose import choose
 from headway.boosters.job import identify
 from headway.boosters.kept import Shelf
 from headway.boosters.pilot import Pilot
@@ -51,7 +51,7 @@ class Drive:
         found = target.versions()
         self.versions = f"headway {found['headway']}, torch {found.get('torch', '?')}"
         self.profile = self._published_last(self.shelf.read(self.job.id))
-        self.recipe = find_recipe(command, Path.cwd())
+        self.recipe, no_recipe = recipes.find(command, Path.cwd())
         self.choice = choose(
             resolved,
             self.profile,
@@ -59,8 +59,11 @@ class Drive:
             archives=self.shelf.archives,
             autotune=self._autotune(),
             recipe=self.recipe,
+            no_recipe=no_recipe,
             publish=publish,
         )
+        if publish is None and no_recipe not in ("", recipes.NO_RECIPE):
+            say(f"headway: auto: nothing will be published: {no_recipe}")
         self.pilot = Pilot(self.job.id, self.choice, self._known(), say)
         self.wrong: dict[str, Off] = {}
 
@@ -84,13 +87,15 @@ class Drive:
 
     def _published_last(self, profile: Profile) -> Profile:
         """What became of the last publish is known only now."""
-        recipe = find_recipe(profile.words, Path.cwd())
+        recipe, _ = recipes.find(profile.words, Path.cwd())
         if recipe is None or not profile.last_run:
             return profile
         why = learn.publish_failed(self.shelf.runs / profile.last_run, recipe)
         if not why:
             return profile
-        off = Off(why=f"the last one failed: {why}", versions=self.versions, of=digest(recipe))
+        off = Off(
+            why=f"the last one failed: {why}", versions=self.versions, of=recipes.digest(recipe)
+        )
         changed = self.shelf.update(self.job.id, lambda old: old.without(names.PUBLISH, off))
         return changed or profile
 
@@ -106,7 +111,9 @@ class Drive:
         off = {**self.choice.off, names.PUBLISH: why}
         self.choice = self.pilot.choice = replace(self.choice, on=on, off=off, recipe=None)
         if self.recipe is not None:
-            self.wrong[names.PUBLISH] = Off(why=why, versions=self.versions, of=digest(self.recipe))
+            self.wrong[names.PUBLISH] = Off(
+                why=why, versions=self.versions, of=recipes.digest(self.recipe)
+            )
 
     def end(self, run: Path, status: int) -> None:
         """The run is over."""

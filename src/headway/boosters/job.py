@@ -13,12 +13,13 @@ from headway.launch import target
 # Arguments by which runs of one job differ: names, places, seeds, ports, and how long it trains.
 PER_RUN = frozenset(
     {
-        "checkpoint_dir", "ckpt_dir", "date", "epochs", "exp_name", "experiment",
-        "experiment_name", "id", "job_id", "log_dir", "logdir", "logging_dir", "master_addr",
-        "master_port", "max_epochs", "max_steps", "name", "note", "notes", "num_epochs",
-        "num_train_epochs", "out", "out_dir", "output", "output_dir", "port", "rdzv_endpoint",
-        "rdzv_id", "resume", "resume_from", "resume_from_checkpoint", "run", "run_id", "run_name",
-        "save_dir", "seed", "steps", "tag", "time", "timestamp", "train_steps", "wandb_name",
+        "checkpoint_dir", "ckpt_dir", "ckpt_path", "date", "default_root_dir", "dirpath", "epochs",
+        "exp_name", "experiment", "experiment_name", "id", "job_id", "log_dir", "logdir",
+        "logging_dir", "master_addr", "master_port", "max_epochs", "max_steps", "name", "note",
+        "notes", "num_epochs", "num_train_epochs", "out", "out_dir", "output", "output_dir", "port",
+        "rdzv_endpoint", "rdzv_id", "resume", "resume_from", "resume_from_checkpoint", "run",
+        "run_id", "run_name", "save_dir", "seed", "seed_everything", "steps", "storage_path", "tag",
+        "time", "timestamp", "train_steps", "wandb_name",
     }
 )  # fmt: skip
 # Values that no two runs share, wherever they stand: a date with a time, a uuid.
@@ -40,12 +41,12 @@ class Job:
 def identify(command: Sequence[str]) -> Job:
     """The job of a command; how it is launched, and on how many ranks, is no part of it."""
     name = target.job(command)
-    words = tuple(_mattering(_own(command)))
+    words = tuple(_mattering(own(command)))
     digest = hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()[:8]
     return Job(name, f"{name}-{digest}", words)
 
 
-def _own(command: Sequence[str]) -> list[str]:
+def own(command: Sequence[str]) -> list[str]:
     """The script or module and what it is told, without what stands before it."""
     for index, word in enumerate(command):
         if word.endswith(".py"):

@@ -32,6 +32,7 @@ TABLE = {
     "lightning.pytorch.trainer.trainer": "checkpoint:install_lightning",
     "pytorch_lightning.trainer.trainer": "checkpoint:install_lightning",
     "transformers.trainer": "checkpoint:install_transformers",
+    "pyarrow.fs": "checkpoint:install_pyarrow",
     "torch.distributed.distributed_c10d": "distributed:install",
     "torch.distributed.elastic.events": "distributed:install_events",
     "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
@@ -76,6 +77,9 @@ BEHIND = {
     "torch.distributed.distributed_c10d": "install:install_distributed",
     "lightning.fabric.utilities.cloud_io": "install:install_lightning",
     "lightning_fabric.utilities.cloud_io": "install:install_lightning",
+    "pyarrow.fs": "install:install_pyarrow",
+    "transformers.trainer_callback": "install:install_trainer_state",
+    "transformers.trainer_utils": "install:install_last_checkpoint",
 }
 # Timed from their first line, as they are slow and a kill may fall into them.
 LIVE = {

@@ -15,7 +15,7 @@ from headway.publish import offered
 from headway.settings import read_toml
 
 T = TypeVar("T")
-AFTERWARDS = ("registry", "release")  # a snapshot is the same with or without
+APART = ("registry", "release", "script")  # a snapshot is the same with or without
 PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
 
 
@@ -107,8 +107,8 @@ def read(path: Path) -> Recipe:
     if not path.is_file():
         raise UsageError(f"there is no recipe {path}; `headway publish --help` shows one")
     found = read_toml(path)
-    sections = ("model", "golden", "tables", "limits", "targets", "registry", "keep", "release")
-    _known(found, sections, f"{path.name} has no section")
+    sections = ("model", "golden", "tables", "limits", "targets", "registry")
+    _known(found, (*sections, "keep", "release", "script"), f"{path.name} has no section")
     if not found.get("targets"):
         raise UsageError(f"{path.name} needs a section [targets]")
     keep = found.get("keep", 5)
@@ -124,7 +124,8 @@ def read(path: Path) -> Recipe:
     release = found.get("release", False)
     if type(release) is not bool:
         raise UsageError(f"{path.name} sets release to {release!r}, but it must be a switch")
-    made_of = {name: told for name, told in found.items() if name not in AFTERWARDS}
+    _value("tuple", found.get("script", []), path.name, "script")  # for --auto: boosters/recipes.py
+    made_of = {name: told for name, told in found.items() if name not in APART}
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
     return Recipe(
         model=model,

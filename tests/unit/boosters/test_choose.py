@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headway.boosters.choose import RESTARTS, Choice, choose, digest, find_recipe
+from headway.boosters.choose import RESTARTS, Choice, choose
 from headway.boosters.profile import Off, Profile
+from headway.boosters.recipes import digest
 from headway.settings import resolve
 
 NOW = "headway 1, torch 2"
@@ -94,14 +95,3 @@ def test_the_hang_limit_is_learned(
     assert chosen(tmp_path, profile).set.get("hang_after") == limit
     assert "hang_after" not in chosen(tmp_path, profile, hang_after=5.0).set
     assert "hang_after" not in chosen(tmp_path, profile, hang_watch=False).set
-
-
-def test_where_a_recipe_is_looked_for(tmp_path: Path) -> None:
-    command = ["torchrun", "code/train.py"]
-    assert find_recipe(command, tmp_path) is None
-    (tmp_path / "code").mkdir()
-    beside = tmp_path / "code" / "publish.toml"
-    beside.touch()
-    assert find_recipe(command, tmp_path) == beside
-    (tmp_path / "publish.toml").touch()
-    assert find_recipe(command, tmp_path) == tmp_path / "publish.toml"

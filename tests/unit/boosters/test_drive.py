@@ -39,7 +39,7 @@ def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
 
 
 def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: list[str]) -> None:
-    Path("publish.toml").write_text("a = 1")
+    Path("publish.toml").write_text('script = "train.py"')
     job = drive(said).job.id
     shelf = Shelf(Path("runs"))
     shelf.update(job, lambda known: Profile(job=job, words=("train.py",), last_run="before"))
@@ -47,10 +47,20 @@ def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: lis
     Path("runs/before").mkdir()
     notes.write(Path("runs/before"), {"error": "no such model"})
     assert "no such model" in drive(said).choice.off["publish"]
-    Path("publish.toml").write_text("a = 2")
+    Path("publish.toml").write_text('script = ["train.py"]')
     later = Path("runs/before/publish.json").stat().st_mtime + 1
     os.utime("publish.toml", (later, later))
     assert drive(said).choice.recipe is not None
+
+
+def test_a_recipe_of_another_script_is_told_and_not_used(said: list[str]) -> None:
+    Path("publish.toml").write_text('script = "train_headway.py"')
+    driven = drive(said)
+    assert driven.choice.recipe is None and "publish" not in driven.choice.on
+    assert "is for train_headway.py, and not for train.py" in driven.choice.off["publish"]
+    assert said == [f"headway: auto: nothing will be published: {driven.choice.off['publish']}"]
+    asked = Drive(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), "publish.toml", print)
+    assert asked.choice.recipe == "publish.toml"  # a flag is the user's own word
 
 
 def test_a_run_that_left_nothing_teaches_nothing(said: list[str]) -> None:

@@ -15,6 +15,7 @@ JOB = ("torchrun", "--nproc-per-node", "2", "train.py", "--lr", "0.1")
         ("python", "train.py", "--lr", "0.1"),
         ("torchrun", "--standalone", "./train.py", "--lr", "0.1"),
         (*JOB, "--seed", "7"),
+        (*JOB, "--seed_everything", "7", "--ckpt_path", "last", "--trainer.default_root_dir=b"),
         (*JOB, "--run-name=night-3", "--output_dir", "out/3"),
         (*JOB, "trainer.max_steps=50"),
         (*JOB, "--resume", "--seed=1"),

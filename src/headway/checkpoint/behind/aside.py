@@ -77,6 +77,30 @@ def sweep(parent: str) -> None:
             _sweep(folder)
 
 
+def left(parent: str) -> bool:
+    """Whether a process was killed before all that it saved here was written."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        return any(_dead(one.path) for one in entries if one.name.startswith(PREFIX))
+    return False
+
+
+def _dead(folder: str) -> bool:
+    """Nobody holds its lock, as far as the file system can tell."""
+    try:
+        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return True
+
+
 def _sweep(folder: str) -> None:
     try:
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)

@@ -91,3 +91,30 @@ def install_lightning(cloud_io: ModuleType) -> None:
         return save.plain("a URL", filepath, original, checkpoint, filepath)
 
     wrap(cloud_io, "_atomic_save", atomic_save)
+
+
+def install_pyarrow(fs: ModuleType) -> None:
+    """It copies files by itself, unseen by Python: so Ray Train keeps what a worker has saved."""
+    wrap(fs, "copy_files", _waiting)
+
+
+def install_trainer_state(callback: ModuleType) -> None:
+    """transformers.trainer_callback"""
+
+    def save_to_json(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from headway.checkpoint.behind import pieces
+
+        return pieces.write_last(original, *args, **kwargs)
+
+    wrap(callback.TrainerState, "save_to_json", save_to_json)
+
+
+def install_last_checkpoint(utils: ModuleType) -> None:
+    """transformers.trainer_utils"""
+
+    def get_last_checkpoint(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from headway.checkpoint.behind import pieces
+
+        return pieces.last_whole(original, *args, **kwargs)
+
+    wrap(utils, "get_last_checkpoint", get_last_checkpoint)

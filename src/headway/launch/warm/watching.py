@@ -32,7 +32,8 @@ class Reads:
 
         def __iter__(environ: Any) -> Iterator[Any]:
             keys = list(iterate(environ))
-            reads.all_by.add(_package())
+            if (package := _package()) != "headway":
+                reads.all_by.add(package)
             reads._to_come = deque(keys)
             return iter(keys)
 

@@ -22,9 +22,11 @@ from headway.probe.recorder import guard, recorder
 SAVE = "checkpoint_save"
 LOAD = "checkpoint_load"
 WORTH_NOTING = 10_000_000  # ns; a shorter save to memory leaves no span
+KEPT = 64  # saves whose step is remembered
 
 _saves = 0  # how many saves are going on in this process, over all threads
 _uploading: set[str | None] = set()  # what asynchronous saves are writing now
+_steps: dict[str, int] = {}  # path -> step of the last saves of this process
 looking: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
 unwritten: set[str] = set()  # what `--async-save` has still to write: checkpoint/behind
 _lock = threading.Lock()
@@ -102,6 +104,7 @@ def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
     pace.flush()  # so that the step which this save holds has its exact time in the journal
     with _lock:
         _saves += 1
+    _remember(path)
     background = pace.steps > 0 and recorder.thread() != pace.stepping_thread
     extra = {"background": True} if background else {}
     opened = enter(SAVE, what, path=path, step=pace.steps, **extra)
@@ -119,8 +122,21 @@ def _end(opened: int | None, tail: Any, start: int, path: str | None, error: str
 
 def _part(path: str | None) -> None:
     if path is not None:
-        t = monotonic_ns()
-        recorder.span(SAVE, t, t, path=path, file=identity(path), step=pace.steps, part=True)
+        _remember(path)
+        _note_part(path, pace.steps)
+
+
+def _note_part(path: str, step: int) -> None:
+    t = monotonic_ns()
+    recorder.span(SAVE, t, t, path=path, file=identity(path), step=step, part=True)
+
+
+def _remember(path: str | None) -> None:
+    if path is not None:
+        _steps.pop(path, None)
+        _steps[path] = pace.steps
+        while len(_steps) > KEPT:
+            del _steps[next(iter(_steps))]
 
 
 def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: Any) -> Any:
@@ -253,3 +269,26 @@ def install_transformers(trainer: ModuleType) -> None:
     """transformers.Trainer"""
     target = lambda self, *_, **__: self.args.output_dir  # noqa: E731
     wrap(trainer.Trainer, "_save_checkpoint", saving(target, "transformers"))
+
+
+def install_pyarrow(fs: ModuleType) -> None:
+    """pyarrow.fs: Ray Train saves aside, and copies that to where it is loaded from later."""
+
+    def copy_files(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        guard("pyarrow", _copied, args, kwargs)
+        return result
+
+    wrap(fs, "copy_files", copy_files)
+
+
+def _copied(args: Any, kwargs: Any) -> None:
+    """What this process has saved below the source is a checkpoint below the destination too."""
+    above = _path(lambda source, *_, **__: source, args, kwargs)
+    there = _path(lambda source, destination, *_, **__: destination, args, kwargs)
+    if above is None or there is None:
+        return
+    for path, step in list(_steps.items()):
+        copy = there + path[len(above) :]
+        if (path == above or path.startswith(above + os.sep)) and os.path.exists(copy):
+            _note_part(copy, step)

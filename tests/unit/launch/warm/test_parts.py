@@ -126,6 +126,13 @@ def test_going_through_the_whole_environment(how: object) -> None:
     assert reads.all_by == {"tests"} and reads.names == {"AFTERWARDS"}
 
 
+def test_what_the_probe_reads_is_not_the_package_s() -> None:
+    ours = {"__name__": "headway.probe.imported", "environ": os.environ}
+    with Reads() as reads:
+        exec("list(environ)", ours)
+    assert not reads.all_by
+
+
 def call(**given: object) -> dict[str, object]:
     pipes = dict.fromkeys(("p2cread", "c2pwrite", "errwrite"), -1)
     return {"close_fds": True, "pass_fds": (), "errpipe_write": 90, "errpipe_read": 91,

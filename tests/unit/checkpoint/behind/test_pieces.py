@@ -1,0 +1,83 @@
+"""A checkpoint of several files: the last one is written last, and one in pieces is passed over."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from headway.checkpoint.behind import aside, pieces
+from headway.checkpoint.behind.queue import Job, Queue
+
+
+@dataclass
+class State:
+    """As transformers' TrainerState."""
+
+    log: list[int] = field(default_factory=list)
+
+    def save_to_json(self, json_path: str) -> None:
+        Path(json_path).write_text(str(self.log))
+
+
+@pytest.fixture
+def queued(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    queue = Queue()
+    monkeypatch.setattr(pieces, "queued", queue)
+    return queue
+
+
+def newest(folder: Path) -> str | None:
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    return str(found[-1]) if found else None
+
+
+def last(folder: Path) -> str | None:
+    found: str | None = pieces.last_whole(newest, folder)
+    return found
+
+
+def test_what_is_saved_after_others_is_written_after_them(tmp_path: Path, queued: Queue) -> None:
+    free, written, state = threading.Event(), [], State([1])
+    path = tmp_path / "trainer_state.json"
+
+    def slow() -> None:
+        assert free.wait(10)
+        written.append(path.exists())
+
+    queued.submit(Job(str(tmp_path / "optimizer.pt"), "torch.save", 0, slow, 1, 0))
+    pieces.write_last(State.save_to_json, state, json_path=str(path))
+    state.log.append(2)  # the training goes on
+    assert not path.exists() and aside.PREFIX in str(list(tmp_path.iterdir()))
+    free.set()
+    queued.wait("the end")
+    assert written == [False] and path.read_text() == "[1]"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_with_nothing_to_wait_for_it_is_written_at_once(tmp_path: Path, queued: Queue) -> None:
+    pieces.write_last(State.save_to_json, State([3]), str(tmp_path / "state.json"))
+    assert (tmp_path / "state.json").read_text() == "[3]" and not queued.pending
+
+
+def test_a_checkpoint_in_pieces_is_passed_over(tmp_path: Path) -> None:
+    for number in (2, 10, 4):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    assert last(tmp_path) == str(tmp_path / "checkpoint-10")
+    (tmp_path / "checkpoint-10" / f"{aside.PREFIX}1-a").mkdir()
+    assert last(tmp_path) == str(tmp_path / "checkpoint-4")
+    for number in (2, 4):
+        left = tmp_path / f"checkpoint-{number}" / f"{aside.PREFIX}1-a"
+        left.mkdir()
+        (left / aside.LOCK).touch()
+    assert last(tmp_path) is None
+
+
+def test_what_is_being_written_is_not_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-1").mkdir()
+    beside = aside.Aside(str(tmp_path / "checkpoint-1" / "optimizer.pt"))
+    assert last(tmp_path) == str(tmp_path / "checkpoint-1")
+    beside.drop()
+    assert last(tmp_path) == str(tmp_path / "checkpoint-1")
