@@ -19,7 +19,7 @@ class Plan:
 
     steps: int = 840
     save_every: int = 20
-    snapshot_every: int = 12  # in memory, by the Checkpointer,
+    snapshot_every: int = 10  # in memory, by the Checkpointer,
     disk_every: int = 100  # which then needs the disk for the loss of the machine alone
     batch: int = 1024  # per rank
     rows: int = 10_000
