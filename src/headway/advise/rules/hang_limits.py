@@ -10,18 +10,20 @@ from headway.advise.intervals import first, length, union, without
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import spent
 from headway.advise.rules.requeue_delay import restarts
-from headway.launch.hang.limits import OVER_GAPS, OVER_LONGEST, STOPPED_S
+from headway.launch.hang.limits import OVER_GAPS, OVER_LONGEST
 from headway.launch.hang.notice import CONFIRM_S
 from headway.ledger.leaves import EFFECTIVE, HANG, LOST
 from headway.ledger.model import NS, Ledger
 from headway.report.words import count, duration
+
+LEAST_S = 10.0  # no shorter limit is advised: a pause that no run has shown may be longer
 
 
 def proposals(evidence: Evidence) -> Iterator[Proposal]:
     """Every hang is ended once it is longer than any pause that went well."""
     ledger = evidence.ledger
     hangs = spent(ledger, (HANG,))
-    limit = math.ceil(max(STOPPED_S, _usual(ledger) / NS))
+    limit = math.ceil(max(LEAST_S, _usual(ledger) / NS))
     left = round((limit + CONFIRM_S) * NS)
     beyond = without(hangs, union(*(first((one,), left) for one in hangs)))
     if not beyond:
