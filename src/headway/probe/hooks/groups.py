@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +29,7 @@ ZEROS = dict.fromkeys(
     ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
 )
 LOOK_NS = 10_000_000_000  # between two looks at what is used by now
+LET_GO_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -256,6 +257,10 @@ def _making(what: str, c10d: Any) -> Callable[..., Any]:
 def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     group = args[0] if args else kwargs.get("group")
     guard("groups", communication.gone, getattr(group, "group_name", None))
+    if group is None:
+        # A thread of gloo may still want the GIL, to let go of a tensor. DDP frees its groups with
+        # the GIL held, and waits for that thread: in torch 2.13 the process then never ends.
+        sleep(LET_GO_S)
     return original(*args, **kwargs)
 
 
