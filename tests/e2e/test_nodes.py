@@ -116,6 +116,7 @@ def test_a_rank_that_dies_on_one_node_restarts_both(
     assert not list((tmp_path / "headway/both/journal").glob(".ended*"))
 
 
+@pytest.mark.slow
 def test_a_bug_on_one_node_stops_both(tmp_path: Path, nodes: tuple[Node, Node]) -> None:
     job = Job(tmp_path, nodes, "bug")
     codes, outputs = job.finish()

@@ -41,6 +41,7 @@ def by_rows(folder: Path) -> list[list[tuple[str, ...]]]:
     ]
 
 
+@pytest.mark.slow
 def test_shards_are_written_by_rows_and_come_back_in_one_piece(tmp_path: Path) -> None:
     saved = run(tmp_path, "--steps", "3", ranks=2)
     assert by_rows(tmp_path) == [[FIRST, SECOND]] * 2 + [[(), ()]]

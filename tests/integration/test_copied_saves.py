@@ -38,7 +38,9 @@ for step in range(first + 1, 21):
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("saves", [(), ("--async-save",)], ids=["plain", "async"])
+@pytest.mark.parametrize(
+    "saves", [(), pytest.param(("--async-save",), marks=pytest.mark.slow)], ids=["plain", "async"]
+)
 def test_it_is_resumed_from_the_step_of_the_copy(tmp_path: Path, saves: tuple[str, ...]) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "job.py").write_text(JOB)

@@ -52,6 +52,7 @@ def torchrun(tmp_path: Path, ranks: int, script: str) -> str:
 
 
 @pytest.mark.timeout(100)
+@pytest.mark.slow
 def test_four_ranks_make_their_own_groups(tmp_path: Path) -> None:
     """Ranks that have made other groups before, threads, and groups that come and go."""
     script = """

@@ -43,7 +43,9 @@ def test_helpers_leave_nothing(probed: Probed) -> None:
     assert [journal.rank for journal in journals] == [0]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_ranks_of_multiprocessing(probed: Probed, method: str) -> None:
     script = (
         TRAIN

@@ -217,12 +217,13 @@ def test_ranks_with_another_order_are_told_so(tmp_path: Path) -> None:
     assert "rank 1 has the stages process_group_init second first in the main thread" in output
 
 
+@pytest.mark.slow
 def test_a_rank_compiles_ahead_without_the_others(tmp_path: Path) -> None:
     found, _ = ranks(tmp_path, AHEAD)
     assert set(found) == {0, 1}
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_all_ranks_compile_ahead_together(tmp_path: Path, kind: str) -> None:
     found, _ = ranks(tmp_path, TOGETHER, kind)
     assert set(found) == {0, 1}

@@ -130,7 +130,8 @@ def _works_in(process: Path, folder: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_the_overlapped_start_trains_the_same_model(tmp_path: Path, ranks: int) -> None:
     words = ("--steps", "4", "--save-every", "2")
     overlapped, _ = run(tmp_path / "overlapped", ranks, "train_headway.py", *words)
@@ -159,7 +160,9 @@ def test_shared_tables_train_what_ddp_trains(tmp_path: Path) -> None:
         assert equal(ours["optimizer"][name]["exp_avg"], gradients)
 
 
-@pytest.mark.parametrize("where", ["sharded_tables.plan", "data_service.start"])
+@pytest.mark.parametrize(
+    "where", ["sharded_tables.plan", pytest.param("data_service.start", marks=pytest.mark.slow)]
+)
 def test_a_rank_that_is_killed_in_its_start_ends_the_others(tmp_path: Path, where: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -200,6 +200,7 @@ def test_a_run_of_ten_thousand_spans_is_drawn_exactly() -> None:
     assert "gathered" not in page(large(ranks=64, spans=10_000 // 64)).partition("use strict")[0]
 
 
+@pytest.mark.slow
 def test_a_page_of_endless_evidence_stays_small() -> None:
     failure = Failure(
         attempt=0, at=0, category="user_error", owner="user", retry="no", root_rank=0,
