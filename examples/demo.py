@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=Plan.timeout_s, help="of the group")
     parser.add_argument("--backend", default=Plan.backend, help="of torch.compile")
     parser.add_argument("-o", "--output", type=Path, help="folder; headway/demo-TIME")
-    if "--long" in sys.argv:
+    if parser.parse_known_args()[0].long:
         parser.set_defaults(steps=LONG.steps, timeout=LONG.timeout_s)
     args = parser.parse_args()
     plan = Plan(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.ledger.run import load
+from tests.processes import working_in
 
 from .conftest import BIN, job, quiet_env
 
@@ -51,13 +52,7 @@ def test_a_hundred_kills_are_a_hundred_recoveries(tmp_path: Path, warm: bool) ->
 
 def left_over(folder: Path) -> list[str]:
     """Processes that still work in the job's folder, and shared memory of dead ones."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(process / "cwd").startswith(str(folder)):
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
+    found = working_in(folder)
     for name in Path("/dev/shm").glob("torch_*"):
         pid = name.name.split("_")[1]
         if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):

@@ -418,9 +418,7 @@ assert torch.equal(found["state_dict"]["layer.weight"], model.layer.weight)
 trainer(8).fit(Model(), data, ckpt_path="step=6.ckpt")
 assert torch.load("step=8.ckpt", weights_only=True)["global_step"] == 8
 """
-TRANSFORMERS = """
-from transformers import Trainer, TrainingArguments
-
+MODEL = """
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -429,6 +427,11 @@ class Model(torch.nn.Module):
     def forward(self, x, labels=None):
         out = self.layer(x)
         return {"loss": out.sum(), "logits": out}
+"""
+TRANSFORMERS = (
+    MODEL
+    + """
+from transformers import Trainer, TrainingArguments
 
 def trainer(steps):
     told = TrainingArguments(
@@ -447,20 +450,14 @@ assert again.state.global_step == 8
 found = torch.load("out/checkpoint-8/optimizer.pt", weights_only=True)
 assert found["state"][0]["step"] == 8
 """
+)
 
-PIECES = """
+PIECES = (
+    MODEL
+    + """
 import signal
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
-    def forward(self, x, labels=None):
-        out = self.layer(x)
-        return {"loss": out.sum(), "logits": out}
 
 class Kill(TrainerCallback):
     def on_step_begin(self, args, state, control, **_):
@@ -484,6 +481,7 @@ print("resumed from", last)
 found = torch.load("out/checkpoint-6/optimizer.pt", weights_only=True)
 assert found["state"][0]["step"] == 6
 """
+)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import pytest
 
 from headway.boosters.choose import NO_RECIPE, NOTHING_YET
 from headway.launch.follow import Followed
+from tests.processes import working_in
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -182,19 +183,8 @@ class Bench:
 def left_over(folder: Path, within_s: float = 10.0) -> list[str]:
     """Processes that still work in that folder; those that are about to end are waited for."""
     until = time.monotonic() + within_s
-    while (found := _working_in(folder)) and time.monotonic() < until:
+    while (found := working_in(folder)) and time.monotonic() < until:
         time.sleep(0.1)
-    return found
-
-
-def _working_in(folder: Path) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(process / "cwd").startswith(str(folder)):
-                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
     return found
 
 

@@ -62,7 +62,6 @@ class Warm:
         self._zygote: Zygote | None = None
         self._recipe = Recipe()
         self._asked = False  # `prepare` was called before
-        self._first = False  # the zygote knows what torchrun imports, and no more
         self._zygotes = 0
         self._worked = False  # an attempt that was forked has made steps
         self._cold_next = False
@@ -87,13 +86,17 @@ class Warm:
         if found is None:
             if early and self._is_torchrun():
                 self._start(recipe.FIRST)
-                self._first = self._zygote is not None
             return
         self.memory.cold = max(found.seconds, self.memory.cold)  # a warm attempt tells too little
         if not early or self._needed() < self.memory.cold:
             if self._first:
                 self._end()
             self._start(found)
+
+    @property
+    def _first(self) -> bool:
+        """Whether there is a zygote that knows what torchrun imports, and no more."""
+        return self._zygote is not None and self._recipe is recipe.FIRST
 
     def _is_torchrun(self) -> bool:
         try:
@@ -243,7 +246,7 @@ class Warm:
         self._end()
 
     def _end(self) -> None:
-        self.kit, self._first = None, False
+        self.kit = None
         if self._zygote is not None:
             self._zygote.end()
             self._zygote = None

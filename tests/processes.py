@@ -1,0 +1,18 @@
+"""Processes that a test may have left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def working_in(folder: Path) -> list[str]:
+    """The command lines of those whose working directory is that folder, or below it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "cwd").startswith(str(folder)):
+                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
