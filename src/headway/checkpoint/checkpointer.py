@@ -260,10 +260,10 @@ class Checkpointer:
 
         def whole(good: bool, changed: list[Changed]) -> None:
             with contextlib.suppress(WriterFailed):  # the next save finds that out
-                self._staging.whole(good, [] if full else changed, image=image, **about)
+                self._staging.whole(good, changed, image=image, **about)
             self._outcomes.copied(step, level, time.monotonic() - begun, good)
 
-        self._taker.take(image, saved.tensors, views, whole, written=write)
+        self._taker.take(image, saved.tensors, views, whole, written=write, by_rows=not full)
         return waited
 
     def _insist(self, call: Callable[[], Told], saved: plans.Saved) -> Told:

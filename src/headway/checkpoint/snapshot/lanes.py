@@ -8,6 +8,7 @@ piece after the other: over the bus into its buffer, from there to where it belo
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import queue
 import threading
@@ -19,6 +20,7 @@ from torch import Tensor
 
 LANES = min(8, max(4, len(os.sched_getaffinity(0)) // 2))
 PIECE = 32 << 20  # bytes of a lane's buffer
+NUMPY = importlib.util.find_spec("numpy") is not None
 
 
 class Lanes:
@@ -62,13 +64,17 @@ class Lanes:
         for piece in found:
             todo.put(piece)
         failed: list[BaseException] = []
+        lanes = range(min(len(self._buffers), todo.qsize()))
+        for _ in lanes:
+            todo.put(None)
         threads = [
             threading.Thread(target=self._run, args=(lane, todo, after, way, failed), daemon=True)
-            for lane in range(len(self._buffers))
+            for lane in lanes[1:]
         ]
         for thread in threads:
-            todo.put(None)
             thread.start()
+        if lanes:  # the first one is this thread's: most often there is one piece
+            self._run(0, todo, after, way, failed)
         for thread in threads:
             thread.join()
         if failed:
@@ -101,7 +107,7 @@ class Lanes:
         part.copy_(there, non_blocking=True)
         if stream is not None:
             stream.synchronize()
-        host.index_copy_(0, ids, part)
+        put_rows(host, ids, part)
 
     @staticmethod
     def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
@@ -115,6 +121,15 @@ class Lanes:
 def move(to: Tensor, source: Tensor) -> None:
     """By one thread, in which Python meanwhile does nothing: others may."""
     ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
+
+
+def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """By one thread as well: torch takes one for every core, and would for every lane again."""
+    if not NUMPY:
+        table.index_copy_(0, ids, rows)
+    elif rows.numel():
+        there, here = (one.view(torch.uint8).view(len(one), -1) for one in (table, rows))
+        there.numpy()[ids.numpy()] = here.numpy()
 
 
 def pieces(pairs: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -55,10 +55,12 @@ class Taker:
         views: Sequence[Tensor],
         whole: Whole,
         written: bool = True,
+        by_rows: bool = True,
     ) -> None:
         """The views become the tensors as they are now; returns at once, `whole` comes later.
 
-        `written`: what changes from now on differs from this one.
+        `written`: what changes from now on differs from this one. `by_rows`: it is asked in what
+        this one differs from the last.
         """
         self.wait()
         tracked = self.tracker.find(dict(enumerate(tensors)))
@@ -83,7 +85,8 @@ class Taker:
         for device, held in on_devices.items():
             self._devices.setdefault(device, DeviceImages(device)).begin(held, views, fixed)
         devices = [self._devices[device] for device in on_devices]
-        changes = [(r, numbers[r], r.changes() if written else None) for r in places]
+        lists = {rows: rows.changes() if written else None for rows in places}
+        changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
         self._idle.clear()
         self._asked.put(lambda: self._bring(changes, devices, whole))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headway.checkpoint.snapshot import lanes as lanes_module
 from headway.checkpoint.snapshot.lanes import Lanes, pieces
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,6 +28,23 @@ def test_all_bytes_arrive(way: str, piece: int) -> None:
         source, target = tensors(seed), tensors(0)
         getattr(lanes, way)(list(zip(target, source, strict=True)))
         assert all(torch.equal(a, b) for a, b in zip(target, source, strict=True))
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+@pytest.mark.parametrize("shape", [(9,), (9, 4), (9, 2, 3), (9, 0)])
+def test_rows_arrive_where_they_belong(
+    shape: tuple[int, ...], numpy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_module, "NUMPY", numpy)
+    lanes = Lanes(torch.device("cpu"), lanes=3, piece=64)
+    ids = torch.tensor([8, 0, 3])
+    parts, expected = [], []
+    for dtype in TYPES:
+        table, rows = torch.zeros(shape, dtype=dtype), torch.ones(3, *shape[1:], dtype=dtype)
+        expected.append(table.index_copy(0, ids, rows))
+        parts.append((table, ids, rows))
+    lanes.to_rows(parts)
+    assert all(torch.equal(table, e) for (table, _, _), e in zip(parts, expected, strict=True))
 
 
 def test_a_failure_in_a_lane_is_raised() -> None:
