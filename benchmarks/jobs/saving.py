@@ -99,10 +99,14 @@ class DcpAsync(Dcp):
             "async_checkpointer_type": kinds.PROCESS if self.process else kinds.THREAD
         }
         if self.options is not None:
-            self.told_torch["async_stager"] = DefaultStager(StagingOptions(*self.options))
+            self.new_stager = lambda: DefaultStager(StagingOptions(*self.options))
+            self.told_torch["async_stager"] = self.new_stager()
 
     def save(self, step: int) -> None:
         where = self.place(step)
+        stager = self.told_torch.get("async_stager")
+        if stager and not stager._state_dict_stager._deepcopy_dispatch:
+            self.told_torch["async_stager"] = self.new_stager()  # torch 2.11 closes it after a save
         given = dcp.async_save(self.training.state(), checkpoint_id=where, **self.told_torch)
         self.written = getattr(given, "upload_completion", given)
         staged = getattr(given, "staging_completion", None)

@@ -65,7 +65,7 @@ class Staging:
         offsets, needed = place(tensors)
         if not needed <= self._size <= 2 * needed + ROOM:  # else the memory that is there serves
             size = needed + max(ROOM, needed // SHARE)
-            self._memories = self._reserved(size)
+            self._memories = self._reserved(size, needed)
             self._size = size
         self.views = [
             [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
@@ -73,14 +73,14 @@ class Staging:
         ]
         self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
 
-    def _reserved(self, size: int) -> list[Memory]:
+    def _reserved(self, size: int, needed: int) -> list[Memory]:
         with self._lock:
             self._client.reserve(self.images, size)
             handles = self._client.images()
         memories = [Memory(handle, size) for handle in handles]
         for handle in handles:
             os.close(handle)
-        threading.Thread(target=_prepare, args=(memories,), daemon=True).start()
+        threading.Thread(target=_prepare, args=(memories, needed), daemon=True).start()
         return memories
 
     def revive(self, tensors: Sequence[Tensor]) -> None:
@@ -167,10 +167,10 @@ def _layout(plan: Plan, tensors: Sequence[Tensor], offsets: Sequence[int]) -> di
     }
 
 
-def _prepare(memories: Sequence[Memory]) -> None:
+def _prepare(memories: Sequence[Memory], size: int) -> None:
     """What the first copies into new memory would wait for."""
     for memory in memories:
-        memory.populate()
+        memory.populate(size)
 
 
 def text(content: bytes) -> str:

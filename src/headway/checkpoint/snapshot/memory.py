@@ -24,7 +24,7 @@ class Memory:
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
-        self._has_pages = os.fstat(descriptor).st_blocks * BLOCK >= size
+        self._pages = os.fstat(descriptor).st_blocks * BLOCK  # bytes that there is memory for
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
@@ -37,18 +37,18 @@ class Memory:
         nbytes = math.prod(shape) * dtype.itemsize
         return self._bytes[offset : offset + nbytes].view(dtype).view(list(shape))
 
-    def populate(self) -> None:
-        """Have all its pages, so that the first copy is as fast as the others; lets others run.
+    def populate(self, size: int) -> None:
+        """Have that much of it, so that the first copy is as fast as the others; lets others run.
 
         Those that an earlier process has filled only have to be found again. The copies do that
         faster, while this would hold up all who ask for memory, as a CUDA driver does.
         """
-        if self._has_pages:
+        if self._pages >= size:
             return
         madvise = ctypes.CDLL(None, use_errno=True).madvise
-        for offset in range(0, self.size, PIECE):
+        for offset in range(0, size, PIECE):
             address = ctypes.c_void_p(self.address + offset)
-            length = ctypes.c_size_t(min(PIECE, self.size - offset))
+            length = ctypes.c_size_t(min(PIECE, size - offset))
             if madvise(address, length, MADV_POPULATE_WRITE):
                 return  # an older kernel: the first copy does it
 
