@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +88,33 @@ def test_a_save_is_its_moment_and_comes_back(tmp_path: Path) -> None:
     command = [sys.executable, "-c", JOB, str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and done.stdout.endswith("equal\n"), done.stderr[-3000:]
+
+
+SAVING = Path(__file__).with_name("saving.py")
+
+
+def saving(ranks: int, *words: object) -> list[Any]:
+    """What the ranks have printed."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, f"--nproc-per-node={ranks}", str(SAVING), *map(str, words)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "optimizer"), [(1, "rowwise"), (2, "rowwise"), (2, "adagrad"), (2, "sgd")]
+)
+def test_rows_that_were_looked_up(ranks: int, optimizer: str, tmp_path: Path) -> None:
+    """Deltas are small and equal to the bit, and come back on any number of ranks."""
+    told = saving(ranks, tmp_path, optimizer)
+    assert [one["step"] for one in told] == [step for step in range(1, 7) for _ in range(ranks)]
+    assert all(one["equal"] and not one["notes"] for one in told)
+    kinds = [one["kind"] for one in told[::ranks]]
+    assert kinds == ["full", "delta", "delta", "delta", "full", "delta"]
+    sizes = [one["bytes"] for one in told[::ranks]]
+    assert max(sizes[1:4]) < sizes[0] / 10
+    assert sizes[5] > sizes[0] / 2  # a table was changed past its lookups
+    (back, *_) = saving(3 - ranks, tmp_path, optimizer, "restore")
+    assert back["step"] == 6 and back["sums"] == told[-1]["sums"]

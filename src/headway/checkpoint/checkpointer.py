@@ -123,7 +123,8 @@ class Checkpointer:
         linger_s = linger_s or (LINGER_S if _job_name() else ALONE_S)
         name = _name(self.store, self.rank)
         self._staging = Staging(name, linger_s, commits=self.rank == 0, images=images)
-        self._taker = Taker(list(dict.fromkeys([*self.parts.optimizers, *optimizers])), images)
+        found = list(dict.fromkeys([*self.parts.optimizers, *optimizers]))
+        self._taker = Taker(found, images, self.parts.modules)
         self._plan: plans.Plan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None

@@ -142,22 +142,23 @@ def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str
         {known.get(item, "") for file in one.manifest.files for item in changed(file)}
         for one in chain
     ]
-    whole = {  # the last time that it was saved as a whole
+    whole = {  # the last time that it was saved as a whole; of what other ranks have, too
         name: max(at for at in range(len(chain)) if name not in by_rows[at])
-        for name in targets.flat
+        for name in metadata.state_dict_metadata
     }
     for one, names in zip(chain, by_rows, strict=True):
         if not names <= whole.keys():
             raise _Damaged(one, "it has rows of a tensor that it does not name")
     for at in sorted(set(whole.values())):
-        mine = {name: targets.flat[name] for name in whole if whole[name] == at}
+        mine = {name: target for name, target in targets.flat.items() if whole[name] == at}
         try:
             _read(mine, readers[at], group)
         except CheckpointException as error:
             raise _told(chain[at], error) from None
         targets.flat.update(mine)
     for at, one in enumerate(chain):
-        rows = {name: targets.flat[name] for name in by_rows[at] if whole[name] < at}
+        here = by_rows[at] & targets.flat.keys()
+        rows = {name: targets.flat[name] for name in here if whole[name] < at}
         told: dict[str, Any] = {
             name: readers[whole[name]].read_metadata().state_dict_metadata[name] for name in rows
         }

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -63,6 +64,11 @@ class Parts:
         return [part for part in self.parts.values() if isinstance(part, Optimizer)]
 
     @property
+    def modules(self) -> list[nn.Module]:
+        """Those among the parts."""
+        return [part for part in self.parts.values() if isinstance(part, nn.Module)]
+
+    @property
     def model(self) -> nn.Module | None:
         """The module among the parts: that called `model`, or the only one."""
         modules = {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
@@ -78,7 +84,9 @@ class Parts:
     def targets(self, metadata: Metadata) -> Targets:
         """For each thing that was saved, what it is read into; None for a value."""
         planner = DefaultSavePlanner()
-        planner.set_up_planner(self.collect())
+        state = self.collect()
+        planner.set_up_planner(state)
+        here, _ = flatten_state_dict(state)
         found: dict[str, Any] = {}
         live: set[str] = set()
         for key, kept in metadata.state_dict_metadata.items():
@@ -86,10 +94,13 @@ class Parts:
                 continue
             known = planner.state_dict.get(key)
             if isinstance(kept, TensorStorageMetadata):
+                path = metadata.planner_data.get(key, ())
                 if isinstance(known, Tensor):
                     live.add(key)
+                elif isinstance(here.get(key), ShardedTensor) or self._elsewhere(path):
+                    continue  # it has shards, and this rank none of them
                 else:
-                    known = self._made_like(metadata.planner_data.get(key, ()), kept)
+                    known = self._made_like(path, kept)
             found[key] = known
         return Targets(found, live)
 
@@ -106,10 +117,17 @@ class Parts:
                 if rest:
                     part.load_state_dict(rest, strict=False)
             elif part is not None and hasattr(part, "load_state_dict"):
-                part.load_state_dict(saved)
+                part.load_state_dict(_own(part, saved))
             elif not isinstance(part, Tensor):
                 values[name] = saved
         return values
+
+    def _elsewhere(self, path: tuple[Any, ...]) -> bool:
+        """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
+        if len(path) != 4 or path[1] != "state":
+            return False
+        named = _named(self.parts.get(path[0]))
+        return named is not None and path[2] not in named
 
     def _made_like(self, path: tuple[Any, ...], kept: TensorStorageMetadata) -> Tensor:
         """A tensor that is not there yet, as an optimizer's before its first step.
@@ -149,6 +167,22 @@ def _parameter(optimizer: Optimizer, number: Any) -> Tensor | None:
     return parameters[int(number)] if known else None
 
 
+def _named(part: Any) -> Mapping[str, Any] | None:
+    """The parameters of an optimizer that knows them by name, as TorchRec's do."""
+    named = getattr(part, "params", None)
+    return named if isinstance(part, Optimizer) and isinstance(named, Mapping) else None
+
+
+def _own(part: Any, saved: Any) -> Any:
+    """With what is kept of the parameters that are here, be it nothing, and of no others."""
+    if _named(part) is None:
+        return saved
+    return {
+        **saved,
+        "state": {name: saved["state"].get(name, {}) for name in part.state_dict()["state"]},
+    }
+
+
 def _bare(value: Any, path: tuple[str, ...], flat: Mapping[str, Any]) -> Any:
     name = ".".join(path)
     if name in flat:
@@ -166,15 +200,25 @@ def _nested(flat: Mapping[str, Any], metadata: Metadata) -> dict[str, Any]:
     skeleton = flat.get(SKELETON)
     if not isinstance(skeleton, Skeleton):
         return dict(unflatten_state_dict(dict(flat), metadata.planner_data))
-    found: dict[str, Any] = _filled(skeleton.bare, flat)
+    missing = dict(flat)
+    found: dict[str, Any] = _filled(skeleton.bare, missing)
+    for key, value in missing.items():  # the skeleton is one rank's; others may have other tables
+        if key != SKELETON and "@" not in key:
+            *path, last = metadata.planner_data[key]
+            at = found
+            for name in path:
+                at = at.setdefault(name, {})
+            at[last] = value
     return found
 
 
-def _filled(bare: Any, flat: Mapping[str, Any]) -> Any:
+def _filled(bare: Any, flat: dict[str, Any]) -> Any:
+    """With what is there of it, which is taken out."""
     if isinstance(bare, Name):
-        return flat[bare]
+        return flat.pop(bare)
     if isinstance(bare, dict):
-        return {key: _filled(one, flat) for key, one in bare.items()}
+        there = {k: one for k, one in bare.items() if not isinstance(one, Name) or one in flat}
+        return {key: _filled(one, flat) for key, one in there.items()}
     if isinstance(bare, (list, tuple)):
         return type(bare)(_filled(one, flat) for one in bare)
     return bare

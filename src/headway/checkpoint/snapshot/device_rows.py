@@ -18,13 +18,16 @@ from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.lacking import Lacking, marked
 from headway.checkpoint.snapshot.lanes import PIECE
 
+LISTS = 64  # of ids, that are put together at once: for each alone a GPU would be asked too often
+
 
 class DeviceRows(Lacking):
     """A table on a GPU, and what its optimizer keeps of each row."""
 
-    def __init__(self, tensors: Sequence[Tensor], images: int) -> None:
+    def __init__(self, tensors: Sequence[Tensor], images: int, start: int | None = None) -> None:
         super().__init__(tensors, images)
         self._gpu = gpu(tensors[0].device)
+        self._start = start  # of its rows, where ids of several tables are told together
         self._small = max(tensor[:1].nbytes for tensor in tensors) <= PIECE
         self._views: Sequence[Tensor] = ()  # of the image that is brought up to date at the moment
         self._which = 0
@@ -94,7 +97,7 @@ class DeviceRows(Lacking):
             return self._to_host(found, self._gpu.moment())
 
     def _found(self, lists: Sequence[Tensor]) -> Tensor:
-        return marked(lists, self.count, self.tensors[0].device).nonzero().squeeze(1)
+        return self._marked(lists).nonzero().squeeze(1)
 
     def _to_host(self, ids: Tensor, after: Any) -> Tensor:
         here = torch.empty(ids.shape, dtype=ids.dtype)
@@ -103,5 +106,9 @@ class DeviceRows(Lacking):
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
         """Marks instead of a list: to ask how many there are, one would have to wait."""
-        self._lacking[image] = [marked(lacking, self.count, self.tensors[0].device)]
-        self._noted[image] = 0
+        if len(lacking) >= LISTS:
+            self._lacking[image] = [self._marked(lacking)]
+            self._noted[image] = 0
+
+    def _marked(self, lists: Sequence[Tensor]) -> Tensor:
+        return marked(lists, self.count, self.tensors[0].device, self._start)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.checkpoint.snapshot.device import DeviceImages
@@ -36,8 +36,10 @@ Whole = Callable[[bool, list[Changed]], None]
 class Taker:
     """Of one rank's tensors; one image at a time."""
 
-    def __init__(self, optimizers: Sequence[Optimizer], images: int) -> None:
-        self.tracker = Tracker(optimizers, images)
+    def __init__(
+        self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
+    ) -> None:
+        self.tracker = Tracker(optimizers, images, modules)
         self._optimizers = [one for one in optimizers if not _fused(one)]
         self._devices: dict[torch.device, DeviceImages] = {}
         self._host = HostImages()

@@ -1,18 +1,21 @@
 """Which rows of which tables a step changes: asked of the gradients, right before the step.
 
 Only what is known for sure is tracked: a table whose gradient is sparse, under an optimizer that
-touches no other row of it. Everything else is copied as a whole.
+touches no other row of it, or one that FBGEMM changes by its lookups. Everything else is copied as
+a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
+from headway.checkpoint.snapshot import fused
 from headway.checkpoint.snapshot.device_rows import DeviceRows
 from headway.checkpoint.snapshot.rows import Rows
 
@@ -20,13 +23,16 @@ Table = Rows | DeviceRows
 
 
 class Tracker:
-    """The tables of some optimizers."""
+    """The tables of some optimizers, and those in modules that need none."""
 
-    def __init__(self, optimizers: Iterable[Optimizer], images: int) -> None:
+    def __init__(
+        self, optimizers: Iterable[Optimizer], images: int, modules: Iterable[nn.Module] = ()
+    ) -> None:
         self.images = images
         self.tables: dict[Tensor, Table] = {}
         self.torn = False  # a table was changed past its optimizer while an image was made of it
-        self._owners: dict[Tensor, Optimizer] = {}  # of parameters with sparse gradients only
+        # Of parameters with sparse gradients only, and of fused tables: what is kept of each row.
+        self._kept: dict[Tensor, Callable[[], list[Tensor]]] = {}
         self._dense: set[Tensor] = set()
         self._versions: dict[Tensor, int] = {}
         self._stepping = False
@@ -38,11 +44,21 @@ class Tracker:
                     optimizer.register_step_pre_hook(self._before),
                     optimizer.register_step_post_hook(self._after),
                 ]
+        self._fused = [
+            fused.Fused(module, self._fused_changes, self._fused_reset)
+            for module in fused.modules(modules)
+        ]
+        self._starts = {table: at for one in self._fused for table, at in one.start.items()}
+        for one in self._fused:
+            for table, kept in one.kept.items():
+                self._kept[table] = partial(list, kept)
 
     def close(self) -> None:
         """Nothing is tracked any more."""
         for hook in self._hooks:
             hook.remove()
+        for one in self._fused:
+            one.close()
         self.tables.clear()
 
     def find(self, live: dict[int, Tensor]) -> dict[int, Table]:
@@ -52,14 +68,14 @@ class Tracker:
         """
         places = {_place(tensor): number for number, tensor in live.items()}
         found: dict[int, Table] = {}
-        for table, owner in list(self._owners.items()):
-            known = [table, *_kept_by_row(owner, table)]
+        for table, kept in list(self._kept.items()):
+            known = [table, *kept()]
             parts = [part for part in known if _place(part) in places]  # others save the others
             if not parts:
                 continue
             rows = self.tables.get(table)
             if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
-                rows = self.tables[table] = _table(parts, self.images)
+                rows = self.tables[table] = self._made(table, parts)
                 self._versions[table] = table._version
             elif table._version != self._versions[table] and self._changed_past(table, rows):
                 continue
@@ -85,10 +101,20 @@ class Tracker:
                 if not grad.is_sparse:
                     self._lost(parameter)
                 elif parameter not in self._dense:
-                    self._will_change(parameter, optimizer, grad._indices()[0])
+                    self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
+                    self._will_change(parameter, grad._indices()[0])
 
-    def _will_change(self, table: Tensor, optimizer: Optimizer, ids: Tensor) -> None:
-        self._owners.setdefault(table, optimizer)
+    def _fused_changes(self, table: Tensor, ids: Tensor) -> None:
+        if table not in self._dense:
+            self._will_change(table, ids)
+
+    def _fused_reset(self) -> None:
+        """Any of their rows may have been changed."""
+        for table, rows in list(self.tables.items()):
+            if table in self._starts:
+                self._changed_past(table, rows)
+
+    def _will_change(self, table: Tensor, ids: Tensor) -> None:
         rows = self.tables.get(table)
         if rows is None:
             return
@@ -107,11 +133,17 @@ class Tracker:
         if parameter in self._dense:
             return
         self._dense.add(parameter)
-        self._owners.pop(parameter, None)
+        self._kept.pop(parameter, None)
         rows = self.tables.pop(parameter, None)
         self._versions.pop(parameter, None)
         if rows is not None:
             rows.release()
+
+    def _made(self, table: Tensor, parts: list[Tensor]) -> Table:
+        parts = [part.detach() for part in parts]
+        if parts[0].is_cuda:
+            return DeviceRows(parts, self.images, self._starts.get(table))
+        return Rows(parts, self.images)
 
     def _changed_past(self, table: Tensor, rows: Table) -> bool:
         """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
@@ -122,11 +154,6 @@ class Tracker:
             self.torn = True
             self._lost(table)
         return spoilt
-
-
-def _table(parts: list[Tensor], images: int) -> Table:
-    kind = DeviceRows if parts[0].is_cuda else Rows
-    return kind([part.detach() for part in parts], images)
 
 
 def _by_rows(optimizer: Optimizer) -> bool:

@@ -1,0 +1,147 @@
+"""Tables that FBGEMM changes in the backward pass, as TorchRec has them: which rows that are.
+
+They are the rows that the forward pass has looked up. Nobody is told of the change itself: there is
+no gradient of the table, and no version of it. But right before it, autograd tells what the lookup
+has given, and from there on it is known which rows come next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
+RESET = "reset_embedding_weight_momentum"
+# Those that change no other rows; in their names for FBGEMM.
+OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD", "ADAM", "PARTIAL_ROWWISE_ADAM")
+EVERYWHERE = (  # what else it may do to every row, at a step
+    "_used_rowwise_adagrad_with_counter",
+    "_used_rowwise_adagrad_with_global_weight_decay",
+)
+IN_PLACE = ("DEVICE", "HOST")  # there is no cache that knows better
+
+Changing = Callable[[Tensor, Tensor], None]  # a table, and its rows that are about to change
+
+
+class Fused:
+    """One module with several tables, and what it keeps of each row."""
+
+    def __init__(self, module: Any, changing: Changing, reset: Callable[[], None]) -> None:
+        self._module = module
+        self._changing = changing
+        self.tables: list[Tensor] = self._module.split_embedding_weights()
+        states = self._module.split_optimizer_states() or [[] for _ in self.tables]
+        self.kept: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
+        starts = itertools.accumulate(map(len, self.tables), initial=0)
+        self.start = dict(zip(self.tables, starts, strict=False))  # of its rows among those of all
+        self._of_features = [self.tables[number] for number in self._module.feature_table_map]
+        about = [[self.start[table], len(table)] for table in self._of_features]
+        self._about = torch.tensor(about, device=self.tables[0].device)
+        self._hook = module.register_forward_hook(self._looked_up, with_kwargs=True)
+        self._reset = reset
+        if hasattr(module, RESET):
+            setattr(module, RESET, self._resetting(getattr(module, RESET)))
+
+    def close(self) -> None:
+        """It is left as it was found."""
+        self._hook.remove()
+        self._module.__dict__.pop(RESET, None)
+
+    def _looked_up(self, _: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
+        if found.requires_grad:
+            given = dict(zip(("indices", "offsets"), args, strict=False)) | named
+            found.register_hook(partial(self._will_change, given))
+
+    def _will_change(self, given: dict[str, Any], _: Tensor) -> None:
+        ids, offsets = given["indices"].detach(), given["offsets"].detach()
+        if not ids.numel():
+            return
+        batches = given.get("batch_size_per_feature_per_rank")
+        sizes = None if batches is None else [sum(of_ranks) for of_ranks in batches]
+        ends = _ends(offsets, len(self._of_features), sizes)
+        if ids.is_cuda:
+            among_all = self._among_all(ids, ends)
+            for table in self.tables:
+                self._changing(table, among_all)
+            return
+        found: dict[Tensor, list[Tensor]] = {}
+        for table, (begin, end) in zip(
+            self._of_features, itertools.pairwise([0, *ends.tolist()]), strict=True
+        ):
+            found.setdefault(table, []).append(_known(ids[begin:end].long(), len(table)))
+        for table, lists in found.items():
+            self._changing(table, torch.cat(lists))
+
+    def _among_all(self, ids: Tensor, ends: Tensor) -> Tensor:
+        """As numbers among the rows of all tables: which is whose is known to the GPU alone."""
+        place = torch.arange(len(ids), device=ids.device, dtype=ends.dtype)
+        feature = torch.searchsorted(ends.contiguous(), place, right=True)
+        start, count = self._about[feature.clamp_(max=len(self._about) - 1)].unbind(1)
+        return start + _known(ids.long(), count)
+
+    def _resetting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """As when rows are given to other ids: they are changed, and nobody has looked them up."""
+
+        def resetting(*args: Any, **named: Any) -> Any:
+            self._reset()
+            try:
+                return call(*args, **named)
+            finally:
+                self._reset()
+
+        return resetting
+
+
+def modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Those whose tables can be tracked, each once."""
+    if _has_compiled():  # what is compiled does not ask for new hooks
+        return
+    seen: set[nn.Module] = set()
+    for root in roots:
+        for module in _all(root):
+            if module not in seen and _by_rows(module):
+                seen.add(module)
+                yield module
+
+
+def _all(root: nn.Module) -> Iterator[nn.Module]:
+    """TorchRec keeps some of them out of the sight of `modules`."""
+    for module in root.modules():
+        yield module
+        for hidden in getattr(module, "_lookups", ()):
+            yield from hidden.modules()
+
+
+def _by_rows(module: Any) -> bool:
+    if not any(base.__name__ == MODULE for base in type(module).__mro__):
+        return False
+    return (
+        module.optimizer.name in OPTIMIZERS
+        and not any(getattr(module, name, False) for name in EVERYWHERE)
+        and all(where.name in IN_PLACE for _, _, where, _ in module.embedding_specs)
+    )
+
+
+def _has_compiled() -> bool:
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"]["ok"])
+
+
+def _ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -> Tensor:
+    """Of each feature, where its ids end; `sizes`: of the batch of each, should they differ."""
+    if sizes is None:
+        size = (len(offsets) - 1) // features
+        return offsets[size::size]
+    at = torch.tensor(list(itertools.accumulate(sizes)))
+    return offsets[at.to(offsets.device)]
+
+
+def _known(ids: Tensor, rows: Tensor | int) -> Tensor:
+    """FBGEMM takes the first row for one that is not there."""
+    return torch.where((ids >= 0) & (ids < rows), ids, 0)

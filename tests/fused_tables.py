@@ -1,0 +1,130 @@
+"""A stand-in for FBGEMM's module of tables, which there is no build of for every machine.
+
+It has the same name and the same attributes, as far as they are asked for: several tables in one
+memory, and a backward pass that changes the rows that were looked up, unseen by autograd.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Where(Enum):
+    DEVICE = 0
+    HOST = 3
+    MANAGED_CACHING = 2
+
+
+class Optimizer(Enum):
+    EXACT_ROWWISE_ADAGRAD = 1
+    LAMB = 2
+
+
+class SplitTableBatchedEmbeddingBagsCodegen(nn.Module):
+    """Tables of `rows`; each number of `features` is the table of one."""
+
+    def __init__(self, rows: list[int], features: list[int], dim: int, device: str = "cpu") -> None:
+        super().__init__()
+        where = Where.HOST if device == "cpu" else Where.DEVICE
+        self.embedding_specs = [(count, dim, where, device) for count in rows]
+        self.feature_table_map = features
+        self.optimizer = Optimizer.EXACT_ROWWISE_ADAGRAD
+        self.dim = dim
+        self.bounds = list(pairwise(accumulate(rows, initial=0)))
+        self.weights = nn.Parameter(torch.randn(sum(rows) * dim, device=device))
+        self.momentum = torch.zeros(sum(rows), device=device)
+        self.changes = nn.Parameter(torch.zeros(0, device=device))  # has autograd come back here
+
+    def split_embedding_weights(self) -> list[Tensor]:
+        table = self.weights.detach().view(-1, self.dim)
+        return [table[begin:end] for begin, end in self.bounds]
+
+    def split_optimizer_states(self) -> list[list[Tensor]]:
+        return [[self.momentum.detach()[begin:end]] for begin, end in self.bounds]
+
+    def forward(
+        self,
+        indices: Tensor,
+        offsets: Tensor,
+        batch_size_per_feature_per_rank: list[list[int]] | None = None,
+    ) -> Tensor:
+        features = len(self.feature_table_map)
+        sizes = [(len(offsets) - 1) // features] * features
+        if batch_size_per_feature_per_rank is not None:
+            sizes = [sum(one) for one in batch_size_per_feature_per_rank]
+        ends = offsets[torch.tensor(list(accumulate(sizes)), device=offsets.device)].tolist()
+        rows = []
+        for table, (begin, end) in zip(self.feature_table_map, pairwise([0, *ends]), strict=True):
+            first, last = self.bounds[table]
+            ids = indices[begin:end].long()
+            rows.append(torch.where((ids >= 0) & (ids < last - first), ids, 0) + first)
+        return _Lookup.apply(self.changes, self, torch.cat(rows))
+
+    def reset_embedding_weight_momentum(self, first: int) -> None:
+        self.weights.data.view(-1, self.dim)[:first] = 0
+        self.momentum.data[:first] = 0
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, _: Tensor, module: Any, rows: Tensor) -> Tensor:
+        ctx.module, ctx.rows = module, rows
+        return module.weights.detach().view(-1, module.dim)[rows]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        table = ctx.module.weights.data.view(-1, ctx.module.dim)  # no version of it is counted
+        momentum = ctx.module.momentum.data
+        momentum.index_add_(0, ctx.rows, gradient.square().mean(1))
+        step = gradient / (momentum[ctx.rows].sqrt() + 1e-6)[:, None]
+        table.index_add_(0, ctx.rows, step, alpha=-0.1)
+        return torch.zeros_like(ctx.module.changes), None, None
+
+
+class Training:
+    """Some tables, two features of one of them, and a step that looks up a few rows."""
+
+    def __init__(self, device: str = "cpu", *, differ: bool = False) -> None:
+        torch.manual_seed(0)
+        self.rows, self.features = [6000, 3000, 20], [0, 1, 1, 2]
+        self.tables = SplitTableBatchedEmbeddingBagsCodegen(self.rows, self.features, 8, device)
+        self.device, self.differ = device, differ
+        self.draw = torch.Generator().manual_seed(1)
+
+    def batch(self) -> dict[str, Any]:
+        sizes = [[2, 3], [4, 0], [1, 1], [8, 2]] if self.differ else [[4, 4]] * 4
+        counts = [sum(one) for one in sizes]
+        lengths = torch.randint(0, 4, (sum(counts),), generator=self.draw)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+        ends = offsets[torch.tensor(list(accumulate(counts, initial=0)))].tolist()
+        ids = [
+            torch.randint(-1, self.rows[table], (end - begin,), generator=self.draw)
+            for table, (begin, end) in zip(self.features, pairwise(ends), strict=True)
+        ]
+        told = {"batch_size_per_feature_per_rank": sizes} if self.differ else {}
+        return {
+            "indices": torch.cat(ids).to(self.device),
+            "offsets": offsets.to(self.device),
+            **told,
+        }
+
+    def forward(self) -> Tensor:
+        return self.tables(**self.batch()).square().sum()
+
+    def step(self) -> None:
+        self.forward().backward()
+
+    def state(self) -> dict[str, Tensor]:
+        """The tables' own memory, as TorchRec's state_dict has it."""
+        found = {f"t{at}": one for at, one in enumerate(self.tables.split_embedding_weights())}
+        for at, (one,) in enumerate(self.tables.split_optimizer_states()):
+            found[f"m{at}"] = one
+        return found
+
+    def clone(self) -> list[Tensor]:
+        return [tensor.clone().cpu() for tensor in self.state().values()]
