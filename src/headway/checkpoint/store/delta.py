@@ -5,7 +5,8 @@ A shard of which many rows have changed is in the delta as a whole, beside rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from headway.checkpoint.store.manifest import IDS, ROWS, Item, Manifest, Unreada
 from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged
 
+Place = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
+
 
 def apply_rows(
     path: str,
@@ -36,16 +39,16 @@ def apply_rows(
     way now; what a rank has nothing of it does not read.
     """
     delta = _Delta(path, manifest)
-    for name, target in flat.items():
-        places = _places(name, target)
-        dtype = told[name].properties.dtype
-        for chunk in told[name].chunks:
-            here = [(local, place) for local, place in places if _meet(chunk, place)]
-            item = dcp.item_name(MetadataIndex(name, chunk.offsets))
-            if not here or not delta.has(item):
-                continue
-            ids, content = delta.rows(item, chunk)
-            rows = content.view(dtype).view(len(ids), *chunk.sizes[1:])
+    wanted = [
+        (name, chunk, here)
+        for name, target in flat.items()
+        for chunk, here in _overlapping(told[name].chunks, _places(name, target))
+        if delta.has(_item(name, chunk))
+    ]
+    with ThreadPoolExecutor(dcp.THREADS, thread_name_prefix="headway-read") as pool:
+        read = pool.map(lambda one: delta.rows(_item(one[0], one[1]), one[1]), wanted)
+        for (name, chunk, here), (ids, content) in zip(wanted, read, strict=True):
+            rows = content.view(told[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
             for local, place in here:
                 _put(local, place, ids, rows, chunk)
 
@@ -90,12 +93,25 @@ def _content(path: str, data: memoryview, item: Item) -> memoryview:
         raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
 
 
-def _places(name: str, target: Any) -> list[tuple[Tensor, ChunkStorageMetadata]]:
-    """The memory of this rank that a tensor is in, and which part of the tensor each is."""
+def _places(name: str, target: Any) -> list[Place]:
+    """The memory of this rank that a tensor is in."""
     return [
         (find_tensor_shard(target, MetadataIndex(name, chunk.offsets)).detach(), chunk)
         for chunk in _create_chunk_list(target)
     ]
+
+
+def _overlapping(
+    chunks: Iterable[ChunkStorageMetadata], places: Sequence[Place]
+) -> Iterator[tuple[ChunkStorageMetadata, list[Place]]]:
+    """The chunks that this rank has something of, and where."""
+    for chunk in chunks:
+        if here := [place for place in places if _meet(chunk, place[1])]:
+            yield chunk, here
+
+
+def _item(name: str, chunk: ChunkStorageMetadata) -> str:
+    return dcp.item_name(MetadataIndex(name, chunk.offsets))
 
 
 def _meet(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
