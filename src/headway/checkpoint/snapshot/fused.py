@@ -45,13 +45,19 @@ class Fused:
         self._about = torch.tensor(about, device=self.tables[0].device)
         self._hook = module.register_forward_hook(self._looked_up, with_kwargs=True)
         self._reset = reset
-        if hasattr(module, RESET):
-            setattr(module, RESET, self._resetting(getattr(module, RESET)))
+        self._found = vars(module).get(RESET)
+        self._given = self._resetting(getattr(module, RESET)) if hasattr(module, RESET) else None
+        if self._given is not None:
+            setattr(module, RESET, self._given)
 
     def close(self) -> None:
-        """It is left as it was found."""
+        """It is left as it was found, unless somebody else has put something there as well."""
         self._hook.remove()
-        self._module.__dict__.pop(RESET, None)
+        self._reset = lambda: None
+        if self._given is not None and vars(self._module).get(RESET) is self._given:
+            vars(self._module).pop(RESET)
+            if self._found is not None:
+                setattr(self._module, RESET, self._found)
 
     def _looked_up(self, _: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
         if found.requires_grad:

@@ -93,16 +93,15 @@ class Tracker:
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         self._stepping = True
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                grad = parameter.grad
-                if grad is None:
-                    continue
-                if not grad.is_sparse:
-                    self._lost(parameter)
-                elif parameter not in self._dense:
-                    self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
-                    self._will_change(parameter, grad._indices()[0])
+        for parameter in _parameters(optimizer):
+            grad = parameter.grad
+            if grad is None:
+                self._will_change(parameter)
+            elif not grad.is_sparse:
+                self._lost(parameter)
+            elif parameter not in self._dense:
+                self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
+                self._will_change(parameter, grad._indices()[0])
 
     def _fused_changes(self, table: Tensor, ids: Tensor) -> None:
         if table not in self._dense:
@@ -114,18 +113,21 @@ class Tracker:
             if table in self._starts:
                 self._changed_past(table, rows)
 
-    def _will_change(self, table: Tensor, ids: Tensor) -> None:
+    def _will_change(self, table: Tensor, ids: Tensor | None = None) -> None:
+        """These rows of it; whether others were before, nobody could tell afterwards."""
         rows = self.tables.get(table)
         if rows is None:
             return
         if table._version != self._versions[table] and self._changed_past(table, rows):
             return
-        rows.before(ids)
-        rows.changed(ids)
+        if ids is not None:
+            rows.before(ids)
+            rows.changed(ids)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        for table in self.tables:
-            self._versions[table] = table._version
+        for parameter in _parameters(optimizer):
+            if parameter in self.tables:
+                self._versions[parameter] = parameter._version
         self._stepping = False
 
     def _lost(self, parameter: Tensor) -> None:
@@ -154,6 +156,10 @@ class Tracker:
             self.torn = True
             self._lost(table)
         return spoilt
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _by_rows(optimizer: Optimizer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -199,6 +200,33 @@ def test_a_change_past_the_optimizer_is_noticed() -> None:
         bag.weight.mul_(2)
     step()
     assert tracker.torn
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_change_past_the_optimizer_is_noticed_though_others_step(shared: bool) -> None:
+    bags = nn.ModuleList(nn.Embedding(50, 4, sparse=True) for _ in range(2))
+    groups = [bags.parameters()] if shared else [bag.parameters() for bag in bags]
+    opts = [torch.optim.SGD(group, lr=0.1) for group in groups]
+    tracker = Tracker(opts, images=1)
+
+    def step(looked_up: Sequence[nn.Module]) -> None:
+        for opt in opts:
+            opt.zero_grad()
+        sum(bag(torch.tensor([1, 2])).sum() for bag in looked_up).backward()
+        for opt in opts:
+            opt.step()
+
+    step(bags)
+    live = dict(enumerate(bag.weight.detach() for bag in bags))
+    images = [image_of([tensor]) for tensor in live.values()]
+    for change in (0.0, 3.0):
+        with torch.no_grad():
+            bags[1].weight[40] = change
+        step(bags[:1])
+        for number, rows in tracker.find(live).items():
+            rows.begin(0, images[number])
+            rows.finish()
+        assert all(equal(images[number], [live[number]]) for number in live)
 
 
 def test_what_may_change_as_a_whole_is_not_tracked() -> None:
