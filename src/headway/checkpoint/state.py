@@ -10,7 +10,7 @@ thing is but a name, is saved with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,12 +175,12 @@ def _named(part: Any) -> Mapping[str, Any] | None:
 
 def _own(part: Any, saved: Any) -> Any:
     """With what is kept of the parameters that are here, be it nothing, and of no others."""
-    if _named(part) is None:
+    named = _named(part)
+    if named is None:
         return saved
-    return {
-        **saved,
-        "state": {name: saved["state"].get(name, {}) for name in part.state_dict()["state"]},
-    }
+    kept = saved.get("state", {})
+    here = dict.fromkeys([*part.state_dict()["state"], *(name for name in kept if name in named)])
+    return {**saved, "state": {name: kept.get(name, {}) for name in here}}
 
 
 def _bare(value: Any, path: tuple[str, ...], flat: Mapping[str, Any]) -> Any:
@@ -204,12 +204,19 @@ def _nested(flat: Mapping[str, Any], metadata: Metadata) -> dict[str, Any]:
     found: dict[str, Any] = _filled(skeleton.bare, missing)
     for key, value in missing.items():  # the skeleton is one rank's; others may have other tables
         if key != SKELETON and "@" not in key:
-            *path, last = metadata.planner_data[key]
-            at = found
-            for name in path:
-                at = at.setdefault(name, {})
-            at[last] = value
+            _put(found, metadata.planner_data[key], value)
     return found
+
+
+def _put(found: Any, path: Sequence[Any], value: Any) -> None:
+    """Into dictionaries, which are made; a list is as long as it was."""
+    *above, last = path
+    for name in above:
+        if not isinstance(found, dict):
+            return
+        found = found.setdefault(name, {})
+    if isinstance(found, dict):
+        found[last] = value
 
 
 def _filled(bare: Any, flat: dict[str, Any]) -> Any:

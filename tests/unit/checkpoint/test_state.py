@@ -92,6 +92,35 @@ def test_an_optimizer_before_its_first_step_gets_its_state(optimizer: Any, tmp_p
     )
 
 
+class Keyed(torch.optim.Optimizer):
+    """As TorchRec's: parameters have names, and each rank knows those of its own tables."""
+
+    def __init__(self, kept: dict[str, dict[str, Any]]) -> None:
+        self.params = {name: nn.Parameter(torch.zeros(1)) for name in kept}
+        super().__init__(list(self.params.values()), {})
+        self.kept = kept
+        self.given: Any = None
+
+    def state_dict(self) -> Any:
+        return {"state": self.kept}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.given = state["state"]
+
+
+def test_an_optimizer_gets_what_is_kept_of_its_own_parameters(tmp_path: Path) -> None:
+    kept = {name: {"sum": torch.full((3,), at)} for at, name in enumerate("ab")}
+    saved(tmp_path, Parts({"opt": Keyed({**kept, "plain": {}})}, {}, 0))
+    mine = torch.zeros(3)
+    opt = Keyed({"b": {"sum": mine}, "plain": {}, "other": {}})
+    from_store(str(tmp_path), Parts({"opt": opt}, {}, 0), None)
+    assert set(opt.given) == {"b", "plain", "other"} and not opt.given["other"]
+    assert opt.given["b"]["sum"] is mine and mine.tolist() == [1, 1, 1]
+    late = Keyed({"a": {}})  # it has made no step: nothing of it may be lost
+    from_store(str(tmp_path), Parts({"opt": late}, {}, 0), None)
+    assert late.given["a"]["sum"].tolist() == [0, 0, 0]
+
+
 def test_buffers_and_extra_state_of_a_module(tmp_path: Path) -> None:
     class Counted(nn.BatchNorm1d):
         seen = 0
