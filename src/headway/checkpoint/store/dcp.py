@@ -47,6 +47,7 @@ from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged, SaveFailed, UsageError
 
 THREADS = 4  # that read at once
+PIECE = 1 << 20  # bytes that each reads at a time
 
 
 # Saving
@@ -288,13 +289,14 @@ class Reader(FileSystemReader):
         targets: dict[int, torch.Tensor],
     ) -> memoryview | bytes:
         """Fill the targets of one item, or hand out its bytes."""
+        room = self._room(item, requests, targets)
+        if room is not None and not item.unpacked:
+            self._verify(source, item, *source.fill(room, item.data, check=self._check))
+            return b""
         data = source.bytes(item.data, item.size)
-        if len(data) != item.size:
-            raise self._damaged(f"{source.name} ends before {item.name}")
-        if self._check and summed(data) != item.crc32:
-            raise self._damaged(f"{item.name} in {source.name} was changed")
+        self._verify(source, item, len(data), summed(data) if self._check else 0)
         try:
-            if item.unpacked and (room := self._room(item, requests, targets)) is not None:
+            if room is not None and item.unpacked:
                 packed.unpack(data, item.unpacked[0], room)
                 return b""
             data = packed.content(data, item)
@@ -313,6 +315,12 @@ class Reader(FileSystemReader):
                 )
             target.copy_(found)
         return b""
+
+    def _verify(self, source: Source, item: Item, size: int, crc32: int) -> None:
+        if size != item.size:
+            raise self._damaged(f"{source.name} ends before {item.name}")
+        if self._check and crc32 != item.crc32:
+            raise self._damaged(f"{item.name} in {source.name} was changed")
 
     def _room(
         self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
@@ -362,6 +370,9 @@ class Source(Protocol):
     def bytes(self, at: int, size: int) -> memoryview:
         """So many bytes from there, or as many as there are."""
 
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """The same into memory that is there; how many there were, and their checksum if asked."""
+
 
 class _Elsewhere:
     """In an object store."""
@@ -373,6 +384,12 @@ class _Elsewhere:
     def bytes(self, at: int, size: int) -> memoryview:
         """Each time anew."""
         return memoryview(self._where.stretch(self.name, at, size) if size else b"")
+
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """By way of other memory."""
+        data = self.bytes(at, len(room))
+        room[: len(data)] = data
+        return len(data), summed(data) if check else 0
 
 
 class _Local:
@@ -394,8 +411,20 @@ class _Local:
         if self._mapped:
             return self._view[at : at + size]
         room = memoryview(bytearray(size))
-        done = 0
-        with open(self._path, "rb", buffering=0) as file:
-            while done < size and (got := os.preadv(file.fileno(), [room[done:]], at + done)):
-                done += got
+        done, _ = self.fill(room, at, check=False)
         return room[:done]
+
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """Piece by piece: each is summed while the cache of a core still has it."""
+        done = crc32 = 0
+        with open(self._path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), at, len(room), os.POSIX_FADV_SEQUENTIAL)
+            while done < len(room):
+                with room[done : done + PIECE] as piece:
+                    got = os.preadv(file.fileno(), [piece], at + done)
+                    if not got:
+                        break
+                    if check:
+                        crc32 = summed(piece[:got], crc32)
+                done += got
+        return done, crc32
