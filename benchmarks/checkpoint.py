@@ -45,6 +45,7 @@ TORCH = ("torch.save", "dcp save", "dcp async", "dcp async reused", "dcp async p
 OTHERS = ("torch_checkpointing", "dlrover", "torchsnapshot", "lightning async")
 HEADWAY = ("headway full", "headway")
 WAYS = (*HEADWAY, *TORCH, "dcp async pinned", *OTHERS)
+MANY = 8  # saves of which a mean says more than a median
 JOB_NAMES = ("HEADWAY_DIR", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 
@@ -142,6 +143,7 @@ def summed_up(told: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
         return statistics.median(save[key] for save in saves)
 
     cost = statistics.median(save["call_s"] + max(0.0, save["longer_s"]) for save in saves)
+    each = [save["call_s"] + save["longer_s"] for save in saves]  # noise goes both ways
     row = {
         "call_s": median("call_s"),
         "cost_s": cost,
@@ -157,6 +159,9 @@ def summed_up(told: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
         "first_call_s": told["saves"][0]["call_s"],
         "counted": len(saves),
     }
+    if len(saves) >= MANY:
+        row["mean_in_steps"] = statistics.mean(each) / told["step_s"]
+        row["error_in_steps"] = statistics.stdev(each) / len(each) ** 0.5 / told["step_s"]
     written = [one for one in told.get("written", ()) if one["step"] > told["first"]]
     if written:
         speed = statistics.median(one["bytes"] / one["written_s"] for one in written)
@@ -169,13 +174,16 @@ def told_in_words(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"  {row['way']:<20} not here: {row['failed']}"
     memory = f"   memory {row['memory_mb']:.0f} MB" if "memory_mb" in row else ""
+    mean = ""
+    if "mean_in_steps" in row:
+        mean = f", {row['mean_in_steps']:.2f} +- {row['error_in_steps']:.2f} in the mean"
     speed = f", {row['of_disk']:.0%} of its speed" if "of_disk" in row else ""
     after = f", after a kill {row['after_kill_s']:.2f} s" if "after_kill_s" in row else ""
     return (
         f"  {row['way']:<20} call {row['call_s'] * 1e3:7.1f} ms"
         f"   cost {row['cost_s'] * 1e3:7.1f} ms, {row['unsure_s'] * 1e3:.1f} more or less"
         f" ({row['cost_of_copy']:.2f} of a copy,"
-        f" {row['cost_in_steps']:.2f} steps of {row['step_s'] * 1e3:.1f} ms)"
+        f" {row['cost_in_steps']:.2f} steps of {row['step_s'] * 1e3:.1f} ms{mean})"
         f"   steps x{row['slower']:.2f}, without a save x{row['attached']:.3f}"
         f"   on disk {row['durable_s']:.2f} s{'' if row['fsyncs'] else ' (by our fsync)'}{speed}"
         f"   back {row['restore_s']:.2f} s{after}{memory}"

@@ -33,12 +33,13 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--ways", default="headway full")
     parser.add_argument("--saves", type=int, default=2)
+    parser.add_argument("--limit-s", default="60", help="in which they begin; more make it surer")
     args = parser.parse_args()
     # Packages have their bytecode, as pip leaves it; an image that was made without it, and cannot
     # be written to, makes every import take several times as long.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rows: list[dict[str, Any]] = []
-    options = ["--device", args.device, "--step-s", STEP_S, "--limit-s", "60"]
+    options = ["--device", args.device, "--step-s", STEP_S, "--limit-s", args.limit_s]
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as folder:
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
         for megabytes in args.megabytes:
