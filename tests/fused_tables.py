@@ -51,6 +51,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(nn.Module):
         self,
         indices: Tensor,
         offsets: Tensor,
+        per_sample_weights: Tensor | None = None,
+        feature_requires_grad: Tensor | None = None,
         batch_size_per_feature_per_rank: list[list[int]] | None = None,
     ) -> Tensor:
         features = len(self.feature_table_map)

@@ -10,7 +10,7 @@ thing is but a name, is saved with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,8 @@ class Parts:
         for name, part in self.own.items():
             if isinstance(kept := targets.flat.get(name), Skeleton):
                 part.load_state_dict(kept.bare)
-        for name, saved in _nested(targets.flat, metadata).items():
+        named = {name for name, part in self.parts.items() if _named(part) is not None}
+        for name, saved in _nested(targets.flat, metadata, named).items():
             part = self.parts.get(name)
             if isinstance(part, nn.Module):
                 rest = {k: value for k, value in saved.items() if f"{name}.{k}" not in targets.live}
@@ -195,34 +196,30 @@ def _bare(value: Any, path: tuple[str, ...], flat: Mapping[str, Any]) -> Any:
     return value
 
 
-def _nested(flat: Mapping[str, Any], metadata: Metadata) -> dict[str, Any]:
-    """As it was collected; a checkpoint that others have made is as DCP has it."""
+def _nested(flat: Mapping[str, Any], metadata: Metadata, differ: set[str]) -> dict[str, Any]:
+    """As it was collected; a checkpoint that others have made is as DCP has it.
+
+    `differ`: the parts of which another rank than that of the skeleton may have other tables.
+    """
     skeleton = flat.get(SKELETON)
     if not isinstance(skeleton, Skeleton):
         return dict(unflatten_state_dict(dict(flat), metadata.planner_data))
     missing = dict(flat)
     found: dict[str, Any] = _filled(skeleton.bare, missing)
-    for key, value in missing.items():  # the skeleton is one rank's; others may have other tables
-        if key != SKELETON and "@" not in key:
-            _put(found, metadata.planner_data[key], value)
+    for key, value in missing.items():
+        *above, last = metadata.planner_data.get(key, (key,))
+        if above and above[0] in differ:
+            at = found
+            for name in above:
+                at = at.setdefault(name, {})
+            at[last] = value
     return found
-
-
-def _put(found: Any, path: Sequence[Any], value: Any) -> None:
-    """Into dictionaries, which are made; a list is as long as it was."""
-    *above, last = path
-    for name in above:
-        if not isinstance(found, dict):
-            return
-        found = found.setdefault(name, {})
-    if isinstance(found, dict):
-        found[last] = value
 
 
 def _filled(bare: Any, flat: dict[str, Any]) -> Any:
     """With what is there of it, which is taken out."""
     if isinstance(bare, Name):
-        return flat.pop(bare)
+        return flat.pop(bare, None)
     if isinstance(bare, dict):
         there = {k: one for k, one in bare.items() if not isinstance(one, Name) or one in flat}
         return {key: _filled(one, flat) for key, one in there.items()}

@@ -19,6 +19,7 @@ from headway.checkpoint.snapshot.lacking import Lacking, marked
 from headway.checkpoint.snapshot.lanes import PIECE
 
 LISTS = 64  # of ids, that are put together at once: for each alone a GPU would be asked too often
+IDS = 4 << 20  # in them, at most: there may be many such tables
 
 
 class DeviceRows(Lacking):
@@ -106,7 +107,7 @@ class DeviceRows(Lacking):
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
         """Marks instead of a list: to ask how many there are, one would have to wait."""
-        if len(lacking) >= LISTS:
+        if len(lacking) >= LISTS or self._noted[image] > IDS:
             self._lacking[image] = [self._marked(lacking)]
             self._noted[image] = 0
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +26,24 @@ EVERYWHERE = (  # what else it may do to every row, at a step
     "_used_rowwise_adagrad_with_global_weight_decay",
 )
 IN_PLACE = ("DEVICE", "HOST")  # there is no cache that knows better
+COLLECTIVE = "DMPCollection"  # TorchRec's, whose ranks change each other's tables
+ARGUMENTS = (
+    *("indices", "offsets", "per_sample_weights", "feature_requires_grad"),
+    "batch_size_per_feature_per_rank",
+)
 
 Changing = Callable[[Tensor, Tensor], None]  # a table, and its rows that are about to change
+Announced = Callable[[list[Tensor]], None]  # of all tables of a module
 
 
 class Fused:
     """One module with several tables, and what it keeps of each row."""
 
-    def __init__(self, module: Any, changing: Changing, reset: Callable[[], None]) -> None:
+    def __init__(
+        self, module: Any, changing: Changing, resetting: Announced, lost: Announced
+    ) -> None:
         self._module = module
-        self._changing = changing
+        self._changing, self._resetting, self._lost = changing, resetting, lost
         self.tables: list[Tensor] = self._module.split_embedding_weights()
         states = self._module.split_optimizer_states() or [[] for _ in self.tables]
         self.kept: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
@@ -43,26 +52,25 @@ class Fused:
         self._of_features = [self.tables[number] for number in self._module.feature_table_map]
         about = [[self.start[table], len(table)] for table in self._of_features]
         self._about = torch.tensor(about, device=self.tables[0].device)
-        self._hook = module.register_forward_hook(self._looked_up, with_kwargs=True)
-        self._reset = reset
-        self._found = vars(module).get(RESET)
-        self._given = self._resetting(getattr(module, RESET)) if hasattr(module, RESET) else None
-        if self._given is not None:
-            setattr(module, RESET, self._given)
+        _WATCHED.setdefault(module, []).append(self)
+        self._hook = module.register_forward_hook(_looked_up, with_kwargs=True)
+        _watch_resets(type(module))
 
     def close(self) -> None:
-        """It is left as it was found, unless somebody else has put something there as well."""
+        """It is not looked at any more."""
         self._hook.remove()
-        self._reset = lambda: None
-        if self._given is not None and vars(self._module).get(RESET) is self._given:
-            vars(self._module).pop(RESET)
-            if self._found is not None:
-                setattr(self._module, RESET, self._found)
+        _WATCHED[self._module].remove(self)
 
-    def _looked_up(self, _: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
-        if found.requires_grad:
-            given = dict(zip(("indices", "offsets"), args, strict=False)) | named
+    def looked_up(self, given: dict[str, Any], found: Any) -> None:
+        """Rows that will be changed if the gradient of what was found comes back."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._lost(self.tables)  # what is replayed tells nobody
+        else:
             found.register_hook(partial(self._will_change, given))
+
+    def resetting(self) -> None:
+        """As when rows are given to other ids: they are changed, and nobody has looked them up."""
+        self._resetting(self.tables)
 
     def _will_change(self, given: dict[str, Any], _: Tensor) -> None:
         ids, offsets = given["indices"].detach(), given["offsets"].detach()
@@ -91,17 +99,33 @@ class Fused:
         start, count = self._about[feature.clamp_(max=len(self._about) - 1)].unbind(1)
         return start + _known(ids.long(), count)
 
-    def _resetting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """As when rows are given to other ids: they are changed, and nobody has looked them up."""
 
-        def resetting(*args: Any, **named: Any) -> Any:
-            self._reset()
-            try:
-                return call(*args, **named)
-            finally:
-                self._reset()
+# By module, and not in it: a copy of a module, or one that comes from a file, is nobody's.
+_WATCHED: WeakKeyDictionary[nn.Module, list[Fused]] = WeakKeyDictionary()
+_KINDS: set[type] = set()  # whose resets are told
 
-        return resetting
+
+def _looked_up(module: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
+    if found.requires_grad:
+        given = dict(zip(ARGUMENTS, args, strict=False)) | named
+        for one in tuple(_WATCHED.get(module, ())):
+            one.looked_up(given, found)
+
+
+def _watch_resets(kind: Any) -> None:
+    """Once for all modules of a kind."""
+    reset = getattr(kind, RESET, None)
+    if reset is None or kind in _KINDS:
+        return
+    _KINDS.add(kind)
+
+    @wraps(reset)
+    def resetting(module: nn.Module, *args: Any, **named: Any) -> Any:
+        for one in tuple(_WATCHED.get(module, ())):
+            one.resetting()
+        return reset(module, *args, **named)
+
+    setattr(kind, RESET, resetting)
 
 
 def modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
@@ -110,6 +134,8 @@ def modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
         return
     seen: set[nn.Module] = set()
     for root in roots:
+        if any(_is_a(module, COLLECTIVE) for module in root.modules()):
+            continue
         for module in _all(root):
             if module not in seen and _by_rows(module):
                 seen.add(module)
@@ -125,13 +151,16 @@ def _all(root: nn.Module) -> Iterator[nn.Module]:
 
 
 def _by_rows(module: Any) -> bool:
-    if not any(base.__name__ == MODULE for base in type(module).__mro__):
-        return False
     return (
-        module.optimizer.name in OPTIMIZERS
+        _is_a(module, MODULE)
+        and module.optimizer.name in OPTIMIZERS
         and not any(getattr(module, name, False) for name in EVERYWHERE)
         and all(where.name in IN_PLACE for _, _, where, _ in module.embedding_specs)
     )
+
+
+def _is_a(module: nn.Module, name: str) -> bool:
+    return any(base.__name__ == name for base in type(module).__mro__)
 
 
 def _has_compiled() -> bool:

@@ -34,7 +34,7 @@ class Tracker:
         # Of parameters with sparse gradients only, and of fused tables: what is kept of each row.
         self._kept: dict[Tensor, Callable[[], list[Tensor]]] = {}
         self._dense: set[Tensor] = set()
-        self._versions: dict[Tensor, int] = {}
+        self._versions: dict[Tensor, list[int]] = {}  # of a table and what is kept of its rows
         self._stepping = False
         self._spoilt: set[Tensor] = set()  # they were changed past it while an image was made
         self._hooks = []
@@ -45,7 +45,7 @@ class Tracker:
                     optimizer.register_step_post_hook(self._after),
                 ]
         self._fused = [
-            fused.Fused(module, self._fused_changes, self._fused_reset)
+            fused.Fused(module, self._fused_changes, self._fused_reset, self._fused_lost)
             for module in fused.modules(modules)
         ]
         self._starts = {table: at for one in self._fused for table, at in one.start.items()}
@@ -76,8 +76,8 @@ class Tracker:
             rows = self.tables.get(table)
             if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
                 rows = self.tables[table] = self._made(table, parts)
-                self._versions[table] = table._version
-            elif table._version != self._versions[table] and self._changed_past(table, rows):
+                self._versions[table] = _versions(rows)
+            elif _versions(rows) != self._versions[table] and self._changed_past(table, rows):
                 continue
             found.update({places[_place(part)]: rows for part in parts})
         return found
@@ -85,9 +85,10 @@ class Tracker:
     def settled(self) -> bool:
         """By another thread: whether nothing was changed past its optimizer, up to now."""
         for table, noted in list(self._versions.items()):
-            version = table._version
+            rows = self.tables.get(table)
+            changed = rows is not None and _versions(rows) != noted
             stepped = self._stepping or self._versions.get(table) != noted
-            if version != noted and not stepped:
+            if changed and not stepped:
                 self._spoilt.add(table)
         return self._spoilt.isdisjoint(self.tables)
 
@@ -107,18 +108,29 @@ class Tracker:
         if table not in self._dense:
             self._will_change(table, ids)
 
-    def _fused_reset(self) -> None:
-        """Any of their rows may have been changed."""
-        for table, rows in list(self.tables.items()):
-            if table in self._starts:
-                self._changed_past(table, rows)
+    def _fused_reset(self, tables: Iterable[Tensor]) -> None:
+        """Any of their rows may change now."""
+        for table in tables:
+            rows = self.tables.get(table)
+            if rows is not None:
+                rows.release()
+                rows.all_changed()
+
+    def _fused_lost(self, tables: Iterable[Tensor]) -> None:
+        """From now on their rows may change unseen."""
+        for table in tables:
+            self._dense.add(table)
+            self._kept.pop(table, None)
+            self._versions.pop(table, None)
+            rows = self.tables.pop(table, None)
+            self.torn = (rows is not None and rows.give_up()) or self.torn
 
     def _will_change(self, table: Tensor, ids: Tensor | None = None) -> None:
         """These rows of it; whether others were before, nobody could tell afterwards."""
         rows = self.tables.get(table)
         if rows is None:
             return
-        if table._version != self._versions[table] and self._changed_past(table, rows):
+        if _versions(rows) != self._versions[table] and self._changed_past(table, rows):
             return
         if ids is not None:
             rows.before(ids)
@@ -127,7 +139,7 @@ class Tracker:
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         for parameter in _parameters(optimizer):
             if parameter in self.tables:
-                self._versions[parameter] = parameter._version
+                self._versions[parameter] = _versions(self.tables[parameter])
         self._stepping = False
 
     def _lost(self, parameter: Tensor) -> None:
@@ -151,11 +163,15 @@ class Tracker:
         """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
         spoilt = rows.give_up() or table in self._spoilt
         rows.all_changed()
-        self._versions[table] = table._version
+        self._versions[table] = _versions(rows)
         if spoilt:
             self.torn = True
             self._lost(table)
         return spoilt
+
+
+def _versions(rows: Table) -> list[int]:
+    return [tensor._version for tensor in rows.tensors]
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

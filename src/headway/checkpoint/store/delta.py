@@ -5,8 +5,10 @@ A shard of which many rows have changed is in the delta as a whole, beside rows 
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -46,8 +48,12 @@ def apply_rows(
         if delta.has(_item(name, chunk))
     ]
     with ThreadPoolExecutor(dcp.THREADS, thread_name_prefix="headway-read") as pool:
-        read = pool.map(lambda one: delta.rows(_item(one[0], one[1]), one[1]), wanted)
-        for (name, chunk, here), (ids, content) in zip(wanted, read, strict=True):
+        ahead: deque[Future[tuple[Tensor, Tensor]]] = deque()
+        coming = (pool.submit(delta.rows, _item(name, chunk), chunk) for name, chunk, _ in wanted)
+        ahead.extend(itertools.islice(coming, dcp.THREADS))
+        for name, chunk, here in wanted:
+            ids, content = ahead.popleft().result()
+            ahead.extend(itertools.islice(coming, 1))
             rows = content.view(told[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
             for local, place in here:
                 _put(local, place, ids, rows, chunk)

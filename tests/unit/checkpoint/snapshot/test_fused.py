@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from headway.checkpoint.snapshot.take import Changed, Taker
 from tests.fused_tables import Optimizer, SplitTableBatchedEmbeddingBagsCodegen, Training, Where
 
 pytestmark = pytest.mark.timeout(60)
+NOTHING: Any = lambda _: None  # noqa: E731
 
 
 @pytest.fixture(autouse=True)
@@ -84,25 +87,71 @@ def test_a_lookup_before_a_save_and_its_change_after_it() -> None:
     taker.close()
 
 
-def test_rows_that_are_reset_are_not_missed() -> None:
+@pytest.mark.parametrize("under_way", [False, True])
+def test_rows_that_are_reset_are_not_missed(under_way: bool) -> None:
     training = Training()
     taker = Taker([], 2, [training.tables])
     images = Images(training, taker)
-    for number in range(4):
+    for number in range(5):
         training.step()
-        training.tables.reset_embedding_weight_momentum(50 * number)
+        if not under_way:
+            training.tables.reset_embedding_weight_momentum(50 * number)
         wanted = training.clone()
         images.begin()
+        if under_way:
+            training.tables.reset_embedding_weight_momentum(50 * number)
         training.step()
         assert same(images.end(), wanted), number
+    assert len(taker.tracker.tables) == 3
     taker.close()
-    assert "reset_embedding_weight_momentum" not in vars(training.tables)
+
+
+def test_what_is_kept_of_rows_may_be_changed_by_hand() -> None:
+    """As TorchRec does it when it loads the state of an optimizer."""
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    for number in range(5):
+        training.step()
+        training.tables.split_optimizer_states()[1][0].mul_(0.5)
+        wanted = training.clone()
+        images.begin()
+        assert same(images.end(), wanted), number
+    taker.close()
+
+
+def test_a_copy_of_a_module_is_not_tracked() -> None:
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    images.begin()
+    images.end()
+    for other in (copy.deepcopy(training.tables), pickle.loads(pickle.dumps(training.tables))):
+        before = [tensor.clone() for tensor in training.state().values()]
+        other(**training.batch()).sum().backward()
+        other.reset_embedding_weight_momentum(50)
+        assert not other.momentum[:50].any()
+        assert same(list(training.state().values()), before)
+    assert all(rows._lacking[-1] == [] for rows in taker.tracker.tables.values())
+    taker.close()
+
+
+def test_all_arguments_by_place() -> None:
+    training = Training(differ=True)
+    told: list[Tensor] = []
+    found = Fused(training.tables, lambda _, ids: told.append(ids), NOTHING, NOTHING)
+    batch = training.batch()
+    sizes = batch["batch_size_per_feature_per_rank"]
+    training.tables(**batch).sum().backward()
+    training.tables(batch["indices"], batch["offsets"], None, None, sizes).sum().backward()
+    assert len(told) == 6 and same(told[:3], told[3:])
+    found.close()
 
 
 def test_lookups_that_change_nothing() -> None:
     training = Training()
     told: list[Any] = []
-    found = Fused(training.tables, lambda *what: told.append(what), lambda: None)
+    found = Fused(training.tables, lambda *what: told.append(what), NOTHING, NOTHING)
     with torch.no_grad():
         training.forward()
     training.forward()  # and nobody asks for the gradient
@@ -126,6 +175,11 @@ def test_which_are_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(holder)["_lookups"] = [nn.Sequential(hidden)]  # so TorchRec has it
     root = nn.ModuleList([plain, lamb, cached, decaying, nn.Linear(2, 2), holder])
     assert list(modules([root, plain])) == [plain, hidden]
+
+    class DMPCollection(nn.Sequential):
+        """Of TorchRec: its ranks change each other's tables, by collectives that count nothing."""
+
+    assert not list(modules([DMPCollection(plain)]))
     monkeypatch.setattr(fused, "_has_compiled", lambda: True)
     assert not list(modules([root]))
 
@@ -135,7 +189,8 @@ def test_ids_of_all_tables_together(differ: bool) -> None:
     """As on a GPU, which nobody asks where the ids of a table end."""
     training = Training(differ=differ)
     told: dict[int, Tensor] = {}
-    found = Fused(training.tables, lambda table, ids: told.update({len(table): ids}), lambda: None)
+    note = lambda table, ids: told.update({len(table): ids})  # noqa: E731
+    found = Fused(training.tables, note, NOTHING, NOTHING)
     batch = training.batch()
     training.tables(**batch).sum().backward()
     sizes = batch.get("batch_size_per_feature_per_rank")
