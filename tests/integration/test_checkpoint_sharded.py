@@ -73,3 +73,16 @@ def test_a_training_goes_on_from_rows_as_if_never_stopped(tmp_path: Path) -> Non
     again = run(tmp_path, "--steps", "5", ranks=2)
     right = run(tmp_path, "--steps", "5", ranks=2, store="whole")
     assert again[0]["from"] == 3 and state(again[0]) == state(right[0])
+
+
+@pytest.mark.slow
+def test_what_one_rank_alone_has_of_an_optimizer_comes_back_on_all(tmp_path: Path) -> None:
+    launcher, env = launched(2, "", ())
+    for words in (["--step"], []):
+        job = [str(JOB.with_name("experts.py")), str(tmp_path / "store"), str(tmp_path / "out")]
+        command = [*launcher, *job, *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        kept = json.loads((tmp_path / f"out.{rank}").read_text())
+        assert set(kept) == {"0", "1"} and all(kept.values())

@@ -110,8 +110,7 @@ class Parts:
         for name, part in self.own.items():
             if isinstance(kept := targets.flat.get(name), Skeleton):
                 part.load_state_dict(kept.bare)
-        named = {name for name, part in self.parts.items() if _named(part) is not None}
-        for name, saved in _nested(targets.flat, metadata, named).items():
+        for name, saved in _nested(targets.flat, metadata, self.parts).items():
             part = self.parts.get(name)
             if isinstance(part, nn.Module):
                 rest = {k: value for k, value in saved.items() if f"{name}.{k}" not in targets.live}
@@ -196,10 +195,12 @@ def _bare(value: Any, path: tuple[str, ...], flat: Mapping[str, Any]) -> Any:
     return value
 
 
-def _nested(flat: Mapping[str, Any], metadata: Metadata, differ: set[str]) -> dict[str, Any]:
+def _nested(
+    flat: Mapping[str, Any], metadata: Metadata, parts: Mapping[str, Any]
+) -> dict[str, Any]:
     """As it was collected; a checkpoint that others have made is as DCP has it.
 
-    `differ`: the parts of which another rank than that of the skeleton may have other tables.
+    The skeleton is one rank's: an optimizer may have stepped other parameters on other ranks.
     """
     skeleton = flat.get(SKELETON)
     if not isinstance(skeleton, Skeleton):
@@ -207,12 +208,12 @@ def _nested(flat: Mapping[str, Any], metadata: Metadata, differ: set[str]) -> di
     missing = dict(flat)
     found: dict[str, Any] = _filled(skeleton.bare, missing)
     for key, value in missing.items():
-        *above, last = metadata.planner_data.get(key, (key,))
-        if above and above[0] in differ:
-            at = found
-            for name in above:
-                at = at.setdefault(name, {})
-            at[last] = value
+        path = metadata.planner_data.get(key, ())
+        part = parts.get(path[0]) if len(path) == 4 and path[1] == "state" else None
+        if isinstance(part, Optimizer):
+            numbered = _named(part) is None and str(path[2]).isdecimal()
+            name = int(path[2]) if numbered else path[2]
+            found[path[0]]["state"].setdefault(name, {})[path[3]] = value
     return found
 
 
