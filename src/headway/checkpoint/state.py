@@ -10,7 +10,7 @@ thing is but a name, is saved with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,9 +124,7 @@ class Parts:
 
     def _elsewhere(self, path: tuple[Any, ...]) -> bool:
         """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
-        if len(path) != 4 or path[1] != "state":
-            return False
-        named = _named(self.parts.get(path[0]))
+        named = _named(_optimizer(self.parts, path))
         return named is not None and path[2] not in named
 
     def _made_like(self, path: tuple[Any, ...], kept: TensorStorageMetadata) -> Tensor:
@@ -134,8 +132,8 @@ class Parts:
 
         What is kept of a parameter is cut into the same shards as the parameter.
         """
-        part = self.parts.get(path[0]) if len(path) == 4 and path[1] == "state" else None
-        like = _parameter(part, path[2]) if isinstance(part, Optimizer) else None
+        part = _optimizer(self.parts, path)
+        like = None if part is None else _parameter(part, path[2])
         if like is not None and like.shape == kept.size:
             return torch.empty_like(like, dtype=kept.properties.dtype, requires_grad=False)
         return torch.empty(kept.size, dtype=kept.properties.dtype)
@@ -165,6 +163,12 @@ def _parameter(optimizer: Optimizer, number: Any) -> Tensor | None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     known = str(number).isdecimal() and int(number) < len(parameters)
     return parameters[int(number)] if known else None
+
+
+def _optimizer(parts: Mapping[str, Any], path: Sequence[Any]) -> Optimizer | None:
+    """The one that keeps what lies at that path, of a parameter."""
+    part = parts.get(path[0]) if len(path) == 4 and path[1] == "state" else None
+    return part if isinstance(part, Optimizer) else None
 
 
 def _named(part: Any) -> Mapping[str, Any] | None:
@@ -209,8 +213,8 @@ def _nested(
     found: dict[str, Any] = _filled(skeleton.bare, missing)
     for key, value in missing.items():
         path = metadata.planner_data.get(key, ())
-        part = parts.get(path[0]) if len(path) == 4 and path[1] == "state" else None
-        if isinstance(part, Optimizer):
+        part = _optimizer(parts, path)
+        if part is not None:
             numbered = _named(part) is None and str(path[2]).isdecimal()
             name = int(path[2]) if numbered else path[2]
             found[path[0]]["state"].setdefault(name, {})[path[3]] = value

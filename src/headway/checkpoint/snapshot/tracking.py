@@ -45,7 +45,7 @@ class Tracker:
                     optimizer.register_step_post_hook(self._after),
                 ]
         self._fused = [
-            fused.Fused(module, self._fused_changes, self._fused_reset, self._fused_lost)
+            fused.Fused(module, self._will_change, self._fused_reset, self._fused_lost)
             for module in fused.modules(modules)
         ]
         self._starts = {table: at for one in self._fused for table, at in one.start.items()}
@@ -104,10 +104,6 @@ class Tracker:
                 self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
                 self._will_change(parameter, grad._indices()[0])
 
-    def _fused_changes(self, table: Tensor, ids: Tensor) -> None:
-        if table not in self._dense:
-            self._will_change(table, ids)
-
     def _fused_reset(self, tables: Iterable[Tensor]) -> None:
         """Any of their rows may change now."""
         for table in tables:
@@ -119,10 +115,7 @@ class Tracker:
     def _fused_lost(self, tables: Iterable[Tensor]) -> None:
         """From now on their rows may change unseen."""
         for table in tables:
-            self._dense.add(table)
-            self._kept.pop(table, None)
-            self._versions.pop(table, None)
-            rows = self.tables.pop(table, None)
+            rows = self._forgotten(table)
             self.torn = (rows is not None and rows.give_up()) or self.torn
 
     def _will_change(self, table: Tensor, ids: Tensor | None = None) -> None:
@@ -144,14 +137,15 @@ class Tracker:
 
     def _lost(self, parameter: Tensor) -> None:
         """From now on any row of it may change."""
-        if parameter in self._dense:
-            return
-        self._dense.add(parameter)
-        self._kept.pop(parameter, None)
-        rows = self.tables.pop(parameter, None)
-        self._versions.pop(parameter, None)
-        if rows is not None:
+        if parameter not in self._dense and (rows := self._forgotten(parameter)) is not None:
             rows.release()
+
+    def _forgotten(self, table: Tensor) -> Table | None:
+        """It is tracked no more; what was known of it."""
+        self._dense.add(table)
+        self._kept.pop(table, None)
+        self._versions.pop(table, None)
+        return self.tables.pop(table, None)
 
     def _made(self, table: Tensor, parts: list[Tensor]) -> Table:
         parts = [part.detach() for part in parts]
