@@ -15,9 +15,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("differ", [False, True])
-def test_deltas_are_equal_to_the_bit(tmp_path: Path, differ: bool) -> None:
+@pytest.mark.parametrize(("differ", "room"), [(False, True), (True, True), (False, False)])
+def test_deltas_are_equal_to_the_bit(
+    tmp_path: Path, differ: bool, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`room`: of the GPU, for a copy of the tables."""
     from headway.checkpoint import Checkpointer
+    from headway.checkpoint.snapshot.gpu import Gpu
     from headway.checkpoint.store.read import Store
     from tests.fused_tables import Training
 
@@ -29,6 +33,8 @@ def test_deltas_are_equal_to_the_bit(tmp_path: Path, differ: bool) -> None:
         def state_dict(self, *_: Any, **__: Any) -> Any:
             return self.training_state()
 
+    if not room:
+        monkeypatch.setattr(Gpu, "free", lambda _: 0)
     training = Training("cuda", differ=differ)
     checkpointer = Checkpointer(tmp_path, {"model": Parts(training)}, full_every=100)
     ahead, wanted = training.forward(), []

@@ -1,9 +1,9 @@
 """Images of tensors on a GPU: copied aside on the GPU itself, then to the host beside the training.
 
 The first copy is a part of the training's own stream and takes milliseconds; nobody waits for it.
-Where the GPU has no room for it, what only an optimizer changes goes straight to the host while
-forward and backward run, and the next optimizer step waits until it is there; the rest, which is
-little, is copied aside all the same.
+Where the GPU has no room for it, what nothing changes unseen goes straight to the host while the
+training goes on, and the first change waits until it is there; the rest, which is little, is copied
+aside all the same, or waited for if there is no room for that either.
 """
 
 from __future__ import annotations
@@ -35,29 +35,40 @@ class DeviceImages:
     def begin(self, tensors: dict[int, Tensor], views: Sequence[Tensor], fixed: set[int]) -> None:
         """From now on the views become what the tensors are at this point of the stream.
 
-        `fixed`: those that nothing changes before the next optimizer step.
+        `fixed`: those that nothing changes without a fence before.
         """
+        for number in self._aside.keys() - tensors.keys():
+            del self._aside[number]  # its rows are gathered by now
         direct = set() if self._has_room(tensors) else fixed & tensors.keys()
         direct = {number for number in direct if tensors[number].is_contiguous()}
         aside = {n: t for n, t in tensors.items() if n not in direct}
-        for number in self._aside.keys() - tensors.keys():
-            del self._aside[number]  # its rows are gathered by now
-        for number, tensor in aside.items():
-            if number not in self._aside:
-                self._aside[number] = torch.empty_like(
-                    tensor, memory_format=torch.contiguous_format
-                )
+        if not self._has_room(aside):
+            self._gpu.lanes.to_host([(views[n], t) for n, t in aside.items()], self._gpu.moment())
+            aside = {}
         if aside:
             torch._foreach_copy_([self._aside[n] for n in aside], list(aside.values()))
         self._copied = self._gpu.moment()
-        self._pairs = [(views[n], tensors[n] if n in direct else self._aside[n]) for n in tensors]
+        self._pairs = [(views[n], tensors[n]) for n in direct]
+        self._pairs += [(views[n], self._aside[n]) for n in aside]
         self._direct = [(tensors[n], tensors[n]._version) for n in direct]
         if direct:
             self._drained.clear()
 
     def _has_room(self, tensors: dict[int, Tensor]) -> bool:
-        new = sum(t.nbytes for n, t in tensors.items() if n not in self._aside)
-        return new * ROOM <= self._gpu.free()
+        """Whether there is memory aside for each from now on."""
+        new = {n: tensor for n, tensor in tensors.items() if n not in self._aside}
+        if not new:
+            return True
+        if sum(tensor.nbytes for tensor in new.values()) * ROOM > self._gpu.free():
+            return False
+        try:
+            self._aside |= {
+                n: torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                for n, tensor in new.items()
+            }
+        except torch.OutOfMemoryError:  # in pieces that are too small
+            return False
+        return True
 
     def drain(self) -> bool:
         """To the host; False if something was changed meanwhile, past its optimizer."""
@@ -73,5 +84,5 @@ class DeviceImages:
         self._drained.set()
 
     def fence(self) -> None:
-        """Before an optimizer step: what it will change must have been read."""
+        """Before a change: what it changes must have been read."""
         self._drained.wait()

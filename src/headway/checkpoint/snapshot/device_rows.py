@@ -14,39 +14,60 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headway.checkpoint.snapshot.ages import Ages
 from headway.checkpoint.snapshot.gpu import gpu
-from headway.checkpoint.snapshot.lacking import Lacking, marked
 from headway.checkpoint.snapshot.lanes import PIECE
 
-LISTS = 64  # of ids, that are put together at once: for each alone a GPU would be asked too often
-IDS = 4 << 20  # in them, at most: there may be many such tables
 
+class DeviceRows:
+    """A table on a GPU, and what its optimizer keeps of each row.
 
-class DeviceRows(Lacking):
-    """A table on a GPU, and what its optimizer keeps of each row."""
+    `ages`: those of several tables, of which the rows of this one begin at `start`.
+    """
 
-    def __init__(self, tensors: Sequence[Tensor], images: int, start: int | None = None) -> None:
-        super().__init__(tensors, images)
+    def __init__(
+        self, tensors: Sequence[Tensor], images: int, ages: Ages | None = None, start: int = 0
+    ) -> None:
+        self.tensors = list(tensors)
+        self.count = len(tensors[0])
         self._gpu = gpu(tensors[0].device)
-        self._start = start  # of its rows, where ids of several tables are told together
+        self._ages = ages or Ages(self.count, tensors[0].device)
+        self._start = start
+        # Of what time it is; None: it lacks everything. The last is of no image: the last save.
+        self._of: list[int | None] = [None] * (images + 1)
         self._small = max(tensor[:1].nbytes for tensor in tensors) <= PIECE
         self._views: Sequence[Tensor] = ()  # of the image that is brought up to date at the moment
         self._which = 0
-        self._lacked: list[Tensor] = []
+        self._lacked: Tensor | None = None  # of each row, whether it is wanted
         self._saved: Any = None  # the moment of the save
         self._gathered: list[Tensor] = []  # ids, and of each tensor the rows
         self._read: Any = None  # the moment from which on the table may change
         self._asked = threading.Event()  # whether the GPU has been asked for that
         self._asked.set()
 
+    def changed(self, ids: Tensor) -> None:
+        """These rows are not in any image as they are now."""
+        self._ages.changed(ids)
+
+    def all_changed(self) -> None:
+        """Nobody knows which rows: every image lacks everything."""
+        self._of = [None] * len(self._of)
+
+    def changes(self) -> list[Tensor] | None:
+        """The rows that have changed since this was last asked; None: all may have.
+
+        It is asked before an image is begun.
+        """
+        found = self._younger(-1)
+        return None if found is None else [found]
+
     def begin(self, image: int, views: Sequence[Tensor]) -> bool:
         """From now on that image becomes the table as it is now; False if it lacks too much."""
-        lacked = self._lacking[image]
-        self.holds(image)
+        lacked, self._saved = self._younger(image), self._gpu.moment()
         if lacked is None or not self._small:
             return False
         self._views, self._which, self._lacked = views, image, lacked
-        self._saved, self._read, self._gathered = self._gpu.moment(), None, []
+        self._read, self._gathered = None, []
         self._asked.clear()
         return True
 
@@ -56,7 +77,8 @@ class DeviceRows(Lacking):
             return
         try:
             with self._gpu.beside(self._saved):
-                ids = self._found(self._lacked)
+                assert self._lacked is not None
+                ids = _found(self._lacked)
                 self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
                 self._read = self._gpu.moment()
         finally:
@@ -72,7 +94,7 @@ class DeviceRows(Lacking):
                 parts = zip(self._views, [here] * len(rows), rows, strict=True)
                 self._gpu.lanes.to_rows(list(parts), self._read)
         finally:
-            self._views, self._lacked, self._gathered = (), [], []
+            self._views, self._lacked, self._gathered, self._read = (), None, [], None
 
     def before(self, ids: Tensor) -> None:
         """The optimizer is about to change these rows: after what is wanted has been gathered."""
@@ -87,29 +109,26 @@ class DeviceRows(Lacking):
         """The image that was begun may not be right, if it is not whole yet: whether that is so."""
         given_up = bool(self._views)
         if given_up:
-            self._lacking[self._which] = None
+            self._of[self._which] = None
         self._asked.set()
         return given_up
 
-    def ids(self, lists: Sequence[Tensor]) -> Tensor:
-        """Those in the lists in order, each once, in the host's memory."""
+    def ids(self, changes: Sequence[Tensor]) -> Tensor:
+        """Of those rows, in order, in the host's memory."""
+        (marks,) = changes
         with self._gpu.beside(self._saved):
-            found = self._found(lists)
-            return self._to_host(found, self._gpu.moment())
+            return self._to_host(_found(marks), self._gpu.moment())
 
-    def _found(self, lists: Sequence[Tensor]) -> Tensor:
-        return self._marked(lists).nonzero().squeeze(1)
+    def _younger(self, image: int) -> Tensor | None:
+        """Of each row, whether that image lacked it until now."""
+        time, self._of[image] = self._of[image], self._ages.now()
+        return None if time is None else self._ages.younger(time, self._start, self.count)
 
     def _to_host(self, ids: Tensor, after: Any) -> Tensor:
         here = torch.empty(ids.shape, dtype=ids.dtype)
         self._gpu.lanes.to_host([(here, ids)], after)
         return here
 
-    def _shorten(self, image: int, lacking: list[Tensor]) -> None:
-        """Marks instead of a list: to ask how many there are, one would have to wait."""
-        if len(lacking) >= LISTS or self._noted[image] > IDS:
-            self._lacking[image] = [self._marked(lacking)]
-            self._noted[image] = 0
 
-    def _marked(self, lists: Sequence[Tensor]) -> Tensor:
-        return marked(lists, self.count, self.tensors[0].device, self._start)
+def _found(marks: Tensor) -> Tensor:
+    return marks.nonzero().squeeze(1)

@@ -17,6 +17,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from headway.checkpoint.snapshot.ages import Ages
+from headway.checkpoint.snapshot.gpu import on_gpu
+
 MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
 RESET = "reset_embedding_weight_momentum"
 # Those that change no other rows; in their names for FBGEMM.
@@ -47,11 +50,11 @@ class Fused:
         self.tables: list[Tensor] = self._module.split_embedding_weights()
         states = self._module.split_optimizer_states() or [[] for _ in self.tables]
         self.kept: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
-        starts = itertools.accumulate(map(len, self.tables), initial=0)
-        self.start = dict(zip(self.tables, starts, strict=False))  # of its rows among those of all
         self._of_features = [self.tables[number] for number in self._module.feature_table_map]
-        about = [[self.start[table], len(table)] for table in self._of_features]
-        self._about = torch.tensor(about, device=self.tables[0].device)
+        # On a GPU, of each table: the ages of all, and where among them are those of its rows.
+        self.shared: dict[Tensor, tuple[Ages, int]] = {}
+        if on_gpu(self.tables[0]):
+            self._share()
         _WATCHED.setdefault(module, []).append(self)
         self._hook = module.register_forward_hook(_looked_up, with_kwargs=True)
         _watch_resets(type(module))
@@ -79,7 +82,7 @@ class Fused:
         batches = given.get("batch_size_per_feature_per_rank")
         sizes = None if batches is None else [sum(of_ranks) for of_ranks in batches]
         ends = _ends(offsets, len(self._of_features), sizes)
-        if ids.is_cuda:
+        if self.shared:
             among_all = self._among_all(ids, ends)
             for table in self.tables:
                 self._changing(table, among_all)
@@ -91,6 +94,14 @@ class Fused:
             found.setdefault(table, []).append(_known(ids[begin:end].long(), len(table)))
         for table, lists in found.items():
             self._changing(table, torch.cat(lists))
+
+    def _share(self) -> None:
+        *starts, count = itertools.accumulate(map(len, self.tables), initial=0)
+        device = self.tables[0].device
+        ages = Ages(count, device)
+        self.shared = {at: (ages, start) for at, start in zip(self.tables, starts, strict=True)}
+        about = [[self.shared[table][1], len(table)] for table in self._of_features]
+        self._about = torch.tensor(about, device=device)
 
     def _among_all(self, ids: Tensor, ends: Tensor) -> Tensor:
         """As numbers among the rows of all tables: which is whose is known to the GPU alone."""

@@ -62,6 +62,11 @@ class Gpu:
         return free + held
 
 
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether its memory is a GPU's."""
+    return tensor.is_cuda
+
+
 _KNOWN: dict[torch.device, Gpu] = {}
 _LOCK = threading.Lock()
 

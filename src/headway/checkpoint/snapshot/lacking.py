@@ -50,24 +50,9 @@ class Lacking:
         self._lacking[image] = None
 
 
-def marked(
-    lists: Sequence[Tensor],
-    count: int,
-    device: torch.device | str = "cpu",
-    start: int | None = None,
-) -> Tensor:
-    """Of so many rows, whether each is in one of the lists: of ids, or marks themselves.
-
-    `start`: the ids are those of several tables, of which this one begins there.
-    """
-    found = torch.zeros(count + 1, dtype=torch.bool, device=device)  # the last is nobody's
-    ids = [one for one in lists if one.dtype is not torch.bool]
-    if ids:
-        rows = torch.cat(ids)
-        if start is not None:
-            rows = rows - start
-            rows = torch.where((rows >= 0) & (rows < count), rows, count)
-        found.index_fill_(0, rows, True)
-    for marks in (one for one in lists if one.dtype is torch.bool):
-        found[:count] |= marks
-    return found[:count]
+def marked(lists: Sequence[Tensor], count: int) -> Tensor:
+    """Of so many rows, whether each is in one of the lists of ids."""
+    found = torch.zeros(count, dtype=torch.bool)
+    if lists:
+        found.index_fill_(0, torch.cat(list(lists)), True)
+    return found

@@ -39,9 +39,9 @@ class Taker:
     def __init__(
         self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
     ) -> None:
-        self.tracker = Tracker(optimizers, images, modules)
-        self._optimizers = [one for one in optimizers if not _fused(one)]
         self._devices: dict[torch.device, DeviceImages] = {}
+        self.tracker = Tracker(optimizers, images, modules, self._fence_devices)
+        self._optimizers = [one for one in optimizers if not _fused(one)]
         self._host = HostImages()
         self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
@@ -78,16 +78,16 @@ class Taker:
                 on_devices.setdefault(tensor.device, {})[number] = tensor
             else:
                 on_host[number] = tensor
+        lists = {rows: rows.changes() if written else None for rows in places}
         for rows, found in places.items():
             if not rows.begin(image, [found[part.data_ptr()] for part in rows.tensors]):
                 for number in numbers[rows]:
                     on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
-        fixed = self._fixed(tensors)
+        fixed = self._fixed(tensors) | tracked.keys()
         self._host.begin(on_host, views, fixed)
         for device, held in on_devices.items():
             self._devices.setdefault(device, DeviceImages(device)).begin(held, views, fixed)
         devices = [self._devices[device] for device in on_devices]
-        lists = {rows: rows.changes() if written else None for rows in places}
         changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
         self._idle.clear()
         self._asked.put(lambda: self._bring(changes, devices, whole))
@@ -116,6 +116,9 @@ class Taker:
 
     def _fence(self, *_: Any) -> None:
         self._host.fence()
+        self._fence_devices()
+
+    def _fence_devices(self) -> None:
         for device in self._devices.values():
             device.fence()
 

@@ -17,6 +17,7 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from headway.checkpoint.snapshot import fused
 from headway.checkpoint.snapshot.device_rows import DeviceRows
+from headway.checkpoint.snapshot.gpu import on_gpu
 from headway.checkpoint.snapshot.rows import Rows
 
 Table = Rows | DeviceRows
@@ -26,9 +27,15 @@ class Tracker:
     """The tables of some optimizers, and those in modules that need none."""
 
     def __init__(
-        self, optimizers: Iterable[Optimizer], images: int, modules: Iterable[nn.Module] = ()
+        self,
+        optimizers: Iterable[Optimizer],
+        images: int,
+        modules: Iterable[nn.Module] = (),
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
+        """`fence`: before a fused table changes."""
         self.images = images
+        self._fence = fence
         self.tables: dict[Tensor, Table] = {}
         self.torn = False  # a table was changed past its optimizer while an image was made of it
         # Of parameters with sparse gradients only, and of fused tables: what is kept of each row.
@@ -45,10 +52,10 @@ class Tracker:
                     optimizer.register_step_post_hook(self._after),
                 ]
         self._fused = [
-            fused.Fused(module, self._will_change, self._fused_reset, self._fused_lost)
+            fused.Fused(module, self._fused_change, self._fused_reset, self._fused_lost)
             for module in fused.modules(modules)
         ]
-        self._starts = {table: at for one in self._fused for table, at in one.start.items()}
+        self._shared = {table: at for one in self._fused for table, at in one.shared.items()}
         for one in self._fused:
             for table, kept in one.kept.items():
                 self._kept[table] = partial(list, kept)
@@ -104,8 +111,13 @@ class Tracker:
                 self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
                 self._will_change(parameter, grad._indices()[0])
 
+    def _fused_change(self, table: Tensor, ids: Tensor) -> None:
+        self._fence()
+        self._will_change(table, ids)
+
     def _fused_reset(self, tables: Iterable[Tensor]) -> None:
         """Any of their rows may change now."""
+        self._fence()
         for table in tables:
             rows = self.tables.get(table)
             if rows is not None:
@@ -114,6 +126,7 @@ class Tracker:
 
     def _fused_lost(self, tables: Iterable[Tensor]) -> None:
         """From now on their rows may change unseen."""
+        self._fence()
         for table in tables:
             rows = self._forgotten(table)
             self.torn = (rows is not None and rows.give_up()) or self.torn
@@ -149,8 +162,8 @@ class Tracker:
 
     def _made(self, table: Tensor, parts: list[Tensor]) -> Table:
         parts = [part.detach() for part in parts]
-        if parts[0].is_cuda:
-            return DeviceRows(parts, self.images, self._starts.get(table))
+        if on_gpu(table):
+            return DeviceRows(parts, self.images, *self._shared.get(table, ()))
         return Rows(parts, self.images)
 
     def _changed_past(self, table: Tensor, rows: Table) -> bool:

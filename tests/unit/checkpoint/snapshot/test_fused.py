@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.checkpoint.snapshot import fused
+from headway.checkpoint.snapshot import ages, fused, tracking
+from headway.checkpoint.snapshot.device import DeviceImages
 from headway.checkpoint.snapshot.fused import Fused, modules
-from headway.checkpoint.snapshot.lacking import marked
+from headway.checkpoint.snapshot.gpu import Gpu, gpu
 from headway.checkpoint.snapshot.take import Changed, Taker
 from tests.fused_tables import Optimizer, SplitTableBatchedEmbeddingBagsCodegen, Training, Where
 
@@ -184,20 +186,91 @@ def test_which_are_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(modules([root]))
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """Nobody asks where the ids of a table end, and rows are gathered after the save."""
+    for module in (fused, tracking):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(Gpu, "free", lambda _: 1 << 30)
+    return gpu(torch.device("cpu"))
+
+
 @pytest.mark.parametrize("differ", [False, True])
-def test_ids_of_all_tables_together(differ: bool) -> None:
-    """As on a GPU, which nobody asks where the ids of a table end."""
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_tables_on_a_gpu_share_what_is_known_of_their_rows(differ: bool) -> None:
     training = Training(differ=differ)
-    told: dict[int, Tensor] = {}
-    note = lambda table, ids: told.update({len(table): ids})  # noqa: E731
-    found = Fused(training.tables, note, NOTHING, NOTHING)
-    batch = training.batch()
-    training.tables(**batch).sum().backward()
-    sizes = batch.get("batch_size_per_feature_per_rank")
-    ends = fused._ends(batch["offsets"], 4, sizes and [sum(one) for one in sizes])
-    together = found._among_all(batch["indices"], ends)
-    starts = dict(zip(training.rows, (0, 6000, 9000), strict=True))
-    for rows in training.rows:
-        marks = marked([together], rows, start=starts[rows])
-        assert torch.equal(marks, marked([told[rows]], rows))
-    assert sum(int(marked([ids], rows).sum()) for rows, ids in told.items()) > 10
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    before: list[Tensor] = []
+    for number in range(6):
+        for _ in range(ages.LISTS + 3 if number == 4 else 3):
+            training.step()
+        last, before = before, training.clone()
+        images.begin()
+        training.step()  # before the image is whole
+        assert same(images.end(), before)
+        if number < 2:
+            continue  # all of it was copied
+        assert {one.tensors[0] for one in images.changed} <= {0, 1, 2}
+        for one in images.changed:
+            for at in one.tensors:
+                differs = (last[at] != before[at]).view(len(last[at]), -1).any(1)
+                assert set(differs.nonzero().squeeze(1).tolist()) <= set(one.ids.tolist())
+    assert len(images.changed) >= 2
+    known = {id(rows._ages) for rows in taker.tracker.tables.values()}  # type: ignore[union-attr]
+    assert len(known) == 1
+    taker.close()
+
+
+def test_without_room_on_the_gpu_a_table_is_read_before_the_backward_pass_changes_it(
+    as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    monkeypatch.setattr(Gpu, "free", lambda _: 0)
+    begun, go_on = threading.Event(), threading.Event()
+    to_host = as_on_a_gpu.lanes.to_host
+
+    def slowly(*args: Any) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        to_host(*args)
+
+    monkeypatch.setattr(as_on_a_gpu.lanes, "to_host", slowly)
+    before = training.clone()
+    images.begin()
+    assert begun.wait(20)
+    step = threading.Thread(target=training.step)
+    step.start()
+    step.join(0.1)
+    assert step.is_alive() and same(training.clone(), before)
+    go_on.set()
+    step.join(20)
+    assert same(images.end(), before) and not same(training.clone(), before)
+    taker.close()
+
+
+def test_without_room_on_the_gpu_what_may_change_unseen_is_waited_for(
+    as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gpu, "free", lambda _: 0)
+    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
+    images.begin({0: live}, [view], set())
+    live.zero_()
+    assert images.drain()
+    assert view.tolist() == [1.0] * 9
+
+
+def test_memory_of_a_gpu_in_pieces_that_are_too_small(
+    as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any, **__: Any) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "empty_like", none_left)
+    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
+    images.begin({0: live}, [view], set())
+    live.zero_()
+    assert images.drain()
+    assert view.tolist() == [1.0] * 9

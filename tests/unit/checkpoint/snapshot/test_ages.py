@@ -1,0 +1,92 @@
+"""What is known of the rows of tables on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headway.checkpoint.snapshot import ages as ages_module
+from headway.checkpoint.snapshot.ages import Ages
+
+pytestmark = pytest.mark.timeout(60)
+ROWS = 12
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, ROWS - 1), max_size=5)), max_size=60))
+def test_an_image_lacks_what_has_changed_since(happens: list[list[int] | None]) -> None:
+    """None: an image is made; a list: these rows change."""
+    ages = Ages(ROWS, CPU)
+    made: list[tuple[int, set[int]]] = []  # of what time it is, and what has changed since
+    for ids in happens:
+        if ids is None:
+            time = ages.now()
+            assert time is not None
+            made.append((time, set()))
+        else:
+            ages.changed(torch.tensor(ids, dtype=torch.long))
+            for _, changed in made:
+                changed.update(ids)
+    for time, changed in made:
+        lacked = ages.younger(time, 2, 6)
+        assert lacked is not None
+        wanted = {row - 2 for row in changed if 2 <= row < 8}
+        assert set(lacked.nonzero().squeeze(1).tolist()) == wanted
+
+
+def test_after_many_saves_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ages_module, "KIND", torch.int8)
+    ages, times = Ages(ROWS, CPU), []
+    for number in range(300):
+        times.append(ages.now() or 0)
+        ages.changed(torch.tensor([number % ROWS]))
+        last = ages.younger(times[-1], 0, ROWS)
+        assert last is not None and last.nonzero().tolist() == [[number % ROWS]]
+    assert ages.younger(times[0], 0, ROWS) is None
+    known = [time for time in times if ages.younger(time, 0, ROWS) is not None]
+    assert known == times[-len(known) :] and len(known) > 10
+    for back, time in enumerate(reversed(known), 1):
+        lacked = ages.younger(time, 0, ROWS)
+        assert lacked is not None and int(lacked.sum()) == min(back, ROWS)
+
+
+@pytest.mark.parametrize("fails", ["zeros", "cat"])
+def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = Ages(ROWS, CPU)
+    time = ages.now() if fails == "cat" else 1
+
+    def none_left(*_: Any, **__: Any) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(torch, fails, none_left)
+        if fails == "zeros":
+            assert ages.now() is None
+        for _ in range(ages_module.LISTS):  # more than wait to be noted
+            ages.changed(torch.tensor([1]))
+    assert time is not None and ages.younger(time, 0, ROWS) is None
+    again = ages.now()
+    assert again is not None
+    ages.changed(torch.tensor([3]))
+    lacked = ages.younger(again, 0, ROWS)
+    assert lacked is not None and lacked.nonzero().tolist() == [[3]]
+
+
+def test_many_ids_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ages_module, "IDS", 4)
+    ages = Ages(ROWS, CPU)
+    time = ages.now()
+    same = torch.tensor([1, 2, 3])
+    for _ in range(3):  # tables that are told of the same
+        ages.changed(same)
+    assert ages._lists == [same]
+    ages.changed(torch.tensor([5, 6]))
+    assert not ages._lists
+    assert time is not None
+    lacked = ages.younger(time, 0, ROWS)
+    assert lacked is not None and lacked.nonzero().squeeze(1).tolist() == [1, 2, 3, 5, 6]
