@@ -21,8 +21,8 @@ ROOMS = {
     "launch": {"journal", "probe", "errors", "taxonomy"},
     "report": {"ledger", "journal", "errors", "compile"},  # compile for the advisor's cures
     "compile": {"journal", "probe", "errors", "report"},  # its advice is shown like the rest
-    "startup": {"probe", "sdk", "errors"},
-    "checkpoint": {"journal", "probe", "sdk", "errors"},
+    "startup": {"probe", "sdk", "errors", "threads"},
+    "checkpoint": {"journal", "probe", "sdk", "errors", "threads"},
     "publish": {"checkpoint", "errors", "settings"},
     "fleet": {"ledger", "journal", "errors", "taxonomy"},
     "schedule": {"ledger", "errors"},
@@ -44,7 +44,10 @@ ROOMS = {
     "boosters": {"compile", "errors", "journal", "launch", "ledger", "probe", "settings"},
     "integrations": {"startup", "errors"},
 }
-STDLIB_ONLY = ("journal", "probe", "launch", "ledger", "sdk.py", "auto.py", "errors.py")
+STDLIB_ONLY = (
+    *("journal", "probe", "launch", "ledger"),
+    *("sdk.py", "auto.py", "errors.py", "threads.py"),
+)
 # fsspec and pandas are fetched by users who ask for a URL or a frame; torch is the user's own.
 ALLOWED = {"fsspec", "pandas", "torch", "headway"}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +21,9 @@ from torch import nn
 from headway import sdk
 from headway.errors import HeadwayError, UsageError
 from headway.startup.batches.schema import Schema
+from headway.threads import TorchThread
+
+PATIENCE_S = 10.0  # with the compiler, when the process ends
 
 
 class AheadFailed(HeadwayError):
@@ -55,7 +57,7 @@ class CompileAhead:
         self.together = together
         self.seconds = 0.0
         self.schema: Schema | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: TorchThread | None = None
         self._error: BaseException | None = None
         for module in self.modules:
             _refuse(module, together)
@@ -70,8 +72,8 @@ class CompileAhead:
         if self.together:
             self._run(batch, device)
             return self
-        self._thread = threading.Thread(
-            target=self._run, args=(batch, device), name="headway-ahead", daemon=True
+        self._thread = TorchThread(
+            self._run, (batch, device), name="headway-ahead", patience_s=PATIENCE_S
         )
         self._thread.start()
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import hashlib
 import os
 import sys
@@ -16,8 +15,10 @@ from headway import sdk
 from headway.startup.stages.errors import StageError, StageFailed, StageLate
 from headway.startup.stages.graph import Stage
 from headway.startup.stages.worker import Lost, Raised, Worker
+from headway.threads import TorchThread, interrupt
 
 GRACE_S = 1.0  # for threads that run when another stage has failed
+PATIENCE_S = 5.0  # with those that still run when the process ends
 
 
 class Runner:
@@ -110,7 +111,7 @@ class Runner:
                     self._failure = self._failure or error
                     self._change.notify_all()
 
-        thread = threading.Thread(target=body, name=f"stage-{stage.name}", daemon=True)
+        thread = TorchThread(body, name=f"stage-{stage.name}", patience_s=PATIENCE_S)
         thread.start()
         return thread
 
@@ -169,7 +170,7 @@ class Runner:
                 self._failure = StageLate(stage.name, stage.deadline or 0.0)
                 self._change.notify_all()
                 if stage.where == "main" or not self.overlap:
-                    _interrupt(self._main)
+                    interrupt(self._main, _Interrupt)
                 elif stage.name in self._workers:
                     self._workers[stage.name].stop()
 
@@ -245,8 +246,3 @@ def _device() -> int | None:
 def _use(device: int | None) -> None:
     if device is not None:
         sys.modules["torch"].cuda.set_device(device)
-
-
-def _interrupt(thread: int) -> None:
-    """Raise in the main thread, as soon as it runs Python again."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_Interrupt))
