@@ -20,14 +20,18 @@ class Ages:
         self._held = False  # whether an image is of this time
         self._lists: list[Tensor] = []
         self._noted = 0
+        self._last: Tensor | None = None  # of the lists
         self._younger: dict[int, Tensor] = {}  # than a time: asked once, for all tables
+        self._full = False  # there was no room for it at this save
 
     def changed(self, ids: Tensor) -> None:
         """These rows, now. Tables that are told of the same ids need not all pass them on."""
-        if self._ages is None or (self._lists and self._lists[-1] is ids):
+        self._full = False
+        if self._ages is None or self._last is ids:
             return
         if self._held:
             self._time, self._held = self._time + 1, False
+        self._last = ids
         self._younger.clear()
         self._lists.append(ids)
         self._noted += ids.numel()
@@ -38,7 +42,7 @@ class Ages:
         """What changes after this is younger; None: there is no room to tell."""
         if self._up_to_date() is None:
             return None
-        self._held = True
+        self._held, self._last = True, None
         return self._time
 
     def younger(self, time: int, start: int, count: int) -> Tensor | None:
@@ -55,17 +59,16 @@ class Ages:
 
     def _up_to_date(self) -> Tensor | None:
         try:
-            if self._ages is None:
+            if self._ages is None and not self._full:
                 self._ages = torch.zeros(self._count, dtype=KIND, device=self._device)
-            self._note(self._ages)
+            if self._lists and self._ages is not None:
+                self._note(self._ages)
         except torch.OutOfMemoryError:  # the training has all: what was known is not any more
-            self._ages, self._lists, self._noted = None, [], 0
+            self._ages, self._lists, self._noted, self._full = None, [], 0, True
             self._first = self._time = self._time + 1
         return self._ages
 
     def _note(self, ages: Tensor) -> None:
-        if not self._lists:
-            return
         if self._time - self._first > torch.iinfo(KIND).max:
             ages.zero_()
             self._first = self._time - 1  # an image of that time lacks what is noted now

@@ -43,7 +43,7 @@ class DeviceImages:
         direct = {number for number in direct if tensors[number].is_contiguous()}
         aside = {n: t for n, t in tensors.items() if n not in direct}
         if not self._has_room(aside):
-            self._gpu.lanes.to_host([(views[n], t) for n, t in aside.items()], self._gpu.moment())
+            self._copy([(views[n], tensor) for n, tensor in aside.items()])
             aside = {}
         if aside:
             torch._foreach_copy_([self._aside[n] for n in aside], list(aside.values()))
@@ -69,6 +69,13 @@ class DeviceImages:
         except torch.OutOfMemoryError:  # in pieces that are too small
             return False
         return True
+
+    def _copy(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """Now, to the host."""
+        self._gpu.lanes.to_host([p for p in pairs if p[1].is_contiguous()], self._gpu.moment())
+        for view, tensor in pairs:
+            if not tensor.is_contiguous():
+                view.copy_(tensor)
 
     def drain(self) -> bool:
         """To the host; False if something was changed meanwhile, past its optimizer."""

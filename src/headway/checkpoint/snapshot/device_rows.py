@@ -67,7 +67,6 @@ class DeviceRows:
         if lacked is None or not self._small:
             return False
         self._views, self._which, self._lacked = views, image, lacked
-        self._read, self._gathered = None, []
         self._asked.clear()
         return True
 
@@ -76,11 +75,10 @@ class DeviceRows:
         if self._asked.is_set():
             return
         try:
-            with self._gpu.beside(self._saved):
-                assert self._lacked is not None
-                ids = _found(self._lacked)
-                self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
-                self._read = self._gpu.moment()
+            self._gather()
+        except torch.OutOfMemoryError:
+            whole = zip(self._views, self.tensors, strict=True)
+            self._gpu.lanes.to_host(list(whole), self._saved)
         finally:
             self._asked.set()
 
@@ -94,7 +92,7 @@ class DeviceRows:
                 parts = zip(self._views, [here] * len(rows), rows, strict=True)
                 self._gpu.lanes.to_rows(list(parts), self._read)
         finally:
-            self._views, self._lacked, self._gathered, self._read = (), None, [], None
+            self.drop()
 
     def before(self, ids: Tensor) -> None:
         """The optimizer is about to change these rows: after what is wanted has been gathered."""
@@ -113,11 +111,25 @@ class DeviceRows:
         self._asked.set()
         return given_up
 
-    def ids(self, changes: Sequence[Tensor]) -> Tensor:
-        """Of those rows, in order, in the host's memory."""
+    def drop(self) -> None:
+        """There is nothing more to do for that image."""
+        self._views, self._lacked, self._gathered, self._read = (), None, [], None
+
+    def ids(self, changes: Sequence[Tensor]) -> Tensor | None:
+        """Of those rows, in order, in the host's memory; None: there is no room to tell."""
         (marks,) = changes
+        try:
+            with self._gpu.beside(self._saved):
+                return self._to_host(_found(marks), self._gpu.moment())
+        except torch.OutOfMemoryError:
+            return None
+
+    def _gather(self) -> None:
+        assert self._lacked is not None
         with self._gpu.beside(self._saved):
-            return self._to_host(_found(marks), self._gpu.moment())
+            ids = _found(self._lacked)
+            self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
+            self._read = self._gpu.moment()
 
     def _younger(self, image: int) -> Tensor | None:
         """Of each row, whether that image lacked it until now."""

@@ -35,7 +35,7 @@ ARGUMENTS = (
     "batch_size_per_feature_per_rank",
 )
 
-Changing = Callable[[Tensor, Tensor], None]  # a table, and its rows that are about to change
+Changing = Callable[[dict[Tensor, Tensor]], None]  # of each table the rows that are about to change
 Announced = Callable[[list[Tensor]], None]  # of all tables of a module
 
 
@@ -83,17 +83,17 @@ class Fused:
         sizes = None if batches is None else [sum(of_ranks) for of_ranks in batches]
         ends = _ends(offsets, len(self._of_features), sizes)
         if self.shared:
-            among_all = self._among_all(ids, ends)
-            for table in self.tables:
-                self._changing(table, among_all)
+            try:
+                self._changing(dict.fromkeys(self.tables, self._among_all(ids, ends)))
+            except torch.OutOfMemoryError:
+                self._resetting(self.tables)
             return
         found: dict[Tensor, list[Tensor]] = {}
         for table, (begin, end) in zip(
             self._of_features, itertools.pairwise([0, *ends.tolist()]), strict=True
         ):
             found.setdefault(table, []).append(_known(ids[begin:end].long(), len(table)))
-        for table, lists in found.items():
-            self._changing(table, torch.cat(lists))
+        self._changing({table: torch.cat(lists) for table, lists in found.items()})
 
     def _share(self) -> None:
         *starts, count = itertools.accumulate(map(len, self.tables), initial=0)

@@ -7,6 +7,7 @@ piece after the other: over the bus into its buffer, from there to where it belo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -71,12 +72,14 @@ class Lanes:
             threading.Thread(target=self._run, args=(lane, todo, after, way, failed), daemon=True)
             for lane in lanes[1:]
         ]
-        for thread in threads:
-            thread.start()
+        with contextlib.suppress(RuntimeError):  # when the process ends there are no more
+            for thread in threads:
+                thread.start()
         if lanes:  # the first one is this thread's: most often there is one piece
             self._run(0, todo, after, way, failed)
         for thread in threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         if failed:
             raise failed[0]
 

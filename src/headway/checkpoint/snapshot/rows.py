@@ -14,17 +14,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headway.checkpoint.snapshot.lacking import Lacking, marked
-
 BLOCK = 1 << 22  # bytes of a table that are copied under one lock: a millisecond
 SCATTERED = 8  # times as long takes a row here and a row there
 
 
-class Rows(Lacking):
+class Rows:
     """A table in the host's memory, and what its optimizer keeps of each row."""
 
     def __init__(self, tensors: Sequence[Tensor], images: int) -> None:
-        super().__init__(tensors, images)
+        self.tensors = list(tensors)
+        self.count = len(tensors[0])
+        # None: everything. The last list is of no image: what has changed since the last save.
+        self._lacking: list[list[Tensor] | None] = [None] * (images + 1)
+        self._noted = [0] * (images + 1)  # ids in each list; some are there twice
         self.row_bytes = sum(tensor[:1].nbytes for tensor in tensors)
         self.block = max(1, BLOCK // max(1, self.row_bytes))
         self._lock = threading.Lock()
@@ -34,6 +36,33 @@ class Rows(Lacking):
         self._pending: Tensor | None = None  # of each row, whether it is still to be copied
         self._ids: Tensor | None = None  # of those rows; None: nearly all
         self._at = 0
+
+    def changed(self, ids: Tensor) -> None:
+        """These rows are not in any image as they are now."""
+        for image, lacking in enumerate(self._lacking):
+            if lacking is not None:
+                lacking.append(ids)
+                self._noted[image] += ids.numel()
+                if self._noted[image] > self.count:
+                    self._shorten(image, lacking)
+
+    def all_changed(self) -> None:
+        """Nobody knows which rows: every image lacks everything."""
+        self._lacking = [None] * len(self._lacking)
+
+    def holds(self, image: int) -> None:
+        """That image is the table as it is now."""
+        self._lacking[image], self._noted[image] = [], 0
+
+    def changes(self) -> list[Tensor] | None:
+        """The rows that have changed since this was last asked; None: all may have."""
+        found = self._lacking[-1]
+        self.holds(-1)
+        return found
+
+    def ids(self, lists: Sequence[Tensor]) -> Tensor:
+        """Those in the lists in order, each once, in the host's memory."""
+        return _marked(lists, self.count).nonzero().squeeze(1)
 
     def begin(self, image: int, views: Sequence[Tensor]) -> bool:
         """From now on that image becomes the table as it is at this moment."""
@@ -74,7 +103,7 @@ class Rows(Lacking):
                     copied = self._copy_block(first, self._at, wanted)
                     if copied:
                         return copied * self.row_bytes
-            self._image, self._pending, self._ids = (), None, None
+            self._clear()
             return 0
 
     def finish(self) -> None:
@@ -92,8 +121,16 @@ class Rows(Lacking):
             given_up = bool(self._image)
             if given_up:
                 self._lacking[self._which] = None
-            self._image, self._pending, self._ids = (), None, None
+            self._clear()
             return given_up
+
+    def drop(self) -> None:
+        """There is nothing more to do for that image."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        self._image, self._pending, self._ids = (), None, None
 
     def _shorten(self, image: int, lacking: list[Tensor]) -> None:
         ids = self.ids(lacking)
@@ -106,7 +143,7 @@ class Rows(Lacking):
             if lacked is None:
                 self._pending = torch.ones(self.count, dtype=torch.bool)
             else:
-                self._pending = marked(lacked, self.count)
+                self._pending = _marked(lacked, self.count)
                 self._ids = self._pending.nonzero().squeeze(1)
         return self._pending
 
@@ -130,3 +167,11 @@ class Rows(Lacking):
     def _copy(self, ids: Tensor) -> None:
         for tensor, image in zip(self.tensors, self._image, strict=True):
             image.index_copy_(0, ids, tensor.index_select(0, ids))
+
+
+def _marked(lists: Sequence[Tensor], count: int) -> Tensor:
+    """Of so many rows, whether each is in one of the lists of ids."""
+    found = torch.zeros(count, dtype=torch.bool)
+    if lists:
+        found.index_fill_(0, torch.cat(list(lists)), True)
+    return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from headway.checkpoint.snapshot.device import DeviceImages
 from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.host import HostImages
 from headway.checkpoint.snapshot.tracking import Table, Tracker
+from headway.threads import TorchThread
 
+PATIENCE_S = 30.0  # with an image that is under way when the process ends
 FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
 
 
@@ -48,7 +51,10 @@ class Taker:
         self._idle = threading.Event()
         self._idle.set()
         self._asked.put(self._prepare)
-        threading.Thread(target=self._work, name="headway-checkpoint", daemon=True).start()
+        self._thread = TorchThread(
+            self._work, name="headway-checkpoint", patience_s=PATIENCE_S, ask=self._end
+        )
+        self._thread.start()
 
     def take(
         self,
@@ -65,6 +71,29 @@ class Taker:
         this one differs from the last.
         """
         self.wait()
+        try:
+            with torch.inference_mode(False):  # what is kept is used outside of that, too
+                job = self._begun(image, tensors, views, whole, written, by_rows)
+        except BaseException as error:
+            self._void(self.tracker.tables.values(), self._devices.values())
+            if not isinstance(error, Exception):
+                raise
+            _say(error)
+            whole(False, [])
+        else:
+            self._idle.clear()
+            self._asked.put(job)
+
+    def _begun(
+        self,
+        image: int,
+        tensors: Sequence[Tensor],
+        views: Sequence[Tensor],
+        whole: Whole,
+        written: bool,
+        by_rows: bool,
+    ) -> Callable[[], None]:
+        """What is left to be done beside the training."""
         tracked = self.tracker.find(dict(enumerate(tensors)))
         places: dict[Table, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
         numbers: dict[Table, list[int]] = {rows: [] for rows in tracked.values()}
@@ -85,12 +114,12 @@ class Taker:
                     on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
         fixed = self._fixed(tensors) | tracked.keys()
         self._host.begin(on_host, views, fixed)
-        for device, held in on_devices.items():
-            self._devices.setdefault(device, DeviceImages(device)).begin(held, views, fixed)
-        devices = [self._devices[device] for device in on_devices]
+        for device in on_devices.keys() - self._devices.keys():
+            self._devices[device] = DeviceImages(device)
+        for device, images in self._devices.items():
+            images.begin(on_devices.get(device, {}), views, fixed)
         changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
-        self._idle.clear()
-        self._asked.put(lambda: self._bring(changes, devices, whole))
+        return partial(self._bring, changes, list(self._devices.values()), whole)
 
     def forget_images(self) -> None:
         """There is other memory from now on: every image lacks everything."""
@@ -109,10 +138,14 @@ class Taker:
     def close(self) -> None:
         """Nothing is tracked any more."""
         self.wait()
-        self._asked.put(None)
+        self._thread.leave()
         self.tracker.close()
         for hook in self._fences:
             hook.remove()
+
+    def _end(self) -> None:
+        """After the image that is under way."""
+        self._asked.put(None)
 
     def _fence(self, *_: Any) -> None:
         self._host.fence()
@@ -161,14 +194,19 @@ class Taker:
             settled = self.tracker.settled() and settled
             good, self.tracker.torn = settled and not self.tracker.torn, False
         finally:
-            if not good:  # nobody knows what is in it, and no optimizer has to wait for it
-                for rows, _, _ in tables:
-                    rows.give_up()
-                    rows.all_changed()
-                self._host.give_up()
-                for device in devices:
-                    device.give_up()
+            if not good:
+                self._void([rows for rows, _, _ in tables], devices)
             whole(good, changed)
+
+    def _void(self, tables: Iterable[Table], devices: Iterable[DeviceImages]) -> None:
+        """Nobody knows what is in the image, and no optimizer has to wait for it."""
+        for rows in tables:
+            rows.give_up()
+            rows.drop()
+            rows.all_changed()
+        self._host.give_up()
+        for device in devices:
+            device.give_up()
 
     def _work(self) -> None:
         while True:
@@ -178,9 +216,13 @@ class Taker:
             try:
                 asked()
             except Exception as error:  # the image was said to be bad; the next may be good
-                warnings.warn(f"an image of the state could not be made: {error}", stacklevel=1)
+                _say(error)
             finally:
                 self._idle.set()
+
+
+def _say(error: Exception) -> None:
+    warnings.warn(f"an image of the state could not be made: {error}", stacklevel=2)
 
 
 def _fused(optimizer: Optimizer) -> bool:

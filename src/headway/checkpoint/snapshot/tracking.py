@@ -111,9 +111,10 @@ class Tracker:
                 self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
                 self._will_change(parameter, grad._indices()[0])
 
-    def _fused_change(self, table: Tensor, ids: Tensor) -> None:
+    def _fused_change(self, found: dict[Tensor, Tensor]) -> None:
         self._fence()
-        self._will_change(table, ids)
+        for table, ids in found.items():
+            self._will_change(table, ids)
 
     def _fused_reset(self, tables: Iterable[Tensor]) -> None:
         """Any of their rows may change now."""

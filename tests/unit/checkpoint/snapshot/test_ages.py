@@ -70,10 +70,41 @@ def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPat
         for _ in range(ages_module.LISTS):  # more than wait to be noted
             ages.changed(torch.tensor([1]))
     assert time is not None and ages.younger(time, 0, ROWS) is None
+    ages.changed(torch.tensor([1]))
     again = ages.now()
     assert again is not None
     ages.changed(torch.tensor([3]))
     lacked = ages.younger(again, 0, ROWS)
+    assert lacked is not None and lacked.nonzero().tolist() == [[3]]
+
+
+def test_room_is_asked_for_once_and_not_for_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def none_left(*_: Any, **__: Any) -> Tensor:
+        asked.append(1)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "zeros", none_left)
+    ages = Ages(ROWS, CPU)
+    for save in range(3):
+        assert [ages.now() for _ in range(5)] == [None] * 5
+        assert len(asked) == save + 1
+        ages.changed(torch.tensor([1]))
+
+
+def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    ages = Ages(ROWS, CPU)
+    time = ages.now()
+    assert time is not None
+    ages.changed(torch.tensor([3]))
+    with monkeypatch.context() as full:
+        full.setattr(Tensor, "__gt__", none_left)
+        assert ages.younger(time, 0, ROWS) is None
+    lacked = ages.younger(time, 0, ROWS)
     assert lacked is not None and lacked.nonzero().tolist() == [[3]]
 
 
@@ -85,7 +116,10 @@ def test_many_ids_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):  # tables that are told of the same
         ages.changed(same)
     assert ages._lists == [same]
-    ages.changed(torch.tensor([5, 6]))
+    many = torch.tensor([5, 6])
+    ages.changed(many)
+    assert not ages._lists
+    ages.changed(many)
     assert not ages._lists
     assert time is not None
     lacked = ages.younger(time, 0, ROWS)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.checkpoint.snapshot import ages, fused, tracking
+from headway.checkpoint.snapshot import ages, device_rows, fused, tracking
 from headway.checkpoint.snapshot.device import DeviceImages
+from headway.checkpoint.snapshot.device_rows import DeviceRows
 from headway.checkpoint.snapshot.fused import Fused, modules
 from headway.checkpoint.snapshot.gpu import Gpu, gpu
 from headway.checkpoint.snapshot.take import Changed, Taker
@@ -20,6 +22,10 @@ from tests.fused_tables import Optimizer, SplitTableBatchedEmbeddingBagsCodegen,
 
 pytestmark = pytest.mark.timeout(60)
 NOTHING: Any = lambda _: None  # noqa: E731
+
+
+def none_left(*_: Any, **__: Any) -> Any:
+    raise torch.OutOfMemoryError
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +147,7 @@ def test_a_copy_of_a_module_is_not_tracked() -> None:
 def test_all_arguments_by_place() -> None:
     training = Training(differ=True)
     told: list[Tensor] = []
-    found = Fused(training.tables, lambda _, ids: told.append(ids), NOTHING, NOTHING)
+    found = Fused(training.tables, lambda found: told.extend(found.values()), NOTHING, NOTHING)
     batch = training.batch()
     sizes = batch["batch_size_per_feature_per_rank"]
     training.tables(**batch).sum().backward()
@@ -152,14 +158,14 @@ def test_all_arguments_by_place() -> None:
 
 def test_lookups_that_change_nothing() -> None:
     training = Training()
-    told: list[Any] = []
-    found = Fused(training.tables, lambda *what: told.append(what), NOTHING, NOTHING)
+    told: list[Tensor] = []
+    found = Fused(training.tables, told.extend, NOTHING, NOTHING)
     with torch.no_grad():
         training.forward()
     training.forward()  # and nobody asks for the gradient
     assert not told
     training.step()
-    assert [len(table) for table, _ in told] == [6000, 3000, 20]
+    assert [len(table) for table in told] == [6000, 3000, 20]
     found.close()
     training.step()
     assert len(told) == 3
@@ -222,8 +228,23 @@ def test_tables_on_a_gpu_share_what_is_known_of_their_rows(differ: bool) -> None
     taker.close()
 
 
-def test_without_room_on_the_gpu_a_table_is_read_before_the_backward_pass_changes_it(
-    as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+def stepped(training: Training) -> None:
+    training.step()
+
+
+def reset(training: Training) -> None:
+    training.tables.reset_embedding_weight_momentum(50)
+
+
+def captured(training: Training) -> None:
+    (watched,) = fused._WATCHED[training.tables]
+    watched._lost(watched.tables)
+    training.tables.weights.data.zero_()  # as a replay may from now on
+
+
+@pytest.mark.parametrize("change", [stepped, reset, captured])
+def test_without_room_on_the_gpu_a_table_is_read_before_it_changes(
+    change: Callable[[Training], None], as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training()
     taker = Taker([], 2, [training.tables])
@@ -241,7 +262,7 @@ def test_without_room_on_the_gpu_a_table_is_read_before_the_backward_pass_change
     before = training.clone()
     images.begin()
     assert begun.wait(20)
-    step = threading.Thread(target=training.step)
+    step = threading.Thread(target=change, args=[training])
     step.start()
     step.join(0.1)
     assert step.is_alive() and same(training.clone(), before)
@@ -251,26 +272,110 @@ def test_without_room_on_the_gpu_a_table_is_read_before_the_backward_pass_change
     taker.close()
 
 
+@pytest.mark.parametrize(("shape", "fixed"), [((9,), set()), ((3, 4), set()), ((3, 4), {0})])
 def test_without_room_on_the_gpu_what_may_change_unseen_is_waited_for(
-    as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], fixed: set[int], as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Gpu, "free", lambda _: 0)
-    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
-    images.begin({0: live}, [view], set())
+    live = torch.randn(shape).t()  # of one dimension it is contiguous
+    images, view, before = DeviceImages(as_on_a_gpu.device), torch.zeros(live.shape), live.clone()
+    images.begin({0: live}, [view], fixed)
     live.zero_()
     assert images.drain()
-    assert view.tolist() == [1.0] * 9
+    assert torch.equal(view, before)
 
 
 def test_memory_of_a_gpu_in_pieces_that_are_too_small(
     as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_: Any, **__: Any) -> Tensor:
-        raise torch.OutOfMemoryError
-
     monkeypatch.setattr(torch, "empty_like", none_left)
     images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
     images.begin({0: live}, [view], set())
     live.zero_()
     assert images.drain()
     assert view.tolist() == [1.0] * 9
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_copies_of_tables_aside_are_given_back() -> None:
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    for number in range(3):
+        images.begin()
+        images.end()
+        (device,) = taker._devices.values()
+        assert bool(device._aside) == (number < 2)
+    taker.close()
+
+
+@pytest.mark.parametrize("fails", ["_gather", "_found", "_among_all"])
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    where: Any = {"_gather": DeviceRows, "_found": device_rows, "_among_all": Fused}[fails]
+    for number in range(5):
+        with monkeypatch.context() as full:
+            if number == 3:
+                full.setattr(where, fails, none_left)
+            training.step()
+            before = training.clone()
+            images.begin()
+            assert same(images.end(), before)
+        assert bool(images.changed) == (number > 0 and (number != 3 or fails == "_gather"))
+        if number == 3 and fails == "_among_all":
+            break  # the next save finds nothing to build on, nor does the one after it
+    taker.close()
+
+
+@pytest.mark.filterwarnings("ignore:an image of the state could not be made")
+@pytest.mark.parametrize("fails", [(DeviceRows, "_gather"), (DeviceImages, "begin")])
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_a_failed_image_leaves_is_not_in_the_next(
+    fails: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    taker = Taker([], 1, [training.tables])
+    tensors = list(training.state().values())
+    views = [torch.zeros_like(tensor) for tensor in tensors]
+    told: list[bool] = []
+    calls = 0
+
+    def second_fails(rows: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2 or fails[0] is DeviceImages:
+            raise RuntimeError("no")
+        return works(rows, *args)
+
+    works = getattr(*fails)
+    for number in range(4):
+        training.step()
+        if number == 3:
+            training.tables.reset_embedding_weight_momentum(6000)
+        before = training.clone()
+        with monkeypatch.context() as broken:
+            if number == 2:
+                broken.setattr(*fails, second_fails)
+            taker.take(0, tensors, views, lambda good, _: told.append(good))
+            training.step()  # it does not wait for what never comes
+            taker.wait()
+        assert told[-1] == (number != 2)
+        assert not told[-1] or same(views, before)
+    taker.close()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_first_image_in_inference_mode() -> None:
+    training = Training()
+    taker = Taker([], 2, [training.tables])
+    images = Images(training, taker)
+    for number in range(4):
+        with torch.inference_mode(number < 2):
+            images.begin()
+        before = training.clone()
+        training.step()
+        assert same(images.end(), before)
+    taker.close()
