@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -28,6 +30,21 @@ def test_all_bytes_arrive(way: str, piece: int) -> None:
         source, target = tensors(seed), tensors(0)
         getattr(lanes, way)(list(zip(target, source, strict=True)))
         assert all(torch.equal(a, b) for a, b in zip(target, source, strict=True))
+
+
+def test_when_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python gives none to a process that ends."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    lanes, (source, target) = (
+        Lanes(torch.device("cpu"), lanes=3, piece=16),
+        (tensors(1), tensors(0)),
+    )
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    lanes.to_host(list(zip(target, source, strict=True)))
+    assert all(torch.equal(a, b) for a, b in zip(target, source, strict=True))
 
 
 @pytest.mark.parametrize("numpy", [True, False])
