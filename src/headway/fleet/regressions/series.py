@@ -66,7 +66,7 @@ def capped(weights: Floats, most: float = HEAVIEST) -> Floats:
     if weights.size * most <= 1:
         return np.ones_like(weights)
     ordered = np.sort(weights)[::-1]
-    below = weights.sum() - np.cumsum(ordered)
+    below = np.append(np.cumsum(ordered[:0:-1])[::-1], 0.0)  # a heavy one hides light ones
     # With the k heaviest at the cap c: c = most * (rest + k * c).
     k = np.arange(1, weights.size + 1)
     room = 1 - most * k
