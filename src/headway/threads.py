@@ -7,10 +7,16 @@ exit code is 134, whatever the script has ended with. So they are stopped before
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import os
+import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
+
+AGAIN_S = 0.1  # between interrupts: one may come where it is ignored
 
 
 class TorchThread(threading.Thread):
@@ -30,27 +36,49 @@ class TorchThread(threading.Thread):
         ask: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(target=target, args=args, name=name, daemon=True)
-        self._ask, self._patience_s = ask, patience_s
-
-    def start(self) -> None:
-        atexit.register(self.leave)
-        super().start()
+        self.ask, self.patience_s = ask, patience_s
 
     def run(self) -> None:
+        _RUNNING.add(self)
         try:
-            super().run()
+            with contextlib.suppress(SystemExit):  # the interrupt
+                super().run()
         finally:
-            atexit.unregister(self.leave)
+            _RUNNING.discard(self)
 
     def leave(self) -> None:
         """It ends now, if it can."""
-        if self._ask is not None:
-            self._ask()
-        elif self.ident is not None:
-            interrupt(self.ident, SystemExit)
-        self.join(self._patience_s)
+        _leave([self])
+
+
+_RUNNING: set[TorchThread] = set()
 
 
 def interrupt(thread: int, what: type[BaseException]) -> None:
     """That is raised in it, as soon as it runs Python again."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
+
+
+def _leave(threads: Sequence[TorchThread]) -> None:
+    begun = time.monotonic()
+    for thread in threads:
+        if thread.ask is not None:
+            thread.ask()
+    while left := [one for one in threads if _awaited(one, time.monotonic() - begun)]:
+        for thread in left:
+            if thread.ask is None and thread.ident is not None:
+                interrupt(thread.ident, SystemExit)
+        left[0].join(AGAIN_S)
+
+
+def _awaited(thread: TorchThread, for_s: float) -> bool:
+    return thread.is_alive() and for_s < thread.patience_s
+
+
+@atexit.register
+def _leave_all() -> None:
+    try:
+        _leave([thread for thread in tuple(_RUNNING) if thread.is_alive()])
+    except KeyboardInterrupt:  # whoever asks twice does not want to wait
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from headway import threads
 from headway.checkpoint.store.read import Store
+from headway.threads import TorchThread
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(120)
@@ -75,3 +80,49 @@ def test_a_script_that_fails_while_a_thread_works(script: str) -> None:
     returned, said = ended(script)
     assert returned == 1, said
     assert "terminate called" not in said
+
+
+def test_a_last_save_when_the_process_ends(tmp_path: Path) -> None:
+    last = """
+import atexit
+@atexit.register
+def save():
+    checkpointer.save(8)
+    checkpointer.close()
+"""
+    returned, said = ended(last + SAVE + "sys.exit(3)", str(tmp_path))
+    assert returned == 3, said
+    assert [one.manifest.step for one in Store(str(tmp_path)).listed()[0]][:1] == [8]
+
+
+def test_threads_are_asked_at_the_same_time_and_again() -> None:
+    swallowed = threading.Event()
+
+    def deaf() -> None:
+        with contextlib.suppress(SystemExit):
+            while True:
+                time.sleep(0.001)
+        swallowed.set()
+        while True:
+            time.sleep(0.001)
+
+    found = [TorchThread(deaf, name="deaf", patience_s=60) for _ in range(3)]
+    for thread in found:
+        thread.start()
+    threads._leave_all()
+    assert swallowed.is_set()
+    assert not any(thread.is_alive() for thread in found)
+    TorchThread(deaf, name="not begun", patience_s=60).leave()
+
+
+def test_an_interrupted_restore_is_an_interrupt(tmp_path: Path) -> None:
+    restore = """
+from headway.checkpoint.store import dcp
+def interrupted(*_):
+    raise KeyboardInterrupt
+checkpointer.close()
+dcp.Reader.read_data = interrupted
+Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer}).restore()
+"""
+    returned, said = ended(SAVE + restore, str(tmp_path))
+    assert returned == -signal.SIGINT, said

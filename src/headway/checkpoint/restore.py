@@ -210,7 +210,13 @@ def _read(flat: dict[str, Any], reader: StorageReader, group: Any) -> None:
     alone = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(flat, storage_reader=reader, process_group=group, no_dist=alone)
+        try:
+            load(flat, storage_reader=reader, process_group=group, no_dist=alone)
+        except CheckpointException as error:
+            mine, _ = error.failures.get(0 if alone else dist.get_rank(group), (None, None))
+            if mine is not None and not isinstance(mine, Exception):
+                raise mine from None  # an interrupt, which is no failure of the load
+            raise
 
 
 class _MemoryReader(StorageReader):

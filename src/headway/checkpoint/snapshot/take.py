@@ -50,6 +50,7 @@ class Taker:
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
+        self._ended = False
         self._asked.put(self._prepare)
         self._thread = TorchThread(
             self._work, name="headway-checkpoint", patience_s=PATIENCE_S, ask=self._end
@@ -82,7 +83,10 @@ class Taker:
             whole(False, [])
         else:
             self._idle.clear()
-            self._asked.put(job)
+            if self._ended:  # the process ends, and saves once more
+                self._do(job)
+            else:
+                self._asked.put(job)
 
     def _begun(
         self,
@@ -145,6 +149,7 @@ class Taker:
 
     def _end(self) -> None:
         """After the image that is under way."""
+        self._ended = True
         self._asked.put(None)
 
     def _fence(self, *_: Any) -> None:
@@ -213,12 +218,15 @@ class Taker:
             asked = self._asked.get()
             if asked is None:
                 return
-            try:
-                asked()
-            except Exception as error:  # the image was said to be bad; the next may be good
-                _say(error)
-            finally:
-                self._idle.set()
+            self._do(asked)
+
+    def _do(self, asked: Callable[[], None]) -> None:
+        try:
+            asked()
+        except Exception as error:  # the image was said to be bad; the next may be good
+            _say(error)
+        finally:
+            self._idle.set()
 
 
 def _say(error: Exception) -> None:
