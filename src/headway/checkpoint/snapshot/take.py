@@ -77,10 +77,10 @@ class Taker:
                 job = self._begun(image, tensors, views, whole, written, by_rows)
         except BaseException as error:
             self._void(self.tracker.tables.values(), self._devices.values())
+            whole(False, [])
             if not isinstance(error, Exception):
                 raise
             _say(error)
-            whole(False, [])
         else:
             self._idle.clear()
             if self._ended:  # the process ends, and saves once more

@@ -368,6 +368,28 @@ def test_what_a_failed_image_leaves_is_not_in_the_next(
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    training = Training()
+    told: list[bool] = []
+    taker = Taker([], 1, [training.tables])
+    tensors = list(training.state().values())
+    views = [torch.zeros_like(tensor) for tensor in tensors]
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(DeviceImages, "begin", interrupted)
+        taker.take(0, tensors, views, lambda good, _: told.append(good))
+    assert told == [False]
+    training.step()
+    before = training.clone()
+    taker.take(0, tensors, views, lambda good, _: told.append(good))
+    taker.wait()
+    assert told == [False, True] and same(views, before)
+    taker.close()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_first_image_in_inference_mode() -> None:
     training = Training()
     taker = Taker([], 2, [training.tables])
