@@ -35,6 +35,8 @@ class Watch:
         self._state = State()
         self._looked: dict[str, float] = {}
         self._busy: set[str] = set()
+        # An interrupt may come before one is noted as done: then it is sent again, by the next.
+        self._threads: dict[str, threading.Thread] = {}
         self._unkept = False  # the state is newer than what is in the store: nothing may be sent
         self._told = False  # that it cannot be written
         self._patient = False  # a store that cannot be written now may be later
@@ -83,8 +85,10 @@ class Watch:
 
     def _end(self) -> None:
         """What is on its way is waited for: channels have time limits."""
-        while self._busy:
-            self._take(None)
+        for thread in self._threads.values():
+            thread.join()
+        while not self._results.empty():
+            self._take(0.0)
         self._kept.save(self._state, None)
 
     def _keep(self, state: State) -> None:
@@ -138,7 +142,9 @@ class Watch:
         for one in [] if self._unkept else outbox.due(self._state, now, self._busy):
             if tries is None or one.tries < tries:
                 self._busy.add(one.to)
-                threading.Thread(target=self._try, args=(one,), daemon=True).start()
+                thread = threading.Thread(target=self._try, args=(one,), daemon=True)
+                thread.start()
+                self._threads[one.to] = thread
 
     def _try(self, one: Notification) -> None:
         try:
@@ -148,7 +154,7 @@ class Watch:
         except Exception as error:  # a channel must not end the watch
             self._results.put((one, f"{type(error).__name__}: {error}", False))
 
-    def _take(self, wait: float | None) -> None:
+    def _take(self, wait: float) -> None:
         """Note what became of one that was sent."""
         try:
             one, why, done = self._results.get(timeout=wait)

@@ -1,0 +1,27 @@
+"""A watch that is told to end at any instant ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.fleet.alerts.rules import Rules
+from headway.fleet.alerts.watch import Watch
+from headway.fleet.store import Store
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_an_interrupt_before_a_notification_is_noted_as_done(tmp_path: Path) -> None:
+    watch = Watch(Store(str(tmp_path)), Rules(), 1.0, lambda _: None)
+    sent = threading.Event()
+    kept: list[Any] = []
+    watch._kept.save = lambda *what: kept.append(what)  # type: ignore[method-assign]
+    watch._busy.add("pager")  # its result was taken, and then came the interrupt
+    watch._threads["pager"] = threading.Timer(0.05, sent.set)
+    watch._threads["pager"].start()
+    watch._end()
+    assert sent.is_set() and kept == [(watch._state, None)]
