@@ -1,0 +1,20 @@
+"""The state of alerts, as `headway fleet alerts --list` and the one who watches see it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headway.fleet.alerts.kept import Kept
+from headway.fleet.store import Store
+from tests.golden.cases import asked
+
+
+def read(name: str, files: Path) -> Any:
+    kept = Kept(Store(str(files / "store")))
+    return {
+        "list": asked("fleet", "alerts", "--store", str(files / "store"), "--list", "--json"),
+        "state": asdict(kept.load()[0]),
+        "acks": kept.acks(),
+    }

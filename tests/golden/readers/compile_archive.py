@@ -1,0 +1,89 @@
+"""Stores of compile archives: what `headway cache` says of them, and the files that they give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headway.compile.archive.keep import shelf
+from headway.compile.archive.signing import read_key
+from headway.compile.archive.store import Store, Wanted
+from tests.golden.cases import asked, command, sums
+
+SEALED = ("hmac", "ed25519", "superseded", "zlib")
+
+
+def read(name: str, files: Path) -> Any:
+    store, key = str(files / "store"), _key(files)
+    rows = asked("cache", "list", store, "--json", *key)
+    found: dict[str, Any] = {
+        "list": rows,
+        "show": {
+            row["id"]: asked("cache", "show", store, row["id"], "--json", *key)
+            for row in rows
+            if not row["why"]
+        },
+        "stats": asked("cache", "stats", store, "--json", *key),
+        "verify": command("cache", "verify", store, *key)[0],
+        "files": {row["id"]: _pulled(store, row["id"], files, key) for row in rows},
+        "found": _found(files),
+    }
+    for row in rows:
+        row["why"] = bool(row["why"])  # it is worded elsewhere
+    return found
+
+
+def _key(files: Path) -> list[str]:
+    path = files / "team.key"
+    if not path.exists():
+        return []
+    path.chmod(0o600)  # git keeps no such mode
+    return ["--cache-key", str(path)]
+
+
+def _pulled(store: str, archive: str, files: Path, key: list[str]) -> Any:
+    """The files of an archive, by their sums; the exit code where it cannot be used."""
+    folder = files / "pulled" / archive
+    folder.mkdir(parents=True)
+    code, _ = command("cache", "pull", store, archive, str(folder), *key)
+    for path in folder.rglob("__grp__*"):  # where it names the folder it was put into
+        path.write_text(path.read_text().replace(str(folder), "FOLDER"))
+    runs = [path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 1]
+    return code or {"sums": sums(folder), "executable": sorted(runs)}
+
+
+def _store(files: Path) -> Store:
+    key = _key(files)
+    return Store(str(files / "store"), read_key(key[1]) if key else None)
+
+
+def _found(files: Path) -> dict[str, str]:
+    """How near an archive a job finds: by its facts, its name and its code."""
+    store = _store(files)
+    machines = sorted((files / "store" / "machines").glob("*.json"))
+    return {
+        f"{machine.stem} {job} {code}": store.find(
+            Wanted(facts=json.loads(machine.read_text()), job=job, code=code)
+        ).level
+        for machine in machines
+        for job in ("train", "serve", "another")
+        for code in ("1" * 16, "3" * 16)
+    }
+
+
+def sealed(files: Path) -> list[Path]:
+    """The chunks of the archive that may be used, and its manifest if that is signed."""
+    found = []
+    for one in shelf(_store(files)):
+        if one.manifest is not None:
+            chunks = [chunk.name for chunk in one.manifest.chunks]
+            found += [files / "store" / "chunks" / name[:2] / name for name in chunks]
+            found += [files / "store" / one.name] if _key(files) else []
+    return found
+
+
+def refused(files: Path) -> bool:
+    """No archive is whole and may be used."""
+    _, out = command("cache", "verify", str(files / "store"), *_key(files))
+    return out.splitlines()[-1].startswith("0 of ")

@@ -1,0 +1,67 @@
+"""What runs have learned for the next, as the next one sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from headway.compile.autotune import advice
+from headway.compile.recompiles import learned
+from headway.launch.warm.recipe import Memory
+from headway.probe.tuning import advice as narrowed
+from tests.golden.cases import asked
+
+
+def read(name: str, files: Path) -> Any:
+    return {"auto": _auto, "learn": _learn, "warm": _warm, "autotune": _autotune}[name](files)
+
+
+def _auto(files: Path) -> Any:
+    runs = str(files / "headway")
+    found = asked("auto", "show", "--runs", runs, "--json")
+    for profile in found:
+        assert asked("auto", "show", profile["job"], "--runs", runs, "--json") == profile
+    kept = files / "headway" / ".auto" / "train-0a1b2c3d.autotune"
+    return {"profiles": found, "autotune": _narrowed(kept)}
+
+
+def _learn(files: Path) -> Any:
+    found = {}
+    for path in sorted((files / learned.FOLDER).glob("*.json")):
+        known = learned.read(path)
+        ways = {name: learned.to_set(known, name, {})[0] for name in ("another", *known.paces)}
+        found[path.stem] = {"known": asdict(known), "set": ways}
+    return found
+
+
+def _warm(files: Path) -> Any:
+    return asdict(Memory.read(files))
+
+
+def _autotune(files: Path) -> Any:
+    return _narrowed(advice.find(str(files / "autotune.json")))
+
+
+def _narrowed(path: Path) -> Any:
+    """For each key of each kernel what is tried, on the machine that it was recorded on."""
+    advice.check(path)
+    content = json.loads(path.read_text())
+    machine = {name: content[name] for name in narrowed.ALL_GUARDS}
+    found: dict[str, Any] = {}
+    with (
+        mock.patch.dict(os.environ, {narrowed.ENV_AUTOTUNE: str(path)}),
+        mock.patch.object(narrowed, "machine", lambda: machine),
+    ):
+        for one in content["kernels"]:
+            known = narrowed.known(one["kind"], one["id"], one["name"])
+            assert known is not None
+            for entry in one["keys"]:
+                use = known.use(entry["key"], entry["rest"])
+                assert use is not None
+                told = {"tried": sorted(use.tried), "take": list(use.take), "ms": use.ms}
+                found[f"{one['id']} {entry['key']}"] = told
+    return {"machine": machine, "keys": found}

@@ -1,0 +1,81 @@
+"""What starts keep for the next, as the next one sees it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headway.startup.sharding import Plan, PlanCache, Table
+
+SEALED = ("plan",)
+
+
+def read(name: str, files: Path) -> Any:
+    return {"plan": _plan, "batch": _batch, "position": _position, "guards": _guards}[name](files)
+
+
+def _asked(files: Path) -> Any:
+    return json.loads((files / "asked.json").read_text())
+
+
+def _plan(files: Path) -> Any:
+    asked = _asked(files)
+    kept = PlanCache(files / "plans").read(asked)
+    found = Plan.read(kept, [Table(**one) for one in asked["tables"]])
+    return {
+        "hash": found.hash,
+        "tables": [asdict(table) for table in found.tables],
+        "shards": found.shards,
+        "world_size": found.world_size,
+    }
+
+
+def _batch(files: Path) -> Any:
+    import torch
+
+    from headway.startup import Schema, fast_batch
+    from tests.golden.states import batches
+
+    schema = Schema.from_json((files / "batch.json").read_text())
+    batch = fast_batch(recorded=files / "batch.json")
+    made = [*batch[:3], batch.names["labels"]]
+    assert type(batch).__name__ == "Batch" and batch.names["split"] == "train"
+    assert not schema.differences(batches()[0])
+    return {
+        "schema": asdict(schema),
+        "made": [[str(one.dtype), list(one.shape), one.requires_grad] for one in made],
+        "rows": torch.diff(batch.offsets).sum().item(),
+    }
+
+
+def _position(files: Path) -> Any:
+    """What comes next, in this epoch and the one after it."""
+    from tests.golden.states import positions
+
+    found = {}
+    for path in sorted(files.glob("*.json")):
+        position = positions()[path.stem.partition("-")[0]]
+        position.load_state_dict(json.loads(path.read_text()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is said that batches are skipped
+            epochs = [[list(map(int, batch)) for batch in position] for _ in range(2)]
+        found[path.stem] = {"epoch": position.epoch, "batches": epochs}
+    return found
+
+
+def _guards(files: Path) -> Any:
+    from headway.compile.precompile import dropped
+
+    return [asdict(one) for one in dropped.read(str(files))]
+
+
+def sealed(files: Path) -> list[Path]:
+    return list((files / "plans").iterdir())
+
+
+def refused(files: Path) -> bool:
+    """The plan is made anew."""
+    return PlanCache(files / "plans").read(_asked(files)) is None

@@ -1,0 +1,72 @@
+"""Files that users write, as they are understood."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from headway.cli.chaos import read_plan
+from headway.fleet.alerts.read import read as read_rules
+from headway.publish.recipe import read as read_recipe
+from headway.schedule.simulate import quotas
+from tests.golden.cases import asked
+
+
+def read(name: str, files: Path) -> Any:
+    readers = {
+        "chaos_plan": _chaos_plan,
+        "alert_rules": _alert_rules,
+        "publish_recipe": _publish_recipe,
+        "settings": _settings,
+        "quotas": _quotas,
+    }
+    return readers[name](files)
+
+
+def _chaos_plan(files: Path) -> Any:
+    inline = (files / "plan.txt").read_text()
+    plans = {
+        "toml": read_plan(str(files / "plan.toml")),
+        "json": read_plan(str(files / "plan.json")),
+        "inline": read_plan(inline),
+    }
+    return {name: asdict(plan) for name, plan in plans.items()}
+
+
+def _alert_rules(files: Path) -> Any:
+    rules = read_rules((files / "rules.toml").read_text(), "rules.toml")
+    return {
+        "rules": [asdict(one) for one in rules.rules],
+        "channels": {name: asdict(one) for name, one in rules.channels.items()},
+    }
+
+
+def _publish_recipe(files: Path) -> Any:
+    found = asdict(read_recipe(files / "recipe.toml"))
+    assert found.pop("folder") == files.resolve()
+    return found
+
+
+def _settings(files: Path) -> Any:
+    """Of a process in that folder, with nothing else that says one."""
+    found, here = {}, Path.cwd()
+    clean = {name: one for name, one in os.environ.items() if not name.startswith("HEADWAY_")}
+    with mock.patch.dict(os.environ, clean, clear=True):
+        for folder in ("headway", "pyproject"):
+            os.chdir(files / folder)
+            try:
+                found[folder] = asked("config", "--json")
+            finally:
+                os.chdir(here)
+    return found
+
+
+def _quotas(files: Path) -> Any:
+    path = files / "quotas.csv"
+    return {
+        "first": quotas.read(path),
+        "later": [asdict(one) for one in quotas.changes(path)],
+    }
