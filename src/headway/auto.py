@@ -13,15 +13,16 @@ from headway import probe
 
 
 def _adopt() -> None:
-    if os.environ.get(probe.ENV_FOLDER):
+    if probe.given(probe.ENV_FOLDER):
         return
-    from headway.errors import HeadwayError
+    from headway.errors import HeadwayError, with_code
     from headway.launch.target import adopt
 
     try:
         folder, launch = adopt()
     except (HeadwayError, OSError) as error:  # the job goes on, unrecorded
-        print(f"headway: not recording: {error}", file=sys.stderr)
+        line = with_code(f"headway: not recording: {error}", code="not-recording")
+        print(line, file=sys.stderr)
         return
     os.environ[probe.ENV_FOLDER] = str(folder)
     os.environ[probe.ENV_LAUNCH] = launch

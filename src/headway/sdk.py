@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
 from headway.ledger.leaves import START_STAGES, TRAINER_STAGES, WASTE
-from headway.probe import ENV_FOLDER
+from headway.probe import ENV_FOLDER, given
 
 T = TypeVar("T")
 
@@ -26,10 +25,14 @@ _NAMES = {
     **{name: name for name in ("evaluation", "blocked")},
 }
 assert set(WASTE) <= set(_NAMES)
+_OWN = frozenset({"ev", "t", "id", "end", "name", "th", "what"})  # fields of a span's line
+
+
+_pace: Any = None  # the counter of steps, from the first step of a process that records
 
 
 def _recording() -> Any:
-    if not os.environ.get(ENV_FOLDER):
+    if not given(ENV_FOLDER):
         return None
     from headway.probe.recorder import recorder
 
@@ -38,11 +41,18 @@ def _recording() -> Any:
 
 def step() -> None:
     """Say that a training step is done. Optimizers are no longer counted then."""
+    if _pace is None and not _bind():
+        return
+    _pace.told_step()
+
+
+def _bind() -> bool:
+    global _pace
     if _recording() is not None:
         from headway.probe import pace
-        from headway.probe.recorder import guard
 
-        guard("sdk", pace.told_step)
+        _pace = pace
+    return _pace is not None
 
 
 def track(source: Iterable[T]) -> Iterator[T]:
@@ -62,7 +72,7 @@ class span(ContextDecorator):
     """
 
     def __init__(self, name: str, **told: Any) -> None:
-        self.name, self.told = name, told  # fields of the journal
+        self.name, self.told = name, _allowed(told)  # fields of the journal
         self._opened: list[Any] = []
 
     def __enter__(self) -> span:
@@ -76,6 +86,8 @@ class span(ContextDecorator):
             told = {"what": self.name, **self.told}
             if known == "checkpoint_save":
                 told["step"] = pace.steps
+            elif known == "checkpoint_load":  # the steps before it have a line of their own
+                guard("sdk", pace.flush)
             self._opened.append(guard("sdk", lambda: recorder.begin(known, **told)))
         return self
 
@@ -83,9 +95,19 @@ class span(ContextDecorator):
         recorder = _recording()
         opened = self._opened.pop() if self._opened else None
         if recorder is not None and opened is not None:
-            from headway.probe.recorder import guard
+            from headway.probe.recorder import guard_end
 
-            guard("sdk", recorder.end, opened)
+            guard_end("sdk", recorder.end, opened)
+
+
+def _allowed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without those that a line of the journal has for itself, and a step that is no count."""
+    from headway.journal.pulse import LIMIT
+
+    step = fields.get("step")
+    if step is not None and not (type(step) is int and 0 <= step < LIMIT):
+        fields = {key: value for key, value in fields.items() if key != "step"}
+    return {key: value for key, value in fields.items() if key not in _OWN}
 
 
 def stage(name: str) -> span:
@@ -98,16 +120,21 @@ def stage(name: str) -> span:
 def progress(*, samples: int | None = None, step: int | None = None) -> None:
     """Say how far the run is: samples seen, or (before the first step) the step resumed from."""
     recorder = _recording()
-    if recorder is None:
-        return
-    from headway.journal.pulse import SAMPLES
+    if recorder is not None:
+        from headway.probe.recorder import guard
+
+        guard("progress", _note_progress, recorder, samples, step)
+
+
+def _note_progress(recorder: Any, samples: int | None, step: int | None) -> None:
+    from headway.journal.pulse import LIMIT, SAMPLES
     from headway.probe import pace
 
     if samples is not None:
-        pace.cells[SAMPLES] = int(samples)
+        pace.cells[SAMPLES] = min(max(int(samples), 0), LIMIT - 1)
     if step is not None:
         recorder.start()
-        recorder.emit("progress", step=int(step))
+        recorder.emit("progress", step=min(max(int(step), 0), LIMIT - 1))
 
 
 def on_preempt(callback: Callable[[], object]) -> None:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from headway.errors import MissingExtra, UsageError
+from headway.errors import UsageError
 
-# Read by the probe, in processes that load none of this: see headway/probe/__init__.py.
-INTERNAL = (
-    "HEADWAY_ASYNC_SAVE",
-    "HEADWAY_AUTOTUNE",
-    "HEADWAY_CHAOS",
-    "HEADWAY_COMPILE",
-    "HEADWAY_DIR",
-    "HEADWAY_LAUNCH",
-    "HEADWAY_OFF",
-    "HEADWAY_OWNER",
-    "HEADWAY_RUN",
-    "HEADWAY_STEPS",
-    "HEADWAY_STRICT",
-)
+MOST_BYTES = 1 << 20  # of a file that a person has written
+MOST_DIGITS = 18
+MOST_SHOWN = 60  # characters of a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +53,22 @@ def resolve(
         variable = f"HEADWAY_{field.name.upper()}"
         if flags.get(field.name) is not None:
             value = flags[field.name]
-            if type(value) in (int, float) and value < 0:
-                flag = field.name.replace("_", "-")
-                raise UsageError(f"--{flag} is {value}, but it must be 0 or more")
+            if field.type in ("int", "float"):
+                _check_number(value, f"--{field.name.replace('_', '-')}")
             out[field.name] = (value, "flag")
         elif variable in env:
             out[field.name] = (_parse(field.type, env[variable], variable), variable)
         elif field.name in filed:
-            value = filed[field.name]
+            value, where = filed[field.name], f"{field.name} in {file}"
+            if not isinstance(value, str | int | float):
+                raise UsageError(
+                    f"{where} is {_short(value)}, but it must be a single value",
+                    code="setting-invalid",
+                    setting=field.name,
+                )
             if not isinstance(value, str):
                 value = str(value).lower()
-            out[field.name] = (_parse(field.type, value, f"{field.name} in {file}"), file)
+            out[field.name] = (_parse(field.type, value, where), file)
         else:
             out[field.name] = (field.default, "default")
     return out
@@ -82,51 +76,104 @@ def resolve(
 
 def _parse(kind: Any, text: str, where: str) -> Any:
     if kind == "int":
-        if not text.isdecimal():
-            raise UsageError(f"{where} is {text!r}, but it must be a whole number from 0 on")
+        if not text.isdecimal() or len(text) > MOST_DIGITS:
+            raise UsageError(
+                f"{where} is {_short(text)}, but it must be a whole number from 0 on",
+                code="setting-invalid",
+                setting=where.split()[0],
+            )
         return int(text)
     if kind == "float":
         try:
-            return float(text)
+            number = float(text)
         except ValueError:
-            raise UsageError(f"{where} is {text!r}, but it must be a number") from None
+            raise UsageError(
+                f"{where} is {_short(text)}, but it must be a number",
+                code="setting-invalid",
+                setting=where.split()[0],
+            ) from None
+        _check_number(number, where)
+        return number
     if kind != "bool":
         return text
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise UsageError(f"{where} is {text!r}, but it must be true or false")
+    raise UsageError(
+        f"{where} is {_short(text)}, but it must be true or false",
+        code="setting-invalid",
+        setting=where.split()[0],
+    )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _check_number(number: float, where: str) -> None:
+    if not (number >= 0 and math.isfinite(number)):  # false for NaN too
+        raise UsageError(
+            f"{where} is {number}, but it must be 0 or more, and finite",
+            code="setting-invalid",
+            setting=where.split()[0],
+        )
 
 
 def _file(folder: Path) -> tuple[str, dict[str, Any]]:
     """headway.toml, else [tool.headway] of pyproject.toml, in this folder."""
     own, project = folder / "headway.toml", folder / "pyproject.toml"
-    if own.is_file():
+    if os.path.lexists(own):
         found, name = read_toml(own), own.name
-    elif project.is_file() and b"[tool.headway]" in project.read_bytes():
-        found, name = read_toml(project).get("tool", {}).get("headway", {}), project.name
+    elif _mentions_headway(project):
+        tool = read_toml(project).get("tool", {})
+        found, name = tool.get("headway", {}) if isinstance(tool, dict) else {}, project.name
     else:
         return "", {}
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"tool.headway in {name} must be one table; begin it with [tool.headway]",
+            code="toml-invalid",
+        )
     unknown = set(found) - {field.name for field in fields(Settings)}
     if unknown:
         known = ", ".join(field.name for field in fields(Settings))
-        raise UsageError(f"{name} sets {sorted(unknown)[0]!r}; the settings are {known}")
+        raise UsageError(
+            f"{name} sets {sorted(unknown)[0]!r}; the settings are {known}",
+            code="setting-unknown",
+            setting=sorted(unknown)[0],
+        )
     return name, found
+
+
+def _mentions_headway(project: Path) -> bool:
+    """Whether it may have settings; a file of other tools that cannot be read has none."""
+    try:
+        return project.is_file() and b"[tool.headway]" in project.read_bytes()
+    except OSError:
+        return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file; one sentence if it is none."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise MissingExtra(f"{path.name} needs tomli; type: pip install tomli") from None
+    import tomllib
+
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            raise UsageError(f"{path} is not a regular file", code="toml-unreadable")
         with path.open("rb") as file:
-            found: dict[str, Any] = tomllib.load(file)
-            return found
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise UsageError(f"{path} is larger than 1 MB", code="toml-unreadable")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror or error}", code="toml-unreadable"
+        ) from None
+    except RecursionError:
+        raise UsageError(
+            f"{path} is not valid TOML: it is nested too deeply", code="toml-invalid"
+        ) from None
+    except ValueError as error:  # TOMLDecodeError, text that is not UTF-8, endless numbers
+        raise UsageError(f"{path} is not valid TOML: {error}", code="toml-invalid") from None

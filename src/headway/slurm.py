@@ -1,0 +1,80 @@
+"""The text of Slurm's programs: host lists, trackable resources (TRES), numbers in JSON."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MOST_HOSTS = 1_000_000  # a longer list is damaged
+_NAME = re.compile(r"(?:[^,\[\]]|\[[^\[\]]+\])+")
+_PART = re.compile(r"\[([^\[\]]+)\]|([^\[\]]+)")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+
+
+def hosts(text: str) -> list[str]:
+    """`rack[1-2]node[01-03,7],login` as its names; ValueError for what is no host list."""
+    if text in ("", "None assigned", "(null)"):
+        return []
+    names = _NAME.findall(text)
+    if ",".join(names) != text:
+        raise ValueError(f"{text[:80]!r} is no host list")
+    found: list[str] = []
+    for name in names:
+        parts = [_numbers(range_) if range_ else [word] for range_, word in _PART.findall(name)]
+        if len(found) + math.prod(map(len, parts)) > MOST_HOSTS:
+            raise ValueError(f"{text[:80]!r} has more than {MOST_HOSTS:,} hosts")
+        found += map("".join, itertools.product(*parts))
+    return found
+
+
+def _numbers(text: str) -> list[str]:
+    """`01-03,7` one by one; leading zeros stay."""
+    numbers: list[str] = []
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or not 0 <= last - first < MOST_HOSTS - len(numbers):
+            raise ValueError(f"[{text[:80]}] is no range of hosts")
+        numbers += [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+    return numbers
+
+
+def tres(text: str) -> dict[str, int]:
+    """`cpu=64,mem=1T,gres/gpu=8` by name; what is no whole number is left out."""
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name: int(value) for name, _, value in pairs if value.isascii() and value.isdecimal()}
+
+
+def gpus(resources: Mapping[str, int]) -> int:
+    """Of TRES by name. `gres/gpu` counts those of all types, but a site may track types alone."""
+    typed = sum(count for name, count in resources.items() if name.startswith("gres/gpu:"))
+    return max(resources.get("gres/gpu", 0), typed)
+
+
+def gres_gpus(text: str) -> int:
+    """Of `gpu:a100:2(IDX:0,3),gpu:1g.5gb:1(IDX:4),nic:1`, as squeue shows it for a node."""
+    entries = (one.split(":") for one in re.sub(r"\([^)]*\)", "", text).split(","))
+    return sum(
+        int(words[-1])
+        for words in entries
+        if words[0] == "gpu" and words[-1].isascii() and words[-1].isdecimal()
+    )
+
+
+def number(value: Any) -> float | None:
+    """A number of JSON, which newer versions write as {"set": true, "number": 3}."""
+    if isinstance(value, Mapping):
+        value = value.get("number") if value.get("set", True) else None
+    return None if value is None else float(value)
+
+
+def json_tres(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """A list of {"type": "gres", "name": "gpu:a100", "count": 4}, named as in text."""
+    found = {}
+    for entry in entries:
+        name = "/".join(filter(None, (str(entry["type"]), str(entry.get("name") or ""))))
+        found[name] = int(number(entry["count"]) or 0)
+    return found

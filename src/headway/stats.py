@@ -1,0 +1,43 @@
+"""Percentiles and the interval of a mean, each defined once; standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of them lies, with straight lines between two values.
+
+    As `statistics.quantiles(method="inclusive")`, NumPy's default and DuckDB's `quantile_cont`.
+    """
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    if place == below:
+        return ordered[below]
+    return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
+
+
+def student_t(freedom: int, share: float = 0.95) -> float:
+    """By how many standard errors a mean may be off, with that probability (two-sided)."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < share else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """P(|t| < sqrt(freedom) tan(angle)): Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    cosine, total, term = math.cos(angle), 0.0, 1.0
+    if freedom % 2:
+        term = cosine
+        for number in range(3, freedom + 1, 2):
+            total += term
+            term *= cosine * cosine * (number - 1) / number
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    for number in range(2, freedom + 1, 2):
+        total += term
+        term *= cosine * cosine * (number - 1) / number
+    return math.sin(angle) * total
