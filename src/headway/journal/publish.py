@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from headway import redact
+from headway.journal import files
 from headway.journal.folder import write_atomically
 
 PUBLISH_JSON = "publish.json"
@@ -18,13 +20,13 @@ SCHEMA = 1
 def read(folder: Path) -> dict[str, Any]:
     """The note; empty where there is none that can be read."""
     try:
-        found = json.loads((folder / PUBLISH_JSON).read_text())
-    except (OSError, ValueError):
+        found = json.loads(files.read(folder / PUBLISH_JSON))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else {}
 
 
 def write(folder: Path, told: dict[str, Any]) -> None:
     """In the place of what was there."""
-    content = json.dumps({"schema": SCHEMA, **told}, indent=1) + "\n"
+    content = json.dumps({"schema": SCHEMA, **redact.data(told)}, indent=1) + "\n"
     write_atomically(folder / PUBLISH_JSON, content)

@@ -13,8 +13,11 @@ import os
 import struct
 from dataclasses import dataclass
 
+from headway.journal import files
+
 MAGIC = int.from_bytes(b"HWPULSE1", "little")
 SIZE = 4096
+LIMIT = 1 << 62  # larger numbers are damage, here and in journals
 
 # Cell numbers. docs/journal.md describes them; append, never renumber.
 MAGIC_CELL = 0
@@ -56,6 +59,9 @@ def create(path: str, pid: int) -> memoryview:
         if os.write(fd, bytes(SIZE)) < SIZE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         page = mmap.mmap(fd, SIZE)
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(fd)
     cells = memoryview(page).cast("q")
@@ -72,13 +78,17 @@ def anonymous() -> memoryview:
 def read(path: str) -> Pulse | None:
     """The page at `path`; None where there is none or it is no pulse page."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(CELLS * 8)
+        with files.open_file(path) as file:
+            return parse(file.read(CELLS * 8))
     except OSError:
         return None
+
+
+def parse(data: bytes) -> Pulse | None:
+    """The page from its first bytes; None for what is no pulse page."""
     if len(data) < CELLS * 8:
         return None
-    cells = struct.unpack(f"<{CELLS}q", data)
+    cells = struct.unpack(f"<{CELLS}q", data[: CELLS * 8])
     if cells[MAGIC_CELL] != MAGIC or any(value < 0 for value in cells):
         return None
     return Pulse(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import NewerSchema
+from headway.journal import files, windows
 from headway.journal import pulse as pulse_page
-from headway.journal import windows
-from headway.journal.pulse import Pulse
-from headway.journal.windows import LIMIT, Window, Windows
+from headway.journal.pulse import LIMIT, Pulse
+from headway.journal.windows import Window, Windows
 from headway.journal.writer import SCHEMA
 
 
@@ -56,11 +57,18 @@ class Journal:
     facts: dict[str, Any] = field(default_factory=dict)
     damaged: int = 0
     latest: int = 0  # the last time in its events and spans
+    gone: bool = False  # it has ended, with or without a word: see alive.py
     pulse: Pulse | None = None
 
     def named(self, *names: str) -> Iterator[dict[str, Any]]:
         """The events of these names, in the order they were written."""
         return (event for event in self.events if event["ev"] in names)
+
+    @property
+    def pids(self) -> int | None:
+        """The space that its process number is of; None where that is not known."""
+        space = self.facts.get("pids")
+        return space if type(space) is int else None
 
     def last_sign(self) -> int:
         """The last instant this process is known to have lived."""
@@ -81,8 +89,7 @@ def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
             continue
         path = os.path.join(folder, entry)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = files.read(path, files.JOURNAL_LIMIT)
         except OSError as error:
             problems.append(f"{entry} could not be read: {error.strerror}")
             continue
@@ -121,11 +128,22 @@ def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
     return journal
 
 
+def _integer(text: str) -> int | str:
+    """No ledger computes with a number that is out of range: it stays a text."""
+    value = int(text) if len(text) < DIGITS else LIMIT
+    return value if abs(value) < LIMIT else text
+
+
+DIGITS = 20
+_LONG = re.compile(rb"\d{%d}" % (DIGITS - 2))
+_plain, _careful = json.JSONDecoder(), json.JSONDecoder(parse_int=_integer)
+
+
 def _decode(lines: Iterable[bytes]) -> tuple[list[dict[str, Any]], int]:
     records, damaged = [], 0
     for line in lines:
         try:
-            record = json.loads(line)
+            record = (_plain if _LONG.search(line) is None else _careful).decode(line.decode())
         except (ValueError, RecursionError):
             damaged += 1
             continue
@@ -141,7 +159,7 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
     if isinstance(schema, int) and schema > SCHEMA:
         raise NewerSchema(
             f"the journal {name} has schema {schema}, newer than {SCHEMA}, which this version "
-            "reads; type: pip install --upgrade headway"
+            "reads; install a newer Headway"
         )
     try:
         known: dict[str, Any] = {
@@ -232,7 +250,8 @@ def _check_event(record: dict[str, Any]) -> None:
     for key in ("pid", "rank", "world", "ns", "lines", "local_rank", "step", "samples"):
         if record.get(key) is not None:
             _count(record[key])
-    if record.get("code") is not None and not isinstance(record["code"], int):
+    kind = str if record["ev"] in ("note", "behind") else int  # of a problem, or of an exit
+    if record.get("code") is not None and not isinstance(record["code"], kind):
         raise ValueError(record["code"])
     if record["ev"] == "rank" and "rank" not in record:
         raise KeyError("rank")

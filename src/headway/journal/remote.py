@@ -3,26 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headway.errors import MissingExtra, RunNotFound, UsageError
+from headway.errors import HeadwayError, MissingExtra, RunNotFound, UsageError
+from headway.journal import folder as run_folder
+from headway.journal.publish import PUBLISH_JSON
+
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss")  # have no users in a URL
+PASSWORD = re.compile(r"[^/?#@]*:[^@]*@")
+
+
+def check(url: str) -> None:
+    """UsageError for what can never be used; nothing is imported for the file system itself."""
+    _without_password(url)
+    try:
+        import fsspec
+    except ImportError:
+        return
+    scheme = url.partition("://")[0].rpartition("::")[2]
+    if scheme not in fsspec.available_protocols():
+        raise UsageError(
+            f"cannot use {url}: protocol not known: {scheme}", code="url-unusable", url=url
+        )
+
+
+def _without_password(url: str) -> None:
+    scheme, _, rest = url.partition("://")
+    if scheme in BUCKETS and PASSWORD.match(rest):
+        raise UsageError(
+            f"{url} has a password in it, which {scheme} does not read; set the variables of its "
+            f"client, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            code="url-unusable",
+            url=url,
+        )
+
+
+@contextlib.contextmanager
+def _usable(url: str) -> Iterator[None]:
+    """UsageError where the file system of a URL cannot be used here."""
+    _without_password(url)
+    try:
+        import fsspec  # noqa: F401
+    except ImportError:
+        raise MissingExtra(f"a URL such as {url} needs fsspec", extra="fsspec") from None
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"cannot use {url}: {error}", code="url-unusable", url=url) from None
 
 
 def filesystem(url: str) -> tuple[Any, str]:
     """The file system behind a URL and the path on it."""
-    try:
+    with _usable(url):
         import fsspec
-    except ImportError:
-        raise MissingExtra(f"a URL such as {url} needs fsspec; type: pip install fsspec") from None
-    try:
+
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-        return found
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"cannot use {url}: {error}") from None
+    return found
+
+
+def check_installed(url: str) -> None:
+    """UsageError also for what is not installed here; the place itself is not asked."""
+    with _usable(url):
+        from fsspec.registry import get_filesystem_class
+
+        get_filesystem_class(url.partition("://")[0].partition("::")[0])
 
 
 def changed(info: dict[str, Any]) -> float:
@@ -81,12 +130,21 @@ def fetch(url: str, folder: Path) -> None:
     """Copy what a ledger is computed from: run.json and the journals."""
     fs, root = filesystem(url)
     try:
-        names = [name for name in fs.find(root) if name.rpartition("/")[2] != "report.html"]
-        for name in names:
-            local = folder / name[len(root.rstrip("/")) + 1 :]
-            local.parent.mkdir(parents=True, exist_ok=True)
-            fs.get_file(name, str(local))
+        _fetch(fs, root.rstrip("/"), folder)
     except FileNotFoundError:
-        names = []
-    if not names:
-        raise RunNotFound(f"there is no run at {url}; check the URL")
+        raise RunNotFound(f"there is no run at {url}; check the URL") from None
+    except Exception as error:  # whatever a remote file system raises
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(f"{url} cannot be reached: {why}", code="run-unreachable") from error
+
+
+def _fetch(fs: Any, root: str, folder: Path) -> None:
+    """What else lies there, such as checkpoints, stays there."""
+    (folder / run_folder.JOURNAL).mkdir(parents=True, exist_ok=True)
+    for name in fs.find(f"{root}/{run_folder.JOURNAL}", maxdepth=1):
+        fs.get_file(name, str(folder / run_folder.JOURNAL / name.rpartition("/")[2]))
+    for name in (run_folder.RUN_JSON, PUBLISH_JSON):
+        with contextlib.suppress(FileNotFoundError):
+            fs.get_file(f"{root}/{name}", str(folder / name))
+    if not any((folder / run_folder.JOURNAL).iterdir()):
+        raise FileNotFoundError(root)

@@ -9,7 +9,8 @@ from itertools import islice
 from operator import le, lt
 from typing import NamedTuple
 
-LIMIT = 1 << 62  # larger numbers are damage, not times
+from headway.journal.pulse import LIMIT
+
 PREFIX = b'{"ev":"steps"'
 _SHAPE = b'{"ev":"steps","t":,"end":,"first":,"last":,"wait":,"batches":}\n'
 _AT_ONCE = 10_000  # lines; more would only take more memory

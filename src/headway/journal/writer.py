@@ -8,11 +8,13 @@ import os
 import time
 from typing import Any
 
-from headway.journal import pulse
+from headway import redact
+from headway.journal import files, pulse
 
 SCHEMA = 1
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 START_LIMIT = 1_000_000_000  # ns that an interpreter may take to come up
+PLAIN = (int, str, bool, type(None))
 
 
 class Writer:
@@ -22,19 +24,21 @@ class Writer:
     fit are counted in `lost`, and both are told by the first line that can be written again.
     """
 
-    def __init__(self, path: str, pid: int) -> None:
+    def __init__(self, path: str, pid: int, pages: str = "") -> None:
+        """`pages`: a folder in memory for the page, where a launcher copies it from."""
         self.path = path
         self.lost = 0
         self.fault = ""
         self._fd = -1
         self._file = (0, 0)
+        self._first = b""  # the head: without it readers leave the file out
+        self._begun = False  # the file has it
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._fd = os.open(path, APPEND, 0o644)
-            opened = os.fstat(self._fd)
-            self._file = (opened.st_dev, opened.st_ino)
-            self.cells = pulse.create(path.removesuffix(".jsonl") + ".pulse", pid)
+            with files.above_standard():
+                self._open()
+                self.cells = _page(path.removesuffix(".jsonl") + ".pulse", pid, pages)
         except OSError as error:
             self._note(error)
 
@@ -62,7 +66,8 @@ class Writer:
             return None
 
     def close(self) -> None:
-        """Close the file; the pulse page lives on until the process ends."""
+        """Close the file and the page: a mapping keeps a descriptor of its own."""
+        self.cells = pulse.anonymous()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -70,15 +75,31 @@ class Writer:
     def _append(self, line: bytes) -> bool:
         try:
             if not self._is_ours():
-                self._fd = os.open(self.path, APPEND, 0o644)
-            written = os.write(self._fd, line)
+                with files.above_standard():
+                    self._open()
+            self._first = self._first or line
+            if not self._begun:
+                self._put(line if line is self._first else b"\n" + self._first)
+                self._begun = True
+            if line is not self._first:
+                self._put(line)
         except OSError as error:
             self._note(error)
             return False
-        if written < len(line):
-            self._note(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-            return False
         return True
+
+    def _open(self) -> None:
+        """The file at the path: the one of before, or one that has taken its place."""
+        self._fd = os.open(self.path, APPEND, 0o644)
+        opened = os.fstat(self._fd)
+        file = (opened.st_dev, opened.st_ino)
+        # A new file may have the number of the one that was removed.
+        self._begun = self._begun and file == self._file and opened.st_size > 0
+        self._file = file
+
+    def _put(self, line: bytes) -> None:
+        if os.write(self._fd, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_ours(self) -> bool:
         """Jobs that close every descriptor get the same numbers again, for files of their own."""
@@ -92,9 +113,35 @@ class Writer:
         self.fault = self.fault or f"{error.strerror or error}"
 
 
+def _page(path: str, pid: int, pages: str) -> memoryview:
+    """A page at the path, or rather in the folder `pages` if it is on this host and has room."""
+    if pages:
+        try:
+            return pulse.create(os.path.join(pages, os.path.basename(path)), pid)
+        except OSError:
+            pass
+    return pulse.create(path, pid)
+
+
 def encode(record: dict[str, Any]) -> bytes:
-    """One line. Anything that JSON does not know is written as its text."""
-    return json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+    """One line, without secrets. Anything that JSON does not know is written as its text."""
+    try:
+        text = json.dumps(redact.data(record), separators=(",", ":"), default=_text)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or no end
+        plain = {
+            key: value if type(value) in PLAIN else type(value).__name__
+            for key, value in record.items()
+        }
+        text = json.dumps(redact.data(plain), separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _text(value: object) -> str:
+    try:
+        return redact.text(str(value))
+    # Not more: a signal handler of the job may raise here, and that is the job's.
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        return type(value).__name__
 
 
 def now() -> int:
@@ -121,6 +168,34 @@ def pid_space() -> int | None:
         return None
 
 
+def _stat(pid: int | str) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _started(stat: list[bytes]) -> int:
+    since_boot = (int(stat[19]) + 1) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return since_boot - asleep
+
+
+def started_at(pid: int) -> int | None:
+    """When a process of this machine was started, on the journal's clock; None if it is gone."""
+    try:
+        stat = _stat(pid)
+        return None if stat[0] in (b"Z", b"X") else _started(stat)
+    except (OSError, ValueError, IndexError, AttributeError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return 0  # it is there, and may not be looked at
+
+
 def process_begin(entered: int | None = None) -> int:
     """When the kernel started this process, on the journal's clock: to 10 ms, and never early.
 
@@ -128,11 +203,7 @@ def process_begin(entered: int | None = None) -> int:
     before that; then its Python counts.
     """
     try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-        since_boot = (ticks + 1) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        begin = min(since_boot - asleep, now())
+        begin = max(min(_started(_stat("self")), now()), 0)
     except (OSError, ValueError, IndexError, AttributeError):
         return now() if entered is None else entered
     if entered is not None and entered - begin > START_LIMIT:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from headway.journal import writer
-from headway.journal.windows import LIMIT, Window, Windows, parse_all
+from headway.journal.pulse import LIMIT
+from headway.journal.windows import Window, Windows, parse_all
 
 ROWS = [
     Window(0, 100, 1, 1, 0, 1),
