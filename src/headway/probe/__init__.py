@@ -6,19 +6,51 @@ Standard library only; torch is touched only where the user has imported it. Thi
 
 from __future__ import annotations
 
+import atexit
 import os
 
 # The launcher sets these for its children; probe/boot/sitecustomize.py looks at the first.
 ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
 ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
+ENV_PAGES = "HEADWAY_PAGES"  # where pulse pages go, if not beside the journals: launch/pages.py
 ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
 ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
 ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: probe/hooks/chaos.py
 ENV_STEPS = "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/stop.py
-ENV_AUTOTUNE = "HEADWAY_AUTOTUNE"  # which configs are worth trying: probe/tuning/advice.py
-ENV_ASYNC = "HEADWAY_ASYNC_SAVE"  # "1": saves are written behind the loop: checkpoint/behind
+ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # which configs are worth trying: probe/tuning/advice.py
+ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: checkpoint/behind
 ENV_COMPILE = "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/cached.py
+# By which a launcher speaks to the processes of one attempt. A launcher takes them out of the
+# environment that it was started with: there they are of another launcher, further out.
+INTERNAL = (
+    ENV_FOLDER,
+    ENV_LAUNCH,
+    ENV_PAGES,
+    ENV_OWNER,
+    ENV_CHAOS,
+    ENV_AUTOTUNE,
+    ENV_ASYNC,
+    ENV_COMPILE,
+)
+
+
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash", "busybox")
+
+# What the launcher said when this process began: the program may clear its environment.
+_given: dict[str, str] = {}
+
+
+def given(name: str) -> str:
+    """The value of a variable of the launcher's, empty if it has not set it."""
+    return os.environ.get(name) or _given.get(name, "")
+
+
+def remember() -> None:
+    """Take what the environment says now, and nothing else."""
+    _given.clear()
+    for name in (ENV_FOLDER, ENV_LAUNCH, ENV_PAGES):
+        _given[name] = os.environ.get(name, "")
 
 
 def install() -> None:
@@ -26,14 +58,15 @@ def install() -> None:
     from headway.probe import imports
 
     if os.environ.get(ENV_FOLDER):
+        remember()
         if os.environ.get(ENV_ASYNC) == "1":
             _run_last()
         imports.watch()
+        atexit.register(_last_words)
 
 
 def _run_last() -> None:
     """What is registered first runs last: then the exit code can still tell of a failed write."""
-    import atexit
     import sys
 
     def last() -> None:
@@ -42,3 +75,53 @@ def _run_last() -> None:
             watch.last()
 
     atexit.register(last)
+
+
+def _last_words() -> None:
+    """An exception has ended the job, or a rank of it, before it came to import torch."""
+    import sys
+
+    error = getattr(sys, "last_value", None)
+    if error is None or "headway.probe.recorder" in sys.modules:
+        return
+    if isinstance(error, KeyboardInterrupt):  # imports now would change the exit code
+        return
+    try:
+        if _stands_for_the_job():
+            from headway.probe.recorder import recorder
+
+            recorder.start()
+            recorder.finish()
+    except Exception:
+        if os.environ.get(ENV_STRICT):
+            raise
+
+
+def _stands_for_the_job() -> bool:
+    """Begun by the launcher, also through shells, or a rank: what else has begun another process
+    may well live without it."""
+    parent = os.getppid()
+    try:
+        while _name(parent) in SHELLS and not _is_new(ENV_LAUNCH, parent):
+            parent = _parent(parent)
+        return _is_new(ENV_LAUNCH, parent) or _is_new("RANK", parent)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_new(name: str, parent: int) -> bool:
+    """Whether this process has a variable that the other one was not begun with."""
+    with open(f"/proc/{parent}/environ", "rb") as file:
+        known = file.read().split(b"\0")
+    value = os.environ.get(name)
+    return value is not None and os.fsencode(f"{name}={value}") not in known
+
+
+def _name(pid: int) -> str:
+    with open(f"/proc/{pid}/comm", errors="replace") as file:
+        return file.read().rstrip()
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])

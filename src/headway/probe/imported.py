@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from headway import redact
+
 MOST = 6000  # names
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -69,7 +71,8 @@ def note_settings() -> None:
     for name in sorted({*given, *os.environ}):
         value = os.environ.get(name)
         if value != given.get(name) and not name.startswith(("HEADWAY_", *AT_START)):
-            _settings[name] = None if SECRET.search(name) else value
+            secret = SECRET.search(name) or (value is not None and redact.text(value) != value)
+            _settings[name] = None if secret else value
 
 
 def _again(name: str) -> bool:

@@ -77,16 +77,21 @@ BEHIND = {
     "torch.distributed.distributed_c10d": "install:install_distributed",
     "lightning.fabric.utilities.cloud_io": "install:install_lightning",
     "lightning_fabric.utilities.cloud_io": "install:install_lightning",
+    "lightning.pytorch.trainer.trainer": "install:install_lightning_trainer",
+    "pytorch_lightning.trainer.trainer": "install:install_lightning_trainer",
+    "accelerate.accelerator": "install:install_accelerate",
     "pyarrow.fs": "install:install_pyarrow",
+    "transformers.trainer": "install:install_trainer",
     "transformers.trainer_callback": "install:install_trainer_state",
     "transformers.trainer_utils": "install:install_last_checkpoint",
 }
 # Timed from their first line, as they are slow and a kill may fall into them.
+COMPILE_IMPORT = "compile_import"
 LIVE = {
     "torch": "import",
-    "torch._dynamo": "compile_import",
-    "torch._inductor": "compile_import",
-    "torch._inductor.compile_fx": "compile_import",
+    "torch._dynamo": COMPILE_IMPORT,
+    "torch._inductor": COMPILE_IMPORT,
+    "torch._inductor.compile_fx": COMPILE_IMPORT,
 }
 HOOKED = frozenset({*TABLE, *CACHED, *PRECOMPILED, *BEHIND, *LIVE})
 WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
@@ -157,7 +162,8 @@ class Watch:
 
             if os.environ.get("HEADWAY_STRICT"):
                 raise
-            print(f"headway: {error!r} while {args} was imported", file=sys.stderr)
+            line = f"headway: {error!r} while {args} was imported [import-hook-failed]"
+            print(line, file=sys.stderr)
             return None
         finally:
             self.away = before
@@ -190,6 +196,12 @@ class Loader:
 def _begin(span: str, name: str) -> Any:
     from headway.probe.recorder import recorder
 
+    if span == COMPILE_IMPORT:
+        from headway.probe import hooks
+
+        # Optimizers import the compiler too, in jobs that compile nothing.
+        if not (hooks.inside("compile") or hooks.inside(COMPILE_IMPORT)):
+            span = "import"
     return recorder.begin(span, module=name)
 
 
@@ -217,12 +229,13 @@ def _over(name: str, start: int, end: int) -> None:
 # Imports that were over before torch came: the recorder takes them when it starts.
 EARLY: list[tuple[str, int, int]] = []
 ENTERED: int | None = None  # when Python came up, where that was seen
+installing_late = False  # hooks of modules whose names others have imported already
 _watch: Watch | None = None
 
 
 def watch() -> None:
     """Start watching, once per process; modules that are there already are hooked at once."""
-    global _watch, ENTERED
+    global _watch, ENTERED, installing_late
     if _watch is not None:
         return
     if "__main__" not in sys.modules or not hasattr(sys.modules["__main__"], "__file__"):
@@ -230,14 +243,21 @@ def watch() -> None:
     _watch = Watch()
     sys.meta_path.insert(0, _watch)
     if "torch" in sys.modules:
-        for name in sorted(_watch.waiting & sys.modules.keys()):
-            _watch.waiting.discard(name)
-            _watch._ours(_hook, name, sys.modules[name])
+        installing_late = True
+        try:
+            for name in sorted(_watch.waiting & sys.modules.keys()):
+                _watch.waiting.discard(name)
+                _watch._ours(_hook, name, sys.modules[name])
+        finally:
+            installing_late = False
 
 
 def reborn(begun: int) -> None:
     """A process that was forked ahead of time begins now; its imports were somebody else's."""
     global ENTERED
+    from headway import probe
+
+    probe.remember()
     ENTERED = monotonic_ns()
     EARLY.clear()
     if _watch is not None:

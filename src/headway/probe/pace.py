@@ -27,6 +27,40 @@ SHORT_WAIT = 200_000  # a wait below this is not worth a look at the device
 _TELLER = object()  # the leader when the loop itself tells its steps
 SDK = id(_TELLER)
 
+
+class _Source:
+    """An iterator that was read since the last step, and of whose batches none was trained on."""
+
+    __slots__ = (
+        "batches",
+        "first",
+        "last",
+        "learned",
+        "learning",
+        "ref",
+        "seen",
+        "spans",
+        "stopped",
+        "wait",
+    )
+
+    def __init__(self, iterator: Any, first: int) -> None:
+        try:
+            self.ref: Callable[[], Any] = weakref.ref(iterator)
+        except TypeError:
+            self.ref = lambda: iterator
+        self.first, self.last = first, first
+        self.batches = self.seen = self.wait = 0
+        self.spans: list[tuple[str, int, int]] = []
+        self.stopped = self.learned = False
+        self.learning: Callable[[], bool] = lambda: False  # since the last read of it
+
+    @property
+    def over(self) -> bool:
+        """Nothing more can be read of it."""
+        return self.stopped or self.ref() is None
+
+
 cells = pulse.anonymous()
 _page: Any = cells.obj  # the same memory, for stores of several cells at once
 steps = 0
@@ -38,9 +72,13 @@ stepping_thread = 0  # the same as it is called in the journal
 _fast = 0  # the same, or 0 while something wants to see the next event
 _leader = -1  # id of the optimizer whose steps count
 _flush_at = 0
+_due = 0  # when the next summary line is; a step before that may take the slow path too
 _look_at = LONG_WAIT  # waits from here on take the slow path
 _counted = -1  # a mask: 0 where short waits hide behind a device's queue
 _others: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
+_training: dict[int, Any] = {}  # iterators of which batches were trained on, by id
+_unproven: list[_Source] = []  # iterators of which that is not known yet
+_made: list[tuple[int, int]] = []  # and when such iterators were made
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
 _guard: Callable[..., Any] = lambda hook, call, *args: call(*args)  # noqa: E731
@@ -52,7 +90,9 @@ _leader_alive: Callable[[], Any] = lambda: None  # noqa: E731
 on_first_step: list[Callable[[int], None]] = []
 on_step: list[Callable[[int], None]] = []
 before_flush: list[Callable[[], None]] = []
+on_read: list[Callable[[int, int, Any, bool], bool]] = []  # True: it was not for training
 on_wait: list[Callable[[int, int, Any, bool], bool]] = []  # True: this wait is accounted for
+on_evaluated: list[Callable[[int, int], None]] = []  # what was read in between was not trained on
 mark_device: Callable[[], Any] | None = None  # while waits are long on a device with a queue
 
 
@@ -78,18 +118,21 @@ def adopt(page: memoryview) -> None:
 def forget() -> None:
     """After a fork: the page is the parent's."""
     global cells, _page, steps, stepper, _fast, _flush_at, _batches, _wait, _waiting_in
-    global _leader, _leader_alive
+    global _leader, _leader_alive, _due
     cells = pulse.anonymous()
     _page = cells.obj
-    steps = stepper = _fast = _flush_at = _batches = _wait = _waiting_in = 0
+    steps = stepper = _fast = _flush_at = _due = _batches = _wait = _waiting_in = 0
     _leader, _leader_alive = -1, lambda: None
     _others.clear()
+    _training.clear()
+    _unproven.clear()
+    _made.clear()
 
 
 def optimizer_stepped(optimizer: Any, *_: Any) -> None:
     """After every `step` of every optimizer."""
     global steps
-    if id(optimizer) != _leader and not _elect(optimizer):
+    if id(optimizer) != _leader and not _guard("steps", _elect, optimizer):
         return
     t = monotonic_ns()
     steps += 1
@@ -114,21 +157,21 @@ def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         thread = get_ident()
         if thread == _waiting_in:  # a loader inside a loader
             return fetch(self)
-        tail = mark_device() if mark_device is not None else None
+        tail = _guard("device", mark_device) if mark_device is not None else None
         _waiting_in = thread
         cells[WAITING] = start = monotonic_ns()
         try:
             batch = fetch(self)
         except BaseException as error:
             _waiting_in = cells[WAITING] = 0
-            ended = isinstance(error, StopIteration)
-            _guard("data", _slow_wait, start, monotonic_ns(), tail, ended)
+            last = isinstance(error, StopIteration)
+            _guard("data", _slow_wait, self, start, monotonic_ns(), tail, True, last)
             raise
         waited = monotonic_ns() - start
         _waiting_in = cells[WAITING] = 0
         _batches += 1
-        if waited > _look_at or thread != _fast or not grad_enabled():
-            _guard("data", _slow_wait, start, start + waited, tail, False)
+        if waited > _look_at or thread != _fast or id(self) not in _training or not grad_enabled():
+            _guard("data", _slow_wait, self, start, start + waited, tail, False, False)
         else:
             _wait += waited & _counted
         return batch
@@ -140,7 +183,7 @@ def track(source: Any) -> Iterator[Any]:
     """Any iterable, with its waits noted: `headway.track(loader)`."""
     start = monotonic_ns()
     iterator = iter(source)  # may take as long as the first batch
-    made_iterator(start, monotonic_ns())
+    _guard("data", made_iterator, start, monotonic_ns())
     while True:
         try:
             batch = _next(iterator)
@@ -154,7 +197,12 @@ def made_iterator(start: int, end: int) -> None:
     thread = get_ident()
     if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != stepper):
         return
-    if not any(call(start, end, None, True) for call in on_wait):
+    if any(call(start, end, None, True) for call in (*on_read, *on_wait)):
+        return
+    if steps:
+        _made.append((start, end))
+        _look_at_next_step()
+    else:
         _emit("span", start, end=end, name="data_iter", th=_thread())
 
 
@@ -166,6 +214,16 @@ def grad_enabled() -> bool:
     return True
 
 
+def gradients() -> Callable[[], bool]:
+    """Whether a backward pass has written gradients since this call; by torch, once it is there."""
+    return lambda: False
+
+
+def leader() -> Any:
+    """The optimizer whose steps count, if there is one."""
+    return _leader_alive() if _leader != SDK else None
+
+
 def look_at_short_waits() -> None:
     """There is a device with a queue: a wait may be hidden behind it, the shortest surely are."""
     global _look_at, _counted
@@ -174,22 +232,28 @@ def look_at_short_waits() -> None:
 
 def watch_closely() -> None:
     """Until `relax`, every step and every batch takes the slow path."""
-    global _fast, _flush_at
-    _fast = _flush_at = 0
+    global _fast, _flush_at, _due
+    _fast = _flush_at = _due = 0
 
 
 def relax() -> None:
     """Back to the fast path."""
-    global _fast, _flush_at
+    global _fast, _flush_at, _due
     _fast = stepper
-    _flush_at = monotonic_ns() + SECOND
+    _flush_at = _due = monotonic_ns() + SECOND
 
 
-def add_wait(ns: int) -> None:
-    """A short wait that turned out to be a stall."""
+def _look_at_next_step() -> None:
+    global _flush_at
+    _flush_at = 0
+
+
+def add_wait(ns: int, end: int) -> None:
+    """A short wait until `end` that turned out to be a stall."""
     global _wait
     _wait += ns
-    cells[WAIT] = _wait
+    if end <= cells[LAST_STEP]:
+        cells[WAIT] += ns
 
 
 def not_for_training() -> None:
@@ -204,27 +268,106 @@ def waiting() -> bool:
 
 
 def flush() -> None:
-    """Write what the current window holds."""
+    """Write what the current window holds; what was read after its last step is of the next."""
     global _wait
+    if _unproven or _made:
+        _judge(False)
     for call in before_flush:
         call()
     window = cells[pulse.WINDOW]
     if steps <= window:
         return
-    end = cells[LAST_STEP]
+    end, wait, batches = cells[LAST_STEP], cells[WAIT], cells[pulse.BATCHES]
     _emit(
         "steps",
         cells[pulse.WINDOW_AT],
         end=end,
         first=window + 1,
         last=steps,
-        wait=_wait,
-        batches=_batches - cells[pulse.WINDOW_BATCHES],
+        wait=wait,
+        batches=max(batches - cells[pulse.WINDOW_BATCHES], 0),
     )
     cells[pulse.WINDOW] = steps
     cells[pulse.WINDOW_AT] = end
-    cells[WAIT] = _wait = 0
-    cells[pulse.WINDOW_BATCHES] = _batches
+    _wait = max(_wait - wait, 0)
+    cells[WAIT] = 0
+    cells[pulse.WINDOW_BATCHES] = batches
+
+
+def _judge(stepped: bool) -> None:
+    """Whether batches that were read since the last step were for training.
+
+    An iterator that was read to its end (or dropped) without a step is an evaluation, unless
+    gradients were written between its batches, or it may be what this step was made with.
+    """
+    global _batches
+    now = _batches
+    for source in list(_unproven):
+        latest = source.seen == now
+        if not stepped and latest and source.learning():
+            source.learned = True
+        if source.over and not source.learned and not (stepped and latest and _needed(source)):
+            _emit("span", source.first, end=source.last, name="evaluation", th=_thread())
+            _batches -= source.batches
+            if stepped:  # the page has them already
+                cells[pulse.BATCHES] -= source.batches
+            for call in on_evaluated:
+                call(source.first, source.last)
+        elif stepped:
+            for name, start, end in source.spans:
+                _emit("span", start, end=end, name=name, th=_thread())
+            add_wait(source.wait, source.last)
+            _trust(source.ref)
+        else:
+            continue
+        _unproven.remove(source)
+    for start, end in _made:
+        _emit("span", start, end=end, name="data_iter", th=_thread())
+    _made.clear()
+
+
+def _needed(source: _Source) -> bool:
+    """Whether this step may have been made with that loader: it has no other batch.
+
+    Not if steps were made without batches: this is a loop that gets its data in another way.
+    """
+    others = _batches - source.batches
+    return others >= steps - 1 or (source.batches == 1 and not source.stopped)
+
+
+def _trust(ref: Callable[[], Any]) -> None:
+    """Batches of this iterator are trained on, for as long as it lives."""
+    iterator = ref()
+    key = id(iterator)
+    if iterator is None:
+        return
+    try:
+        # The next iterator may be made at the same place.
+        _training[key] = weakref.ref(iterator, functools.partial(_training.pop, key))
+    except TypeError:
+        _training[key] = None
+
+
+def _hold(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
+    """Note a read of which it is not known whether it is for training."""
+    before = _batches - (not ended)
+    for known in _unproven:
+        # What was read last, by this iterator or by the one before it, was trained on.
+        if (known.seen == before or known.ref() is iterator) and known.learning():
+            known.learned = True
+    source = next((known for known in _unproven if known.ref() is iterator), None)
+    if source is None:
+        source = _Source(iterator, start)
+        for begin, done in _made:
+            source.first = min(source.first, begin)
+            source.spans.append(("data_iter", begin, done))
+        _made.clear()
+        _unproven.append(source)
+        _look_at_next_step()
+    source.batches += not ended
+    source.last, source.seen, source.stopped = end, _batches, last
+    source.learning = gradients()
+    return source
 
 
 def _elect(optimizer: Any) -> bool:
@@ -251,7 +394,7 @@ def _elect(optimizer: Any) -> bool:
 
 
 def _slow_step(t: int) -> None:
-    global stepper, stepping_thread
+    global stepper, stepping_thread, _flush_at
     if stepper == 0:
         stepping_thread = _thread()
         # Autograd's C++ threads may make the steps: they work for the main thread, which waits.
@@ -261,19 +404,36 @@ def _slow_step(t: int) -> None:
             _emit("stepping", t, th=stepping_thread)
         for call in on_first_step:
             call(t)
+    due = _due
     for call in on_step:
         call(t)
-    flush()
-    relax()
+    if _unproven or _made:
+        _judge(True)
+    if t >= due:
+        flush()
+        relax()
+    else:
+        _flush_at = _due
 
 
-def _slow_wait(start: int, end: int, tail: Any, ended: bool) -> None:
-    """`ended`: there was no batch."""
-    if any(call(start, end, tail, ended) for call in on_wait):
+def _slow_wait(iterator: Any, start: int, end: int, tail: Any, ended: bool, last: bool) -> None:
+    """`ended`: there was no batch; `last`: as there are no more."""
+    known = id(iterator) in _training
+    if last:
+        _training.pop(id(iterator), None)
+    if any(call(start, end, tail, ended) for call in on_read):
         return
     if steps and get_ident() != stepper:
         return  # a thread that reads ahead: nobody waits for it
-    if not steps or end - start >= LONG_WAIT:
-        _emit("span", start, end=end, name="data_wait", th=_thread(), last=ended)
+    source = _hold(iterator, start, end, ended, last) if steps and not known else None
+    if any(call(start, end, tail, ended) for call in on_wait):
+        return
+    if steps and end - start < LONG_WAIT:
+        if source is None:
+            add_wait(end - start, end)
+        else:
+            source.wait += end - start
+    elif source is not None:
+        source.spans.append(("data_wait", start, end))
     else:
-        add_wait(end - start)
+        _emit("span", start, end=end, name="data_wait", th=_thread(), last=last)

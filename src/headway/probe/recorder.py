@@ -1,14 +1,15 @@
 """What this process has noted: spans and events, kept back until there is a reason to write.
 
-A process that never trains leaves no file. A rank (the environment says so) writes from its
-first event on; any other process from its first event of torch, a helper of a rank only once it
-makes a step.
+A process that never trains leaves no file, unless an exception ends it. A rank (the environment
+says so) writes from its first event on; any other process from its first event of torch, a helper
+of a rank only once it makes a step.
 """
 
 from __future__ import annotations
 
 import _thread
 import atexit
+import itertools
 import os
 import sys
 import threading
@@ -17,7 +18,16 @@ from time import monotonic_ns
 from typing import Any
 
 from headway.journal.writer import Writer, head
-from headway.probe import ENV_FOLDER, ENV_LAUNCH, ENV_OWNER, ENV_STRICT, imports, pace
+from headway.probe import (
+    ENV_FOLDER,
+    ENV_LAUNCH,
+    ENV_OWNER,
+    ENV_PAGES,
+    ENV_STRICT,
+    given,
+    imports,
+    pace,
+)
 
 KEPT_BACK = 1000  # events; a helper that never writes must not grow
 
@@ -40,7 +50,7 @@ class Recorder:
         self.world = _number("WORLD_SIZE")
         self.helper = _is_helper()
         self.pid = os.getpid()
-        self.next_id = 1
+        self.ids = itertools.count(1)  # of spans; threads may begin some at the same time
         self.finished = False
         self.told = False  # what it has imported
 
@@ -61,8 +71,7 @@ class Recorder:
         """A span opens. The line goes out now, so that a kill cannot hide it."""
         for settle in self.before_span:
             settle()
-        span = self.next_id
-        self.next_id += 1
+        span = next(self.ids)
         self.emit("open", t, id=span, name=name, th=self.thread(), **fields)
         return span
 
@@ -75,13 +84,13 @@ class Recorder:
         fields.setdefault("th", self.thread())
         self.emit("span", start, end=end, name=name, **fields)
 
-    def note(self, hook: str, error: BaseException | str) -> None:
+    def note(self, hook: str, error: BaseException | str, code: str = "hook-off") -> None:
         """Something of ours did not work; the job goes on."""
         if isinstance(error, BaseException):
             if os.environ.get(ENV_STRICT):
                 raise error
             error = f"switched off, {type(error).__name__}: {error}"
-        self.emit("note", hook=hook, text=str(error)[:300])
+        self.emit("note", hook=hook, code=code, text=str(error)[:300])
 
     # -- the file -------------------------------------------------------------------------
 
@@ -89,7 +98,7 @@ class Recorder:
         """Open the journal, unless this is a helper that does not train."""
         if self.writer is not None or (self.helper and not trains):
             return
-        folder = os.environ.get(ENV_FOLDER)
+        folder = given(ENV_FOLDER)
         if not folder:
             return
         if threading.current_thread() is threading.main_thread():
@@ -97,7 +106,7 @@ class Recorder:
         first = head(
             "process",
             imports.ENTERED,
-            launch=os.environ.get(ENV_LAUNCH, ""),
+            launch=given(ENV_LAUNCH),
             rank=self.rank,
             world=self.world,
             local_rank=_number("LOCAL_RANK"),
@@ -109,9 +118,10 @@ class Recorder:
         )
         if self.warm:
             first["begin"] = self.begun  # the kernel knows when it was forked, to wait
-        name = f"{first['host']}-{self.pid}-{first['begin'] // 1_000_000}"
-        writer = Writer(os.path.join(folder, f"{name}.jsonl"), self.pid)
+        path = _free_path(folder, first["host"], self.pid, first["begin"])
+        writer = Writer(path, self.pid, given(ENV_PAGES))
         first["fs"] = writer.file_clock()
+        _date_back(first)
         writer.write(first)
         self.writer = writer
         pace.adopt(writer.cells)
@@ -138,7 +148,7 @@ class Recorder:
         ident = _thread.get_ident()
         if ident == _MAIN:
             return 0
-        if ident in threading._active:  # type: ignore[attr-defined]
+        if ident in _THREADS:
             return ident
         return 0 if pace.stepper in (0, _MAIN) else pace.stepper
 
@@ -212,19 +222,23 @@ _dead: set[str] = set()
 
 def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
     """Run something of ours; a fault in it is noted once, and switches that hook off."""
-    if hook in _dead:
-        return None
+    return None if hook in _dead else guard_end(hook, call, *args)
+
+
+def guard_end(hook: str, call: Callable[..., Any], *args: Any) -> Any:
+    """As `guard`, also for a hook that is off by now: what it has begun must come to its end."""
     try:
         return call(*args)
     except Exception as error:
-        if _from_the_user(error):
+        if from_the_user(error):
             raise
-        _dead.add(hook)
-        recorder.note(hook, error)
+        if hook not in _dead:
+            _dead.add(hook)
+            recorder.note(hook, error)
         return None
 
 
-def _from_the_user(error: BaseException) -> bool:
+def from_the_user(error: BaseException) -> bool:
     """Raised by a signal handler of the job while we were at work: not ours to swallow."""
     if getattr(error, "headway_planned", False):  # an exception that a plan asks for
         return True
@@ -236,6 +250,15 @@ def _from_the_user(error: BaseException) -> bool:
     return not file.startswith(os.path.dirname(os.__file__)) or "-packages" in file
 
 
+def _date_back(head: dict[str, Any]) -> None:
+    """Give the head the time at which the interpreter was ready, though it is written later."""
+    entered = head["t"] if imports.ENTERED is None else max(imports.ENTERED, head["begin"])
+    late = max(head["t"] - entered, 0)
+    for clock in ("t", "wall", "fs"):
+        if head[clock] is not None:
+            head[clock] -= late
+
+
 def _innermost(error: BaseException) -> str:
     trace = error.__traceback__
     if trace is None:
@@ -243,6 +266,14 @@ def _innermost(error: BaseException) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _free_path(folder: str, host: str, pid: int, begin: int) -> str:
+    """The journal of a process, which may have run another program in its place before."""
+    number = begin // 1_000_000
+    while os.path.exists(path := os.path.join(folder, f"{host}-{pid}-{number}.jsonl")):
+        number += 1
+    return path
 
 
 def _offer_stacks(emit: Callable[..., None]) -> None:
@@ -281,6 +312,7 @@ def _at_process_end(call: Callable[[], None]) -> None:
 
 
 _MAIN = threading.main_thread().ident or 0
+_THREADS: dict[int, Any] = getattr(threading, "_active", {})  # those that Python has started
 recorder = Recorder()
 pace.on_first_step.append(lambda t: guard("imported", recorder.imported))
 pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from headway.journal import files
+
 SIGNAL = signal.SIGRTMIN + 11  # free in glibc, torch, NCCL and Slurm; the user's own comes first
 NAME = "headway-stacks"
 
@@ -20,6 +22,7 @@ def install(emit: Callable[..., Any]) -> None:
     """Register, and tell the launcher how to ask; nothing where the signal is taken."""
     if not hasattr(os, "memfd_create") or signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
-    fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
+    with files.above_standard():
+        fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
     faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
     emit("stacks", signal=int(SIGNAL), fd=fd)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(pace, "monotonic_ns", made)
-    for name in ("on_first_step", "on_step", "on_wait", "before_flush"):
+    lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
+    for name in lists:
         monkeypatch.setattr(pace, name, [])
     pace.forget()
     yield made
@@ -113,6 +115,26 @@ def test_a_loader_inside_a_loader_is_one_wait(clock: Clock, written: list[dict[s
     assert len(waits) == 1
 
 
+def test_a_read_that_fails_is_no_batch(clock: Clock, written: list[dict[str, Any]]) -> None:
+    """Neither one of training nor one of an evaluation, which takes its batches out again."""
+    train(clock, 1, 0.1)
+
+    def evaluated(start: int, end: int, tail: Any, ended: bool) -> bool:
+        if not ended:
+            pace.not_for_training()
+        return True
+
+    pace.on_read.append(evaluated)
+    pace.watch_closely()
+    source = iter([1, None, 2])
+    fetch = pace.watched(lambda source: next(source) / 1)
+    for _ in range(3):
+        with contextlib.suppress(TypeError):
+            fetch(source)
+    train(clock, 1, 0.1)
+    assert [line["batches"] for line in written] == [0, 0]
+
+
 def test_told_steps_end_the_counting_of_optimizers(clock: Clock, written: list[Any]) -> None:
     train(clock, 2, 0.1)
     pace.told_step()
@@ -127,3 +149,177 @@ def test_after_a_fork_the_child_counts_for_itself(clock: Clock, written: list[An
     train(clock, 1, 0.1)
     assert parent[pulse.STEPS] == 3
     assert pace.cells[pulse.STEPS] == 1
+
+
+def read(clock: Clock, count: int, each: float, steps: bool = False) -> None:
+    """A whole loader, with or without a step after each batch."""
+
+    def source() -> Iterator[int]:
+        for _ in range(count):
+            clock.pass_(each)
+            yield 0
+
+    for _ in pace.track(source()):
+        if steps:
+            train(clock, 1, 0.01)
+
+
+def spans(written: list[dict[str, Any]], name: str) -> list[float]:
+    """How long the spans of that name were, in seconds."""
+    return [
+        (line["end"] - line["t"]) / SECOND
+        for line in written
+        if line["ev"] == "span" and line["name"] == name
+    ]
+
+
+def waited(written: list[dict[str, Any]]) -> float:
+    """All short waits, in seconds."""
+    return float(sum(line.get("wait", 0) for line in written)) / SECOND
+
+
+def test_what_is_read_after_the_last_step_is_in_no_line(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    def source() -> Iterator[int]:
+        while True:
+            clock.pass_(0.02)
+            yield 0
+
+    loader = pace.track(source())
+    for _ in range(3):
+        next(loader)
+        train(clock, 1, 0.01)
+    for _ in range(50):
+        next(loader)
+    pace.flush()
+    last = written[-1]
+    assert last["wait"] <= last["end"] - last["t"]
+    assert (last["wait"], last["batches"]) == (round(0.04 * SECOND), 2)
+    train(clock, 1, 0.01)
+    pace.flush()
+    assert (written[-1]["wait"], written[-1]["batches"]) == (SECOND, 50)
+
+
+def test_a_loader_that_is_read_between_two_steps_is_an_evaluation(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    """As in tests that neither call `eval()` nor switch gradients off."""
+
+    def source() -> Iterator[int]:
+        for _ in range(6):
+            clock.pass_(0.02)
+            yield 0
+
+    for number, _ in enumerate(pace.track(source())):
+        train(clock, 1, 0.01)
+        if number == 2:
+            read(clock, 50, 0.02)
+            read(clock, 2, 0.3)  # a second one, with waits of 0.3 s
+    pace.flush()
+    assert spans(written, "evaluation") == [pytest.approx(1.0), pytest.approx(0.6)]
+    assert spans(written, "data_wait") == [0.02]  # before the first step
+    assert waited(written) == pytest.approx(0.1)
+    assert sum(line.get("batches", 0) for line in written) == 6
+
+
+def test_a_loader_that_is_read_after_the_last_step_is_an_evaluation(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    read(clock, 5, 0.02, steps=True)
+    read(clock, 50, 0.02)
+    pace.flush()
+    assert spans(written, "evaluation") == [pytest.approx(1.0)]
+    assert waited(written) == pytest.approx(0.08)
+
+
+def test_gradients_may_be_accumulated_over_all_of_a_loader(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    for _ in range(3):
+        read(clock, 10, 0.02)
+        train(clock, 1, 0.01)
+    pace.flush()
+    assert spans(written, "evaluation") == []
+    assert waited(written) == pytest.approx(0.4)  # the first ten were before the first step
+    assert sum(line.get("batches", 0) for line in written) == 30
+
+
+def test_gradients_may_be_accumulated_over_several_loaders(
+    clock: Clock, written: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = 0
+
+    def gradients() -> Callable[[], bool]:
+        before = backwards
+        return lambda: backwards > before
+
+    monkeypatch.setattr(pace, "gradients", gradients)
+
+    def source(count: int) -> Iterator[int]:
+        for _ in range(count):
+            clock.pass_(0.02)
+            yield 0
+
+    train(clock, 1, 0.01)
+    for count in (1, 3, 2):
+        for _ in pace.track(source(count)):
+            clock.pass_(0.05)
+            backwards += 1
+    next(pace.track(source(1)))
+    backwards += 1
+    read(clock, 5, 0.02)  # a test
+    next(pace.track(source(1)))
+    train(clock, 1, 0.01)
+    pace.flush()
+    assert spans(written, "evaluation") == [pytest.approx(0.1)]
+    assert waited(written) == pytest.approx(8 * 0.02)
+    assert sum(line.get("batches", 0) for line in written) == 8
+
+
+def test_a_loop_without_a_loader_evaluates_what_it_reads(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    train(clock, 3, 0.01)
+    read(clock, 5, 0.02)
+    read(clock, 3, 0.02)
+    train(clock, 3, 0.01)
+    read(clock, 5, 0.02)
+    train(clock, 1, 0.01)
+    pace.flush()
+    assert spans(written, "evaluation") == pytest.approx([0.1, 0.06, 0.1])
+    assert waited(written) == 0
+    assert sum(line.get("batches", 0) for line in written) == 0
+
+
+def test_two_loaders_that_are_read_in_turn_are_both_for_training(
+    clock: Clock, written: list[dict[str, Any]]
+) -> None:
+    def source() -> Iterator[int]:
+        for _ in range(5):
+            clock.pass_(0.02)
+            yield 0
+
+    for _ in zip(pace.track(source()), pace.track(source()), strict=True):
+        train(clock, 1, 0.01)
+    pace.flush()
+    assert spans(written, "evaluation") == []
+    assert waited(written) == pytest.approx(8 * 0.02)
+
+
+def test_a_known_loader_stays_on_the_fast_path(
+    clock: Clock, written: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow: list[Any] = []
+    monkeypatch.setattr(pace, "_slow_wait", lambda *wait: slow.append(wait))
+    steps = pace._slow_step
+    monkeypatch.setattr(pace, "_slow_step", lambda t: (slow.append(t), steps(t)))
+
+    def source() -> Iterator[int]:
+        yield from range(10)
+
+    loader = pace.track(source())
+    for _ in range(3):
+        next(loader)
+        train(clock, 1, 0.01)
+    assert len(slow) == 4  # three reads, as nothing is learned here, and the first step

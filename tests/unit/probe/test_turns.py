@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import threading
-import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +13,8 @@ from typing import Any
 import pytest
 
 from headway.probe.hooks import turns as room
-from headway.probe.hooks.turns import Turns, spare_the_early, worth_waiting
+from headway.probe.hooks.turns import Turns, worth_waiting
+from tests.support import NO_PROCESS
 
 
 @pytest.fixture(autouse=True)
@@ -28,21 +27,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def waiting(turns: Turns, trigger: str = "DYNAMO", number: str = "0/0") -> threading.Thread:
-    thread = threading.Thread(target=turns.begin, args=(trigger, number), daemon=True)
-    thread.start()
-    return thread
+class Clock:
+    """In place of `time`: it goes on by what is slept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.at: dict[int, Callable[[], None]] = {}  # what happens in the sleep of that number
+        self.sleeps = 0
+        monkeypatch.setattr(room, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeps += 1
+        self.at.get(self.sleeps, lambda: None)()
 
 
-def test_the_others_wait_until_the_first_is_done() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
     first, second = Turns(), Turns()
     first.begin("DYNAMO", "0/0")
-    thread = waiting(second)
-    time.sleep(0.1)
-    assert thread.is_alive()
-    first.end()
-    thread.join(5)
-    assert not thread.is_alive() and second.waited_s > 0.05
+    clock.at[10] = first.end
+    second.begin("DYNAMO", "0/0")
+    assert clock.sleeps == 10
+    assert second.waited_s == pytest.approx(10 * room.LOOK_S)
     third = Turns()
     third.begin("DYNAMO", "0/0")  # finds it done
     assert third.waited_s == 0
@@ -63,19 +77,17 @@ def test_other_compiles_and_other_lives_are_other_turns(monkeypatch: pytest.Monk
         assert free.waited_s == 0
 
 
-def test_nobody_waits_for_the_dead(folder: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        pass
+def test_nobody_waits_for_the_dead(folder: Path, clock: Clock) -> None:
     (folder / "turns").mkdir()
-    (folder / "turns" / "a-DYNAMO-0.0-0").write_text(str(gone.pid))
+    (folder / "turns" / "a-DYNAMO-0.0-0").write_text(str(NO_PROCESS))
     late = Turns()
     late.begin("DYNAMO", "0/0")
-    assert late.waited_s < 5
+    assert late.waited_s == 0
 
 
-def test_who_gained_nothing_waits_no_more() -> None:
+def test_who_gained_nothing_waits_no_more(clock: Clock) -> None:
     late = Turns()
-    late.waited_s, late.begun = 10.0, time.monotonic() - 9.0
+    late.waited_s, late.begun = 10.0, clock.now - 9.0
     late.end()
     assert not late.helps
     first = Turns()
@@ -108,15 +120,48 @@ def test_where_waiting_is_worth_it(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert not worth()
 
 
-def test_the_early_rank_gets_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[timedelta] = []
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was added to the timeouts of collectives, in seconds."""
+    seconds: list[float] = []
     distributed: Any = ModuleType("torch.distributed")
     distributed.is_available = lambda: True
     distributed.is_initialized = lambda: True
-    distributed.distributed_c10d = SimpleNamespace(_add_ephemeral_timeout_for_all_pgs=given.append)
+
+    def add(timeout: timedelta) -> None:
+        seconds.append(timeout.total_seconds())
+
+    distributed.distributed_c10d = SimpleNamespace(_add_ephemeral_timeout_for_all_pgs=add)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    spare_the_early()
-    assert given == [room.GRACE]
-    distributed.is_initialized = lambda: False
-    spare_the_early()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(room, "worth_waiting", lambda: False)
+    return seconds
+
+
+def compiles(turns: Turns, clock: Clock, seconds: float) -> None:
+    turns.begin("DYNAMO", "0/0")
+    clock.now += seconds
+    turns.end()
+
+
+def test_the_early_rank_gets_as_much_time_as_compiles_take(
+    clock: Clock, given: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns()
+    compiles(turns, clock, 10.0)
+    assert given == [pytest.approx(40.0)]  # the four ranks of the node, one after the other
+    for _ in range(1000):  # recompiles that the cache has
+        compiles(turns, clock, 0.01)
     assert len(given) == 1
+    compiles(turns, clock, 1000.0)
+    compiles(turns, clock, 1000.0)
+    assert sum(given) == pytest.approx(room.GRACE_S)
+    monkeypatch.setattr(room.pace, "steps", 7)
+    compiles(turns, clock, 5.0)
+    assert sum(given) == pytest.approx(room.GRACE_S + 20.0)
+
+
+def test_without_a_process_group_there_is_no_timeout(clock: Clock, given: list[float]) -> None:
+    sys.modules["torch.distributed"].is_initialized = lambda: False  # type: ignore[attr-defined]
+    compiles(Turns(), clock, 10.0)
+    assert given == []

@@ -40,5 +40,6 @@ if os.environ.get("HEADWAY_DIR"):
     except Exception as error:
         if os.environ.get("HEADWAY_STRICT"):
             raise
-        print(f"headway: not recording this process: {error!r}", file=sys.stderr)
+        line = f"headway: not recording this process: {error!r} [not-recording]"
+        print(line, file=sys.stderr)
 _chain()

@@ -9,13 +9,16 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from headway.probe import ENV_ASYNC, ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, pace
+from headway.probe import ENV_ASYNC, ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, imports, pace
 from headway.probe.imports import BEHIND, CACHED, PRECOMPILED, TABLE
-from headway.probe.recorder import guard, recorder
+from headway.probe.recorder import guard, guard_end, recorder
+
+CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part of `__dict__`
 
 
 def apply(name: str, module: ModuleType) -> None:
@@ -48,8 +51,14 @@ def _tables() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace `owner.name` by `around(original, *args, **kwargs)`; it looks like the original."""
+    """Replace `owner.name` by `around(original, *args, **kwargs)`; it looks like the original.
+
+    What takes no instance stays so: `around` of a class method gets the class as first argument.
+    """
     original = getattr(owner, name)
+    kind = type(_static(owner, name))
+    if kind is classmethod:
+        original = original.__func__
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +66,29 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
             return original(*args, **kwargs)
         return around(original, *args, **kwargs)
 
-    setattr(owner, name, wrapper)
+    for method in CACHE_METHODS:
+        if hasattr(original, method):
+            setattr(wrapper, method, getattr(original, method))
+    setattr(owner, name, kind(wrapper) if kind in (classmethod, staticmethod) else wrapper)
+    if imports.installing_late and isinstance(owner, ModuleType):
+        _replace_exports(owner, name, original, wrapper)
+
+
+def _static(owner: Any, name: str) -> Any:
+    """The attribute as its class defines it, before it is bound."""
+    classes = owner.__mro__ if isinstance(owner, type) else ()
+    return next((vars(cls)[name] for cls in classes if name in vars(cls)), None)
+
+
+def _replace_exports(owner: ModuleType, name: str, original: Any, wrapper: Any) -> None:
+    """Modules of the same package that were imported before have the original by that name too.
+
+    torch compares some of its functions by identity: all of its modules must have the same one.
+    """
+    package = owner.__name__.partition(".")[0]
+    for other, module in list(sys.modules.items()):
+        if other.partition(".")[0] == package and vars(module).get(name) is original:
+            setattr(module, name, wrapper)
 
 
 def tracing() -> bool:
@@ -83,7 +114,7 @@ def spanned(
         try:
             return original(*args, **kwargs)
         finally:
-            guard(span, leave, span, opened)
+            guard_end(span, leave, span, opened)
 
     wrap(owner, name, around)
 

@@ -75,18 +75,20 @@ def install(autotuner: ModuleType) -> None:
 
 def _prune(original: Callable[..., Any], tuner: Any, kwargs: dict[str, Any]) -> Any:
     offered = original(tuner, kwargs)
+    tuning = guard(HOOK, _begin, tuner, kwargs, offered)
+    return offered if tuning is None else tuning.configs
+
+
+def _begin(tuner: Any, kwargs: dict[str, Any], offered: Sequence[Any]) -> Tuning | None:
     _open.pop(tuner, None)
     if kwargs.get("warmup") is not False:  # compiled ahead of time, with nothing to run on
-        return offered
-    tuning = guard(HOOK, Tuning, tuner, kwargs, offered)
-    if tuning is None:
-        return offered
-    _open[tuner] = tuning
-    return tuning.configs
+        return None
+    tuning = _open[tuner] = Tuning(tuner, kwargs, offered)
+    return tuning
 
 
 def _bench(original: Callable[..., Any], tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
-    tuning = _open.get(tuner)
+    tuning = guard(HOOK, _open.get, tuner)
     if tuning is None:
         return original(tuner, *args, config=config, **meta)
     if tuning.ms is not None:  # Triton from 3.8 on does not even ask

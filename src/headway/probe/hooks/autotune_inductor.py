@@ -37,8 +37,7 @@ def install(module: ModuleType) -> None:
 def _benchmark(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
     start = monotonic_ns()
     timings = original(tuner, *args, **kwargs)
-    if len(timings) > 1:
-        guard(HOOK, _benchmarked, tuner, args, kwargs, timings, monotonic_ns() - start)
+    guard(HOOK, _benchmarked, tuner, args, kwargs, timings, monotonic_ns() - start)
     return timings
 
 
@@ -49,6 +48,8 @@ def _benchmarked(
     timings: Mapping[Any, float],
     ns: int,
 ) -> None:
+    if len(timings) < 2:
+        return
     us = (getattr(tuner, "autotune_cache_info", None) or {}).get("compile_time_us")
     tunings.tuned(
         _kernel(tuner),

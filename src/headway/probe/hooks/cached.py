@@ -187,11 +187,9 @@ def install_isa(isa: ModuleType) -> None:
 
     def check(original: Callable[..., Any], self: Any, code: str) -> Any:
         path = guard("cached", _known_build, isa, self, code)
-        try:
-            with open(path or "", encoding="ascii") as file:
-                return file.read() == "1"
-        except OSError:
-            pass
+        known = guard("cached", _read_build, path) if path else None
+        if known is not None:
+            return known
         found = original(self, code)
         if path:
             guard("cached", _put_text, path, "1" if found else "0")
@@ -209,6 +207,15 @@ def _known_build(isa: ModuleType, of: Any, code: str) -> str:
     return os.path.join(folder, "isa", name) if folder else ""
 
 
+def _read_build(path: str) -> bool | None:
+    """What came of it before; None if that is not known."""
+    try:
+        with open(path, "rb") as file:
+            return {b"1": True, b"0": False}.get(file.read())
+    except OSError:
+        return None
+
+
 def install_codecache(codecache: ModuleType) -> None:
     """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
     _keep_key(codecache, "torch_key")
@@ -216,12 +223,23 @@ def install_codecache(codecache: ModuleType) -> None:
         return
 
     def precompile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        source = sys._getframe(2).f_locals.get("main_path")  # our caller's caller has it
-        if isinstance(source, str) and os.path.exists(source.removesuffix("cpp") + "so"):
+        if guard("cached", _is_built, codecache.__dict__):
             return ""  # nothing will be built
         return original(*args, **kwargs)
 
     wrap(codecache, "_precompile_header", precompile)
+
+
+def _is_built(names: dict[str, Any]) -> bool:
+    """Whether the library that the caller of the wrapped function is about to build is there.
+
+    The caller is the innermost frame of the module with these global names.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is not names:
+        frame = frame.f_back
+    source = None if frame is None else frame.f_locals.get("main_path")
+    return isinstance(source, str) and os.path.exists(source.removesuffix("cpp") + "so")
 
 
 def install_heuristics(heuristics: ModuleType) -> None:
@@ -248,8 +266,8 @@ def install_pool(async_compile: ModuleType) -> None:
     With nothing to compile they only take time from the start; the first kernel still wakes them.
     """
 
-    def wakeup(original: Callable[..., Any]) -> Any:
-        return None if guard("cached", talk.complete) else original()
+    def wakeup(original: Callable[..., Any], kind: type) -> Any:
+        return None if guard("cached", talk.complete) else original(kind)
 
     if hasattr(async_compile.AsyncCompile, "wakeup"):
         wrap(async_compile.AsyncCompile, "wakeup", wakeup)
@@ -330,17 +348,23 @@ def install_profile(pgo: ModuleType) -> None:
         return
 
     def content(original: Callable[..., Any], cell: Any) -> Any:
-        try:
-            code = getattr(cell.cell_contents, "__code__", None)
-        except ValueError:  # nothing is in it yet
-            return 0
-        if code is None:
-            return 0
-        name = getattr(code, "co_qualname", code.co_name)
-        told = f"{name}{code.co_code!r}".encode()
-        return int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+        known = guard("cached", _cell_hash, cell)
+        return original(cell) if known is None else known
 
     wrap(pgo, "_get_cell_hash_content", content)
+
+
+def _cell_hash(cell: Any) -> int:
+    """By the code of the function in it."""
+    try:
+        code = getattr(cell.cell_contents, "__code__", None)
+    except ValueError:  # nothing is in it yet
+        return 0
+    if code is None:
+        return 0
+    name = getattr(code, "co_qualname", code.co_name)
+    signed = f"{name}{code.co_code!r}".encode()
+    return int.from_bytes(hashlib.sha256(signed).digest()[:7], "big")
 
 
 def _use_own_folders(folder: str) -> None:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from headway.journal import pulse
-from headway.probe import ENV_CHAOS, ENV_FOLDER, ENV_LAUNCH, claims, pace
+from headway.probe import ENV_CHAOS, ENV_FOLDER, ENV_LAUNCH, ENV_PAGES, claims, given, pace
 from headway.probe.hooks import after_told_steps
 from headway.probe.recorder import guard, recorder
 
@@ -101,9 +101,16 @@ def _made_before() -> int:
             head = json.loads(file.readline() or b"{}")
         mine = head.get("rank") == recorder.rank and head.get("launch") == os.environ[ENV_LAUNCH]
         if mine and head.get("pid") != os.getpid():
-            page = pulse.read(os.path.join(folder, name.removesuffix(".jsonl") + ".pulse"))
+            page = _page(folder, name.removesuffix(".jsonl") + ".pulse")
             made += page.steps if page else 0
     return made
+
+
+def _page(folder: str, name: str) -> pulse.Pulse | None:
+    """Of a process of this host: it may be in memory still."""
+    pages = given(ENV_PAGES)
+    found = pulse.read(os.path.join(pages, name)) if pages else None
+    return found or pulse.read(os.path.join(folder, name))
 
 
 def _restarted() -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headway.probe import pace
 from headway.probe.hooks import device, enter, inside, leave, wrap
-from headway.probe.recorder import guard, recorder
+from headway.probe.recorder import guard, guard_end, recorder
 
 SAVE = "checkpoint_save"
 LOAD = "checkpoint_load"
@@ -76,7 +76,9 @@ def saving(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
             return result
         if path is None:
             return _to_memory(original, what, *args, **kwargs)
-        opened, tail, start = guard(what, _begin, what, path) or (None, None, 0)
+        begun = guard(what, _begin, what, path)
+        if begun is None:  # the hook is off
+            return original(*args, **kwargs)
         error = ""
         try:
             return original(*args, **kwargs)
@@ -84,7 +86,7 @@ def saving(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
             error = type(raised).__name__
             raise
         finally:
-            guard(what, _end, opened, tail, start, path, error)
+            guard_end(what, _end, *begun, path, error)
 
     return around
 
@@ -99,25 +101,26 @@ def _elsewhere() -> bool:
 
 
 def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
+    """The span, an event at the end of what the device has to do, and the time."""
     global _saves
     recorder.start()
     pace.flush()  # so that the step which this save holds has its exact time in the journal
-    with _lock:
-        _saves += 1
     _remember(path)
     background = pace.steps > 0 and recorder.thread() != pace.stepping_thread
     extra = {"background": True} if background else {}
     opened = enter(SAVE, what, path=path, step=pace.steps, **extra)
-    return opened, device.mark(), monotonic_ns()
+    with _lock:
+        _saves += 1
+    return opened, guard("device", device.mark), monotonic_ns()
 
 
-def _end(opened: int | None, tail: Any, start: int, path: str | None, error: str) -> None:
+def _end(opened: int, tail: Any, start: int, path: str | None, error: str) -> None:
     global _saves
     with _lock:
         _saves -= 1
     fields = {"error": error} if error else {"file": identity(path)}
     leave(SAVE, opened, **fields)
-    device.drained(tail, start, monotonic_ns())
+    guard("device", device.drained, tail, start, monotonic_ns())
 
 
 def _part(path: str | None) -> None:
@@ -168,26 +171,35 @@ def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
         if pace.steps:  # some jobs read many small files in their loop
             return _in_loop(original, what, path, *args, **kwargs)
         opened = guard(what, _begin_load, what, path)
+        error = {}
         try:
             return original(*args, **kwargs)
+        except BaseException as raised:
+            error = {"error": type(raised).__name__}
+            raise
         finally:
-            guard(what, leave, LOAD, opened)
+            guard_end(what, lambda: leave(LOAD, opened, **error))
 
     return around
 
 
 def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **kwargs: Any) -> Any:
     start = monotonic_ns()
+    error = {}
     try:
         return original(*args, **kwargs)
+    except BaseException as raised:
+        error = {"error": type(raised).__name__}
+        raise
     finally:
         end = monotonic_ns()
-        if end - start >= WORTH_NOTING:
-            guard(what, _note_load, what, path, start, end)
+        if end - start >= WORTH_NOTING or path in _steps:  # the job may go back to its own save
+            guard(what, _note_load, what, path, start, end, error)
 
 
-def _note_load(what: str, path: str, start: int, end: int) -> None:
-    recorder.span(LOAD, start, end, what=what, path=path)
+def _note_load(what: str, path: str, start: int, end: int, error: dict[str, str]) -> None:
+    pace.flush()  # so that the steps before it have a line of their own
+    recorder.span(LOAD, start, end, what=what, path=path, file=identity(path), **error)
 
 
 def _begin_load(what: str, path: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headway.probe import pace
 from headway.probe.hooks import enter, in_loop, inside, leave, wrap
-from headway.probe.recorder import guard, recorder
+from headway.probe.recorder import guard, guard_end, recorder
 
 SPAN = "device_init"
 WORTH_NOTING = 1_000_000  # ns; a shorter drain is noise
@@ -43,6 +43,7 @@ def install(cuda: ModuleType) -> None:
     wrap(cuda, "_lazy_init", _lazy_init)
     pace.before_flush.append(lambda: guard("device", settle))
     pace.on_wait.append(lambda *wait: bool(guard("device", _waited, *wait)))
+    pace.on_evaluated.append(lambda *interval: guard("device", _drop, *interval))
 
 
 def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +56,7 @@ def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return original(*args, **kwargs)
     finally:
-        guard("device", leave, SPAN, span)
+        guard_end("device", leave, SPAN, span)
         if cuda.is_initialized():
             _cuda = cuda
             pace.look_at_short_waits()
@@ -86,9 +87,14 @@ def settle() -> None:
         still = int(wait.first.elapsed_time(wait.second) * 1e6)
         length = wait.end - wait.start
         if wait.short:
-            pace.add_wait(min(max(still, 0), length))
+            pace.add_wait(min(max(still, 0), length), wait.end)
         elif length - still >= WORTH_NOTING:
             recorder.emit("drain", wait.start, ns=length - max(still, 0))
+
+
+def _drop(start: int, end: int) -> None:
+    """Waits in between were no stalls."""
+    _pending[:] = [w for w in _pending if not (w.short and start <= w.start < end)]
 
 
 def _waited(start: int, end: int, tail: Any, ended: bool) -> bool:

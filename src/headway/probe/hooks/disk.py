@@ -62,7 +62,7 @@ def touch(path: Any, event: str, fail: Fail | None = None) -> None:
     try:
         order = _struck(path, event)
     except Exception as error:
-        recorder.note("chaos", error)
+        recorder.note("chaos", error, code="fault-not-done")
         return
     if order is None:
         return

@@ -143,8 +143,16 @@ def describe(metrics: Any) -> dict[str, Any]:
     if hits or misses:
         found["cache"] = {name: counts for name, counts in caches.items() if any(counts)}
     parts = {name: getattr(metrics, key, None) for name, key in PARTS.items()}
+    if not _uses_gpu():  # torch counts the C++ compiler's time there too
+        parts["cpp"] = parts.pop("triton")
     found["parts_us"] = {name: us for name, us in parts.items() if us}
     return found
+
+
+def _uses_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    kinds = (getattr(torch, name, None) for name in ("cuda", "xpu"))
+    return any(getattr(kind, "_initialized", False) for kind in kinds)
 
 
 def _asked(metrics: Any, column: str) -> list[int]:
@@ -180,10 +188,13 @@ def install_utils(utils: ModuleType) -> None:
 
     def record(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
+        guard("dynamo", measured)
+        return result
+
+    def measured() -> None:
         recorded = utils._compilation_metrics
         if recorded:
-            guard("dynamo", compiles.measured, recorded[-1])
-        return result
+            compiles.measured(recorded[-1])
 
     wrap(utils, "record_compilation_metrics", record)
 

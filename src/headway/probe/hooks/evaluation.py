@@ -2,7 +2,8 @@
 
 `eval()` alone proves nothing: frozen teachers are put into eval mode too. It counts when the same
 module is back in train mode by the next step, or when batches were read with gradients off. The
-end is the last exit from no_grad (or the last such batch) before training went on.
+end is the last exit from no_grad (or the last such batch) before training went on. Training leaves
+no_grad too, as in `clip_grad_norm_`: with the module back in train mode one exit ends it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Evaluation:
         self.module: Callable[[], Any] = lambda: None
         self.span: int | None = None
         self.tail: Any = None
+        self.left = False  # gradients are back on
         # Modules that stay in eval mode while others train; by id, as not all can be hashed.
         self.frozen: dict[int, weakref.ref[Any]] = {}
 
@@ -51,7 +53,7 @@ class Evaluation:
                 self._begin(start)
             if self.span is None:
                 self.span = recorder.begin("evaluation", self.since)
-            self.last = end
+            self.last, self.left = end, False
             if not ended:
                 pace.not_for_training()
             return True
@@ -84,7 +86,7 @@ class Evaluation:
             recorder.end(self.span, end)
         elif end > self.since:
             recorder.span("evaluation", self.since, end)
-        device.drained(self.tail, self.since, end)
+        guard("device", device.drained, self.tail, self.since, end)
         self._forget()
 
     def at_end(self) -> None:
@@ -97,8 +99,8 @@ class Evaluation:
     def _begin(self, t: int) -> None:
         if self.since:
             return
-        self.since, self.last = t, 0
-        self.tail = device.mark()
+        self.since, self.last, self.left = t, 0, False
+        self.tail = guard("device", device.mark)
         pace.watch_closely()
 
     def _forget(self) -> None:
@@ -109,8 +111,12 @@ class Evaluation:
 
     def left_no_grad(self) -> None:
         """Gradients are back on, or will be."""
-        if in_loop():
-            self.last = monotonic_ns()
+        if not guard("evaluation", in_loop):
+            return
+        module = self.module()
+        if self.left and (module is None or module.training):
+            return
+        self.last, self.left = monotonic_ns(), pace.grad_enabled()
 
 
 evaluation = Evaluation()
@@ -147,5 +153,5 @@ def install(module: ModuleType) -> None:
 
     wrap(module.Module, "eval", around)
     pace.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
-    pace.on_wait.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
-    recorder.at_end.append(evaluation.at_end)
+    pace.on_read.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
+    recorder.at_end.append(lambda: guard("evaluation", evaluation.at_end))

@@ -121,6 +121,12 @@ class Communication:
         sums[1] += ns
         sums[2] += sent
 
+    def mark_used(self, group: Any) -> None:
+        """By a point-to-point call, which NCCL does not count."""
+        made = self.idle.pop(id(group), None)
+        if made is not None:
+            made.used = True
+
     def gone(self, name: str | None) -> None:
         """A group is about to be destroyed, or all of them."""
         self.look()
@@ -213,9 +219,10 @@ def install(c10d: ModuleType) -> None:
     wrap(c10d, "split_group", _making("split_group", c10d))
     spanned(c10d, "split_group", SPAN)
     wrap(c10d, "destroy_process_group", _destroy)
-    for name in ("send", "recv", "isend", "irecv"):
-        if getattr(c10d, name, None) is not None:
-            wrap(c10d, name, _point_to_point)
+    # Of the class, as torch compares the functions `isend` and `irecv` by identity.
+    for name in ("send", "recv", "recv_anysource"):
+        if hasattr(c10d.ProcessGroup, name):
+            wrap(c10d.ProcessGroup, name, _point_to_point)
     for name in (
         "all_gather_object",
         "gather_object",
@@ -264,11 +271,10 @@ def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _point_to_point(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    group = args[2] if len(args) > 2 else kwargs.get("group")
-    if id(group) in communication.idle:
-        communication.idle.pop(id(group)).used = True
-    return original(*args, **kwargs)
+def _point_to_point(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
+    if communication.idle:
+        guard("groups", communication.mark_used, group)
+    return original(group, *args, **kwargs)
 
 
 def _calling(what: str) -> Callable[..., Any]:

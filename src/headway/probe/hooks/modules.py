@@ -56,8 +56,8 @@ def install(module: ModuleType) -> None:
     wrap(module.Module, "__init__", _watching(construction))
     for name in ("to", "cuda"):
         spanned(module.Module, name, SPAN, until_first_step=True)
-    recorder.before_span.append(construction.settle)
-    recorder.at_end.append(construction.settle)
+    recorder.before_span.append(lambda: guard("modules", construction.settle))
+    recorder.at_end.append(lambda: guard("modules", construction.settle))
 
     def first_step(_: int) -> None:
         construction.settle()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import islice
 from types import ModuleType
+from typing import Any
 
 from headway.probe import hooks, imports, pace
 from headway.probe.hooks import spanned
@@ -12,6 +16,7 @@ from headway.probe.recorder import recorder
 def torch_loaded(torch: ModuleType) -> None:
     """`import torch` is done."""
     pace.grad_enabled = torch.is_grad_enabled
+    pace.gradients = gradients
     hooks.tracing = torch.compiler.is_dynamo_compiling
     spanned(torch, "compile", "compile_import")  # the call compiles nothing yet, but imports much
     if recorder.rank is not None:
@@ -23,3 +28,35 @@ def install(optimizer: ModuleType) -> None:
     pace.optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(pace.optimizer_stepped)
     pace.on_first_step.append(lambda t: imports.stop_timing())
+
+
+LOOKED_AT = 20  # parameters, while it is not known whether a batch is trained on
+
+
+def gradients() -> Callable[[], bool]:
+    """Whether gradients of the optimizer whose steps count have been written since this call."""
+    before = [_version(parameter) for parameter in _parameters()]
+
+    def written() -> bool:
+        now = list(_parameters())
+        return len(now) == len(before) and any(map(_written, before, now))
+
+    return written
+
+
+def _parameters() -> Iterator[Any]:
+    groups = getattr(pace.leader(), "param_groups", ())
+    return islice((parameter for group in groups for parameter in group["params"]), LOOKED_AT)
+
+
+def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
+    gradient = parameter.grad
+    if gradient is None:
+        return lambda: None, 0
+    return weakref.ref(gradient), 0 if gradient.is_inference() else gradient._version
+
+
+def _written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
+    """A gradient that was only set to None was not written."""
+    (old, old_version), (new, version) = before, _version(parameter)
+    return new() is not None and (new() is not old() or version != old_version)

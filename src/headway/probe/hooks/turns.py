@@ -13,7 +13,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from headway.probe import ENV_COMPILE, ENV_LAUNCH
+from headway.probe import ENV_COMPILE, ENV_LAUNCH, pace
 from headway.probe.recorder import recorder
 
 SPAN = "compile_turn"
@@ -22,7 +22,8 @@ CORES = 2  # a rank that compiles keeps so many busy
 PATIENCE_S = 600.0
 LOOK_S = 0.01
 HELPED = 0.5  # of the first rank's time: who needs more has compiled it all himself
-GRACE = timedelta(minutes=30)  # for the first collective after a compile
+GRACE_S = 1800.0  # at most, for the collectives after the compiles of one step
+WORTH_S = 1.0  # what is shorter does not matter to a timeout of minutes
 
 
 class Turns:
@@ -33,10 +34,14 @@ class Turns:
         self.waited_s = 0.0  # what the first one took, while this one waited
         self.begun = 0.0
         self.helps = True
+        self.entered = 0.0  # the compile that is going on, or the wait before it
+        self.step = 0  # of which
+        self.granted_s = 0.0  # was granted to collectives already
 
     def begin(self, trigger: str, compile_id: str) -> None:
         """An outermost compile begins: take the turn, or let another rank go first."""
         self.begun, self.waited_s = time.monotonic(), 0.0
+        self.entered = self.begun
         if trigger not in SHARED or not self.helps or not worth_waiting():
             return
         path = _turn(trigger, compile_id)
@@ -57,7 +62,21 @@ class Turns:
         elif self.waited_s:
             took = time.monotonic() - self.begun
             self.helps = took < HELPED * self.waited_s or took < 1.0
-        spare_the_early()
+        self._spare_the_early(time.monotonic() - self.entered)
+
+    def _spare_the_early(self, took: float) -> None:
+        """More time for the next collectives, on this rank: the others may compile as long, one
+        after the other.
+
+        NCCL adds up what is granted until a collective that was given it is done, in each group by
+        itself: one that is not used keeps all. So it is as long as compiles really took.
+        """
+        if self.step != pace.steps:
+            self.step, self.granted_s = pace.steps, 0.0
+        seconds = min(took * _ranks(), GRACE_S - self.granted_s)
+        if seconds >= WORTH_S:
+            self.granted_s += seconds
+            extend_timeouts(seconds)
 
     def _let_go_first(self, path: str) -> None:
         if os.path.exists(f"{path}.done"):
@@ -77,7 +96,7 @@ turns = Turns()
 
 def worth_waiting() -> bool:
     """Whether the ranks of this node would be in each other's way, and make the same code."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    ranks = _ranks()
     cores = len(os.sched_getaffinity(0))
     if ranks < 2 or cores >= ranks * CORES or not os.path.isdir(os.environ.get(ENV_COMPILE, "")):
         return False
@@ -88,14 +107,19 @@ def worth_waiting() -> bool:
     return not torch.cuda.is_available() or torch.cuda.device_count() == 1
 
 
-def spare_the_early() -> None:
-    """More time for the next collective, on this rank: the others may compile for long."""
+def _ranks() -> int:
+    """Of this node."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def extend_timeouts(seconds: float) -> None:
+    """Of the next collective of each group of NCCL."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     add = getattr(distributed.distributed_c10d, "_add_ephemeral_timeout_for_all_pgs", None)
     if add is not None:
-        add(GRACE)
+        add(timedelta(seconds=seconds))
 
 
 def _turn(trigger: str, compile_id: str) -> str:

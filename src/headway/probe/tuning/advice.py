@@ -95,17 +95,23 @@ class _File:
         for guard in GUARDS.get(kind, ALL_GUARDS):
             if here[guard] != self.made_for[guard]:
                 made = f"what was recorded is of {guard} {self.made_for[guard]}"
-                self._note(f"{made}, this is {here[guard]}: every config is tried")
+                self._note(
+                    f"{made}, this is {here[guard]}: every config is tried",
+                    code="autotune-machine-mismatch",
+                )
                 return None
         found = self.kernels.get((kind, kernel))
         if found is None and (kind, name) in self.names:
-            self._note(f"{name} is not as it was recorded: every config is tried")
+            self._note(
+                f"{name} is not as it was recorded: every config is tried",
+                code="autotune-kernel-changed",
+            )
         return found
 
-    def _note(self, why: str) -> None:
+    def _note(self, why: str, *, code: str) -> None:
         if why not in self.noted and len(self.noted) < 20:
             self.noted.add(why)
-            recorder.note("autotune", why)
+            recorder.note("autotune", why, code)
 
 
 def _key(key: Sequence[Any], rest: str) -> str:

@@ -1,0 +1,126 @@
+"""Checkpoint folders that a save has begun and not finished, so that no restart resumes from them.
+
+Before a trainer makes the folder of a checkpoint, a record of it is written beside the journals,
+and removed when everything in the folder is on disk. A record that a killed process has left names
+a folder that no program should take for a checkpoint: it is removed before the next attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from headway.journal.folder import write_atomically
+from headway.journal.process import describe, gone
+from headway.probe import ENV_FOLDER, ENV_LAUNCH
+
+RECORD = ".unfinished-"  # and a hash of the folder's path
+ENV_RESTART = "TORCHELASTIC_RESTART_COUNT"
+
+
+class Unfinished:
+    """The folder of a checkpoint that this process saves."""
+
+    def __init__(self, folder: str, journal: str, *, existed: bool) -> None:
+        self.folder = folder
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        self._record = Path(journal, RECORD + name)
+        content = {
+            "folder": folder,
+            "existed": existed,  # with files of an earlier save
+            "attempt": attempt(),
+            "process": describe().decode(),
+        }
+        write_atomically(self._record, json.dumps(content))
+
+    def finish(self) -> None:
+        """All of it is on disk."""
+        with contextlib.suppress(FileNotFoundError):
+            self._record.unlink()
+
+
+def attempt() -> list[str]:
+    """Which attempt this process belongs to, and which of torchrun's own restarts in it."""
+    return [os.environ.get(ENV_LAUNCH, ""), os.environ.get(ENV_RESTART, "0")]
+
+
+def existed(folder: str, since: float) -> bool:
+    """Whether something in that folder is older than a time: then it is no checkpoint of now."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.stat(follow_symlinks=False).st_mtime < since for entry in entries)
+    except OSError:
+        return False
+
+
+def begin(folder: str, *, existed: bool) -> Unfinished | None:
+    """A save into that folder begins; None where nothing is recorded."""
+    journal = os.environ.get(ENV_FOLDER)
+    try:
+        return Unfinished(folder, journal, existed=existed) if journal else None
+    except OSError:  # as without this, a kill may leave it in pieces
+        return None
+
+
+def remove(journal: str, current: list[str] | None = None) -> list[str]:
+    """Remove the folders of dead saves that are recorded there, and the records; the folders.
+
+    `current`: the attempt that is about to begin; the processes of every other one that recorded
+    there have ended, wherever they ran. Without it only those that ended on this host are known.
+    """
+    try:
+        names = [name for name in os.listdir(journal) if name.startswith(RECORD)]
+    except OSError:
+        return []
+    removed = []
+    for path in (os.path.join(journal, name) for name in names):
+        record = _read(path)
+        if record is None or not _over(record, current):
+            continue
+        with contextlib.suppress(OSError):
+            os.utime(path)  # where it cannot be removed, it may be of a save that was finished
+            if _incomplete(record):
+                shutil.rmtree(record["folder"])
+                removed.append(record["folder"])
+            os.unlink(path)
+    return removed
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """A record, if this user has written it."""
+    try:
+        with open(path, opener=_no_link) as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            record = json.load(file)
+        return record if os.path.isabs(record["folder"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _over(record: dict[str, Any], current: list[str] | None) -> bool:
+    """Whether the process that wrote it has ended."""
+    ended = gone(str(record.get("process")).encode())
+    if ended is None:
+        return current is not None and record.get("attempt") != current
+    return ended
+
+
+def _incomplete(record: dict[str, Any]) -> bool:
+    """Whether that folder is there, and nothing in it is older than the save that was killed."""
+    try:
+        status = os.lstat(record["folder"])
+    except OSError:
+        return False
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return own and record.get("existed") is False
