@@ -13,26 +13,51 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from headway.journal import files
+from headway.journal.folder import write_atomically, write_exclusively
 from headway.journal.writer import boot_id
 from headway.launch import tree
-from headway.launch.together import FRESH_S
+from headway.launch.together import BEAT_S, FRESH_S
+
+LOOK_S = 1.5 * BEAT_S  # no time between two looks at a member counts for more
+
+STOPPING_S = 10.0  # to wait for the other nodes once this one was told to stop: all of them stop
 
 Ended = dict[str, Any]
 Agreed = dict[str, Any]
 
 
+class Heard(NamedTuple):
+    """What a look at a member has shown."""
+
+    changed: float  # when it was last heard of, by the file system's clock
+    at: float  # when that was looked at
+    silence: float  # seconds without a change
+
+
 class Agreement:
     """This supervisor's part in it."""
 
-    def __init__(self, journal: Path, launch: str, host: str, pid: int) -> None:
+    def __init__(
+        self,
+        journal: Path,
+        launch: str,
+        host: str,
+        pid: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.journal = journal
         self.launch = launch
         self.me = f"{host}-{pid}"
+        self._clock = clock
+        self._heard: dict[str, Heard] = {}
+        self._late: set[int] = set()  # attempts of which the others were told so
         self._member = self._path("member", self.me)
-        self._member.write_text(_birth(pid))
-        self._forget_dead()
+        with contextlib.suppress(OSError):  # nobody will wait for this node, and it decides alone
+            self._member.write_text(_birth(pid))
+            self._forget_dead()
 
     def _path(self, kind: str, *rest: object) -> Path:
         return self.journal / "-".join([f".{kind}", self.launch, *map(str, rest)])
@@ -48,15 +73,22 @@ class Agreement:
                     path.unlink()
 
     def lost(self, names: Iterable[str]) -> set[str]:
-        """Members that have not been heard of for a while."""
-        return {m for m in self.members(names) - {self.me} if self._stale(m)}
+        """The member that this one looks after, if it has not been heard of for a while.
+
+        In the order of their names each looks after the next one: of several that are lost, at
+        least one comes after a member that is not, and nobody reads the files of all.
+        """
+        ring = sorted(self.members(names) | {self.me})
+        following = ring[(ring.index(self.me) + 1) % len(ring)]
+        return {following} if following != self.me and self._stale(following) else set()
 
     def past(self) -> list[dict[str, Any]]:
         """What was agreed on before, for a supervisor that comes late."""
-        return [self._read(self._path("decision", n).name) for n in range(self.attempt())]
+        decisions = [self._read(self._path("decision", n).name) for n in range(self.attempt())]
+        return [agreed for agreed in decisions if "past" in agreed]
 
     def alive(self) -> None:
-        """This supervisor lives; told every few seconds."""
+        """This supervisor lives."""
         with contextlib.suppress(OSError):
             os.utime(self._member)
 
@@ -68,7 +100,10 @@ class Agreement:
     def attempt(self) -> int:
         """The number of the attempt that is going on now."""
         prefix = self._path("decision").name + "-"
-        return sum(name.startswith(prefix) for name in os.listdir(self.journal))
+        try:
+            return sum(name.startswith(prefix) for name in os.listdir(self.journal))
+        except OSError:
+            return 0
 
     def over_elsewhere(self, attempt: int, names: Iterable[str]) -> bool:
         """Whether this attempt has failed for another member already."""
@@ -84,8 +119,10 @@ class Agreement:
         with contextlib.suppress(OSError):
             if late:
                 mine.touch()
-            elif mine.name in names:
+                self._late.add(attempt)
+            elif attempt in self._late:
                 mine.unlink(missing_ok=True)
+                self._late.discard(attempt)
         told = {*names, mine.name} if late else set()
         missing = {
             member
@@ -106,14 +143,16 @@ class Agreement:
 
         `decide` gets what each member said, and the members that are gone; it runs in one of the
         supervisors only. `waiting` is told once how many are still to come; `told_to_stop` is
-        asked all the while.
+        asked all the while, and ends the wait soon.
         """
         self._write(self._path("ended", attempt, self.me), mine)
         decision = self._path("decision", attempt)
-        since = time.monotonic()
+        since, stopping = time.monotonic(), 0.0
         said_so = False
         while True:
             number = told_to_stop()
+            if number is not None and not stopping:
+                stopping = time.monotonic()
             if number is not None and mine.get("told") is None:
                 mine = {**mine, "told": number, "done": False}
                 self._write(self._path("ended", attempt, self.me), mine)
@@ -121,13 +160,14 @@ class Agreement:
                 agreed = self._read(decision.name)
                 if agreed:
                     return agreed
-            names = os.listdir(self.journal)
+            names = set(os.listdir(self.journal))
             members = self.members(names) | {self.me}
-            said = {m: self._read(self._path("ended", attempt, m).name) for m in members}
-            missing = {member for member, ended in said.items() if not ended}
+            ended = {m: self._path("ended", attempt, m).name for m in members}
+            missing = {member for member, name in ended.items() if name not in names}
             gone = {member for member in missing if self._stale(member)}
-            if missing == gone:
-                heard = {member: ended for member, ended in said.items() if ended}
+            late = bool(stopping) and time.monotonic() - stopping > STOPPING_S
+            if missing == gone or late:
+                heard = {m: said for m in members - missing if (said := self._read(ended[m]))}
                 self._write(decision, decide(heard, gone), exclusive=True)
                 continue
             if time.monotonic() - since > 5.0 and not said_so:
@@ -147,36 +187,36 @@ class Agreement:
                     (self.journal / name).unlink(missing_ok=True)
 
     def _stale(self, member: str) -> bool:
-        """Not heard of for a while, by the file system's clock."""
-        self.alive()
+        """Not heard of for a while.
+
+        What counts is how long this process has seen no change: the clock of the file system may
+        be set, and after a pause of all nodes (`scontrol suspend`) all of them look old at first.
+        """
         try:
-            theirs = _changed(self._path("member", member))
-            return _changed(self._member) - theirs > FRESH_S
+            changed = _changed(self._path("member", member))
+            at, before = self._clock(), self._heard.get(member)
+            if before is None:  # it may be long gone
+                self.alive()
+                silence = max(_changed(self._member) - changed, 0.0)
+            elif changed != before.changed:
+                silence = 0.0
+            else:
+                silence = before.silence + min(at - before.at, LOOK_S)
         except OSError:
             return True
+        self._heard[member] = Heard(changed, at, silence)
+        return silence > FRESH_S
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads((self.journal / name).read_text())
+            found = json.loads(files.read(self.journal / name))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def _write(self, path: Path, content: dict[str, Any], *, exclusive: bool = False) -> None:
-        aside = path.with_name(f".new-{self.me}{path.name}")
-        aside.write_text(json.dumps(content))
-        if not exclusive:
-            aside.replace(path)
-            return
-        try:
-            with contextlib.suppress(FileExistsError):  # another was faster
-                os.link(aside, path)
-                return
-        except OSError:  # no hard links here
-            with contextlib.suppress(FileExistsError), path.open("x") as file:
-                file.write(json.dumps(content))
-        finally:
-            aside.unlink(missing_ok=True)
+        write = write_exclusively if exclusive else write_atomically  # else another was faster
+        write(path, json.dumps(content))
 
 
 def _changed(path: Path) -> float:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 import headway
 from headway import probe
 from headway.journal.writer import Writer, head, now
-from headway.launch import reap, signals, tree
+from headway.launch import process, reap, signals, tree
 from headway.launch.evidence import Evidence
 from headway.launch.failures import Fact, classify
 from headway.launch.follow import Followed
 from headway.launch.output import Output
+from headway.launch.pages import Pages
+from headway.launch.process import Process
 from headway.launch.target import Target
 from headway.launch.watch import Watch
+
+T = TypeVar("T")
 
 BOOT = Path(headway.__file__).parent / "probe" / "boot"
 # torchrun's own restarts use one store for all of them, in which the new ranks meet the addresses
@@ -32,15 +34,9 @@ STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 STORE_NOTE = f"{STORE}=1 was set, so that its restarts do not meet the dead ranks' addresses"
 GRACE_S = 5.0  # for a rank that handles SIGTERM, once another one has died
 CLEAR_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
-
-
-class Process(Protocol):
-    """The command as it runs."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """Its status once it has ended; negative for a death by signal."""
+KILLED_S = 60.0  # for a process that got SIGKILL: one in state D may stay until its device answers
+MOST_DIGITS = 40  # of a time in seconds
+HURRIED_S = 5.0  # the same once the launcher was told to stop
 
 
 @dataclass(kw_only=True)
@@ -62,42 +58,75 @@ class Ended:
 class Attempt:
     """One life of the command. `supervised`: it ends for good before another one begins."""
 
-    def __init__(self, target: Target, number: int, *, supervised: bool) -> None:
+    def __init__(
+        self, target: Target, number: int, *, supervised: bool, pages: Pages | None = None
+    ) -> None:
         self.target = target
         self.number = number
         self.supervised = supervised
         self.launch = target.launch if number == 0 else f"{target.launch}.{number}"
         name = f"launcher-{self.launch}-{os.uname().nodename}-{os.getpid()}.jsonl"
-        self.writer = Writer(str(target.journal / name), os.getpid())
+        memory = "" if pages is None else str(pages.folder)
+        self.writer = Writer(str(target.journal / name), os.getpid(), memory)
         first = head("launcher", launch=self.launch, index=target.index + number)
         # The first attempt begins with this process and its allocation, a later one now.
         told = _scheduler(os.environ) if number == 0 else {"begin": first["t"]}
         self.writer.write({**first, **told, "fs": self.writer.file_clock()})
         self.output = Output(through_pipe=supervised)
-        self.watch = Watch(target.journal, self.launch, self.writer)
+        self.watch = Watch(target.journal, self.launch, self.writer, pages)
         self.evidence = Evidence(self.watch, self.output)
         self.would_restart: Callable[[list[Fact]], bool] = lambda facts: False
         self.on_wake: list[Callable[[], None]] = []  # about once a second, in the main thread
         self.spare: Callable[[], set[int]] = set  # processes that belong to the launcher
-        self.env_extra: dict[str, str] = {}  # for this attempt alone
+        # For this attempt alone.
+        self.env_extra: dict[str, str] = {probe.ENV_PAGES: memory} if memory else {}
         self.told_to_stop: int | None = None  # the first signal of that kind
+        self.child: Process | None = None  # once it was started
         self._doomed = ""
+        self._faults: set[str] = set()
         self._pids: set[int] = set()  # everything that was seen below the launcher
-        self._began = time.time()
+        self.shared_memory = reap.SharedMemory()
 
     def run(self, command: Sequence[str], spawn: Callable[..., Process | None]) -> Ended:
-        """Run it to its end; `spawn` may start it in its own way."""
+        """Run it to its end; `spawn` may start it in its own way. OSError if it does not start."""
         started = now()
         env = {**environment(self.target, self.launch), **self.env_extra}
         if STORE not in env and restarts_itself(command):
             env[STORE] = "1"
-            self.writer.write({"ev": "note", "t": started, "hook": "torchrun", "text": STORE_NOTE})
-        child = spawn(command, env, self.output.stdout, self.output.stderr)
+            fields = {"hook": "torchrun", "code": "rendezvous-store-not-shared", "text": STORE_NOTE}
+            self.writer.write({"ev": "note", "t": started, **fields})
+        child = None
+        if self.hear() is None:
+            child = self.guarded(spawn, command, env, self.output.stdout, self.output.stderr)
         if child is None:
-            child = start(command, env, self.output.stdout, self.output.stderr)
+            if (number := self.hear()) is not None:  # before there was anything to pass it on to
+                self.writer.write({"ev": "exit", "t": now(), "code": -number})
+                return Ended(status=-number, facts=[], lives=[[]], signal=number)
+            child = process.start(command, env, self.output.stdout, self.output.stderr)
+        self.child = child
+        try:
+            words = {"pid": child.pid, "command": list(command)}
+            self.writer.write({"ev": "spawn", "t": started, **words})
+            return self._follow(child)
+        except Exception as error:  # a fault of ours: the job goes on without a record
+            self.fault(error)
+            status = process.wait(child, lambda *got: self.guarded(self._note, *got))
+            self.guarded(self.writer.write, {"ev": "exit", "t": now(), "code": status})
+            fact = self.guarded(lambda: self.evidence.fact("exit", code=status, at=now()))
+            facts = [] if fact is None else [fact]
+            again = self.supervised and status and self.told_to_stop is None
+            left = self.guarded(self._clear) if again else None
+            return Ended(
+                status=status,
+                facts=facts,
+                lives=[[]],
+                signal=self.told_to_stop,
+                left=left or [],
+            )
+
+    def _follow(self, child: Process) -> Ended:
+        """Watch it until it has ended, and gather what tells why."""
         self.output.started()
-        words = {"pid": child.pid, "command": list(command)}
-        self.writer.write({"ev": "spawn", "t": started, **words})
         if self.supervised:
             self.watch.on_death.append(self._died)
             # The rules take a moment to load; a failure should not wait for that.
@@ -106,14 +135,14 @@ class Attempt:
         status = self._wait(child)
         ended = now()
         self.hear()
-        left: list[int] = []
+        left = [child.pid] if child.poll() is None else []
         if self.supervised and status and self.told_to_stop is None:
             left = self._clear()
         self.output.finish()
         self.watch.finish()
-        for process in self.watch.processes.values():
-            if process.pid == child.pid:  # nobody but its parent could see how it ended
-                process.code, process.died = status, process.died or ended
+        for followed in self.watch.processes.values():
+            if followed.pid == child.pid:  # nobody but its parent could see how it ended
+                followed.code, followed.died = status, followed.died or ended
         self.writer.write({"ev": "exit", "t": ended, "code": status})
         return Ended(
             status=status,
@@ -122,6 +151,22 @@ class Attempt:
             signal=self.told_to_stop,
             left=left,
         )
+
+    def guarded(self, call: Callable[..., T], *args: object) -> T | None:
+        """The result of a part of ours; None if it fails, which costs the job nothing."""
+        try:
+            return call(*args)
+        except Exception as error:
+            self.fault(error)
+            return None
+
+    def fault(self, error: Exception) -> None:
+        """Note an internal fault, each one once."""
+        text = f"{type(error).__name__}: {error}"
+        if text not in self._faults:
+            self._faults.add(text)
+            fields = {"hook": "launcher", "code": "launcher-fault", "text": text}
+            self.writer.write({"ev": "note", "t": now(), **fields})
 
     def doom(self, why: str) -> None:
         """The attempt is lost: end it now. May be called from any thread.
@@ -139,14 +184,14 @@ class Attempt:
         return self.told_to_stop
 
     def _note(self, number: signal.Signals, sender: int) -> None:
-        if number in signals.STOPPING:
+        if signals.stops(number):
             self.told_to_stop = self.told_to_stop or int(number)
             event = {"ev": "signal", "t": now(), "signal": int(number), "from": sender}
             self.writer.write(event)
 
-    def _died(self, process: Followed) -> None:
-        if process.fatal and process.failing and self.would_restart(self.evidence.known()):
-            self.doom(f"rank {process.rank} died")
+    def _died(self, followed: Followed) -> None:
+        if followed.fatal and followed.failing and self.would_restart(self.evidence.known()):
+            self.doom(f"rank {followed.rank} died")
 
     def _wait(self, child: Process) -> int:
         """Until the command ends; signals that come meanwhile are noted and passed on."""
@@ -154,20 +199,28 @@ class Attempt:
             status = child.poll()
             if status is not None:
                 return status
-            if self.supervised:
-                seen = tree.processes()
-                self._pids |= tree.below(os.getpid(), seen)
-                reap.collect({child.pid, *self.spare()}, seen)
+            self.guarded(self._reap, child)
             if self._doomed:
                 return self._end(child)
             for call in self.on_wake:
-                call()
-            taken = signals.take(1.0)
+                self.guarded(call)
+            taken = signals.take(process.WAKE_S)
             if taken is not None:
                 number, sender, has_it = taken
                 self._note(number, sender)
                 if not has_it:
-                    signals.pass_on(number, child.pid, self.watch.recording())
+                    recording = self.guarded(self.watch.recording) or set()
+                    signals.pass_on(number, child.pid, recording)
+
+    def _reap(self, child: Process) -> None:
+        """Orphans of the job; those of a whole container, where this process is its init."""
+        if not (self.supervised or os.getpid() == 1):
+            return
+        seen = tree.processes()
+        below = tree.below(os.getpid(), seen)
+        self._pids |= below
+        self.shared_memory.look(below)
+        reap.collect({child.pid, *self.spare()}, seen)
 
     def _end(self, child: Process) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
@@ -178,15 +231,23 @@ class Attempt:
             reap.end(alive or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
+        until, hurried = time.monotonic() + KILLED_S, False
         while (status := child.poll()) is None:
+            if not hurried and self.hear() is not None:
+                until, hurried = min(until, time.monotonic() + HURRIED_S), True
+            if time.monotonic() > until:
+                return -signal.SIGKILL
             time.sleep(0.001)
         return status
 
     def _clear(self) -> list[int]:
         """Everything that the dead attempt leaves behind; the processes that would not go."""
-        self._pids |= tree.below(os.getpid())
-        left = reap.clear(self.spare(), grace_s=CLEAR_S)
-        reap.sweep_shared_memory(self._pids, self._began)
+        below = tree.below(os.getpid())
+        self._pids |= below
+        self.shared_memory.look(below)
+        stop = lambda: self.hear() is not None  # noqa: E731
+        left = reap.clear(self.spare(), grace_s=CLEAR_S, limit_s=KILLED_S, stop=stop)
+        self.shared_memory.sweep()
         return left
 
 
@@ -194,7 +255,7 @@ def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ
     """What the command gets: ours first on PYTHONPATH, and where to write."""
     path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
     return {
-        **env,
+        **{name: value for name, value in env.items() if name not in probe.INTERNAL},
         "PYTHONPATH": os.pathsep.join(path),
         "HEADWAY_RUN": target.run,
         probe.ENV_FOLDER: target.absolute_journal,
@@ -212,30 +273,6 @@ def restarts_itself(command: Sequence[str]) -> bool:
     return False
 
 
-def start(
-    command: Sequence[str], env: Mapping[str, str], stdout: int | None, stderr: int | None
-) -> subprocess.Popen[bytes]:
-    """Start it as a shell would."""
-
-    def popen(words: Sequence[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            words,
-            env=env,
-            stdout=stdout,
-            stderr=stderr,
-            preexec_fn=signals.Child(),
-            close_fds=False,
-        )
-
-    try:
-        return popen(command)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        # A script without a first line that names its shell: the shell itself would run it so.
-        return popen(["/bin/sh", *command])
-
-
 def _scheduler(env: Mapping[str, str]) -> dict[str, object]:
     """What a scheduler tells of this launch: when the resources came, when they were asked for."""
     found: dict[str, object] = {}
@@ -246,7 +283,7 @@ def _scheduler(env: Mapping[str, str]) -> dict[str, object]:
     for key, names in sources.items():
         for name in names:
             text = env.get(name, "")
-            if text.replace(".", "", 1).isdecimal():
+            if text.replace(".", "", 1).isdecimal() and len(text) < MOST_DIGITS:
                 found.setdefault(key, int(float(text) * 1e9))
     for key, name in (("scheduler_job", "SLURM_JOB_ID"), ("requeues", "SLURM_RESTART_COUNT")):
         if env.get(name):

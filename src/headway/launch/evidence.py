@@ -6,15 +6,18 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from headway.journal.writer import now
+from headway.journal.writer import now, pid_space
 from headway.launch.failures import Fact, kernel, read_log, scheduler
 from headway.launch.output import Output
 from headway.launch.watch import Watch
 
-# The process that a line of the kernel's log is about.
-_ABOUT = re.compile(r"\[(\d+)\]: segfault|[Kk]ill(?:ed)? process (\d+)|\bpid='?(\d+)")
+# The process that a line of the kernel's log is about, by its number in the machine's own space.
+_ABOUT = re.compile(r"\[(\d+)\]: segfault|(?:[Kk]ill(?:ed)?|reaped) process (\d+)|\bpid='?(\d+)")
+_OOM = re.compile(r"out of memory|\boom[-_]", re.IGNORECASE)
+_MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: that space
 
 
 class Evidence:
@@ -41,7 +44,7 @@ class Evidence:
             rank = alone if process.rank is None else process.rank
             about: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
             for error in process.errors:
-                text = f"{error.get('type')}: {error.get('message')}"
+                text = _exception(error)
                 found.append(self.fact("exception", text=text, at=error["t"], **about))
             code = codes.get(process.pid, process.code)
             if process.died is None or not code or process.errors or self._ours(process.died):
@@ -55,7 +58,8 @@ class Evidence:
     def all(self, status: int, told_to_stop: int | None, pids: set[int]) -> list[Fact]:
         """When it is over; `pids` are the processes that belonged to it."""
         facts = self.known()
-        facts += [fact for fact in kernel.since(self._kernel) if _about(fact.text, pids)]
+        mine = pids if pid_space() == _MACHINE_PIDS else set()
+        facts += [fact for fact in kernel.since(self._kernel) if _about(fact.text, mine)]
         with self.output.text() as log:
             facts += read_log(log, node=self.node)
         if self.ended_by_us is None:
@@ -83,7 +87,18 @@ class Evidence:
         return Fact(source=source, text=text, code=code, rank=rank, node=node, at=seconds)
 
 
+def _exception(error: Mapping[str, Any]) -> str:
+    """The last line of its traceback."""
+    message = error.get("message")
+    return f"{error.get('type')}: {message}" if message else str(error.get("type"))
+
+
 def _about(text: str, pids: set[int]) -> bool:
-    """Whether a line of the kernel's is about the job: a shared machine has others."""
+    """Whether a line of the kernel's is about the job: a shared machine has others.
+
+    What names no process may be the job's, but for an OOM kill, which the counters tell better.
+    """
     found = _ABOUT.search(text)
-    return found is None or int(next(pid for pid in found.groups() if pid)) in pids
+    if found is None:
+        return not _OOM.search(text)
+    return int(next(pid for pid in found.groups() if pid)) in pids

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+from typing import Any, BinaryIO
 
-from headway.journal import pulse
+from headway.journal import files, pulse
 from headway.journal.pulse import Pulse
 
 SAVE, LOAD = "checkpoint_save", "checkpoint_load"
@@ -14,8 +15,9 @@ SAVE, LOAD = "checkpoint_save", "checkpoint_load"
 class Followed:
     """One recording process of this host: its journal up to now, and its pulse."""
 
-    def __init__(self, path: str, pid: int) -> None:
+    def __init__(self, path: str, pid: int, page: str | None = None) -> None:
         self.path = path
+        self.page = page or path.removesuffix(".jsonl") + ".pulse"
         self.pid = pid
         self.head: dict[str, Any] = {}
         self.rank: int | None = None
@@ -28,8 +30,10 @@ class Followed:
         self.outcomes: list[dict[str, Any]] = []  # what Checkpointers say of theirs
         self.preempted: dict[str, Any] = {}  # it leaves its loop, as it was told to
         self._behind: dict[tuple[Any, Any], int] = {}  # saves that are not durable yet: begun when
-        self.told_base: int | None = None  # the step that the loop says it starts from
-        self.loads: list[dict[str, Any]] = []
+        self.declared_base: int | None = None  # the step that the loop says it starts from
+        self.loads: list[dict[str, Any]] = []  # with `made`: how many steps it had made
+        self._steps_line = b""  # the last one
+        self._thread = 0  # that makes the steps
         self.imported = False
         self.stacks: tuple[int, int] | None = None  # signal to ask for them, descriptor they go to
         self.agent = False
@@ -37,19 +41,23 @@ class Followed:
         self.died: int | None = None
         self.code: int | None = None
         self._file: Any = None
+        self._page_file: BinaryIO | None = None
+        self._has_page = True  # as far as that is known
+        self._last: Pulse | None = None  # what its page said last
         self._rest = b""
 
     def catch_up(self) -> None:
         """Read what was written since the last time."""
         try:
             if self._file is None:
-                self._file = open(self.path, "rb")  # noqa: SIM115
+                self._file = files.open_file(self.path)
             data = self._rest + self._file.read()
         except OSError:  # somebody has removed the run folder
             return
         *lines, self._rest = data.split(b"\n")
         for line in lines:
             if line.startswith(b'{"ev":"steps"'):
+                self._steps_line = line
                 continue  # the pulse says it sooner
             try:
                 record = json.loads(line)
@@ -59,13 +67,33 @@ class Followed:
 
     def close(self) -> None:
         """No more is to come."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.pulse()
+        for file in (self._file, self._page_file):
+            if file is not None:
+                file.close()
+        self._file = self._page_file = None
 
     def pulse(self) -> Pulse:
-        """Its pulse page as it stands now."""
-        return pulse.read(self.path.removesuffix(".jsonl") + ".pulse") or Pulse()
+        """Its pulse page as it stands now; opened once, as that may be a request to a server."""
+        try:
+            if self._page_file is None and self._file is not None and self._has_page:
+                self._page_file = files.open_file(self.page)
+            if self._page_file is not None:
+                data = os.pread(self._page_file.fileno(), pulse.CELLS * 8, 0)
+                self._last = pulse.parse(data) or self._last
+        except FileNotFoundError:
+            self._has_page = not self.head  # it is made before the first line is written
+        except OSError:
+            pass
+        return self._last or self._summary()
+
+    def _summary(self) -> Pulse:
+        """The same as the journal tells it, where the file system maps no files."""
+        try:
+            line = json.loads(self._steps_line)
+            return Pulse(steps=line["last"], last_step=line["end"])
+        except (ValueError, KeyError, TypeError):
+            return Pulse()
 
     @property
     def restart(self) -> int:
@@ -99,18 +127,22 @@ class Followed:
         elif kind == "open":
             self.open[record["id"]] = record
             if record["name"] == LOAD:
-                self.loads.append(record)
+                self._loaded(record)
         elif kind == "close":
             opened = self.open.pop(record["id"], None)
             if opened is not None:
+                if record.get("error"):
+                    opened["error"] = record["error"]
                 lasted = {"name": opened["name"], "t": opened["t"], "end": record["t"]}
                 self._over({**opened, **record, **lasted})
                 self._lasted(opened["name"], record["t"] - opened["t"])
         elif kind == "span":
             self._lasted(record["name"], record["end"] - record["t"])
             self._over(record)
-            if record["name"] == LOAD:
-                self.loads.append(record)
+            if record["name"] == LOAD and not self._went_on(record):
+                self._loaded(record)
+        elif kind == "stepping":
+            self._thread = record["th"]
         elif kind == "saving":  # goes on in the background: durable when that is done
             where = _where(record)
             taken = [s["t"] for s in self.saves if _where(s) == where]
@@ -120,8 +152,10 @@ class Followed:
             self.outcomes.append(record)
         elif kind == "preempted":
             self.preempted = record
-        elif kind == "progress" and record.get("step") is not None:
-            self.told_base = int(record["step"])
+        elif kind == "progress" and record.get("step") is not None and not self._steps_line:
+            self.declared_base = int(record["step"])
+        elif kind == "restored" and self._steps_line:  # before that it has declared the step
+            self._loaded(record)
         elif kind == "error":
             self.errors.append(record)
         elif kind == "worker_failed":
@@ -135,6 +169,17 @@ class Followed:
             self.imported = True
         elif kind == "exit":
             self.left = True
+
+    def _went_on(self, load: dict[str, Any]) -> bool:
+        """Whether the loop made steps while another thread loaded: nothing was put back then."""
+        if not self._steps_line or load.get("th", 0) == self._thread:
+            return False
+        return bool(json.loads(self._steps_line)["end"] > load["t"])
+
+    def _loaded(self, load: dict[str, Any]) -> None:
+        """After its first step a process writes a line of its steps before it tells of a load."""
+        load["made"] = json.loads(self._steps_line)["last"] if self._steps_line else 0
+        self.loads.append(load)
 
     def _lasted(self, name: str, ns: int) -> None:
         self.longest[name] = max(self.longest.get(name, 0), ns)

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from headway.errors import with_code
 from headway.journal.folder import JOURNAL
+from headway.launch import reap
 
 EVERY_S = 300.0  # between two writes, unless an attempt has ended
 SPARE = 20  # it works at most one part in so many of the time
@@ -34,11 +36,6 @@ class Ingester:
         self._child: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._loop, name="headway-ingest", daemon=True)
 
-    def pids(self) -> set[int]:
-        """The process that is at work, if any."""
-        child = self._child
-        return {child.pid} if child is not None and child.returncode is None else set()
-
     def start(self) -> None:
         """Begin in the background."""
         self._thread.start()
@@ -52,8 +49,11 @@ class Ingester:
         fault = self._write(HURRY_S)
         if fault:
             self._say(
-                f"headway: the run is not in the store: {fault}; "
-                f"later: headway ingest {self.folder} --store {self.url}"
+                with_code(
+                    f"headway: the run is not in the store: {fault}; "
+                    f"later: headway ingest {self.folder} --store {self.url}",
+                    code="run-not-in-store",
+                )
             )
 
     def _loop(self) -> None:
@@ -67,7 +67,8 @@ class Ingester:
             took = time.monotonic() - last
             if fault and not self._told and not self._stop.is_set():
                 self._told = True
-                self._say(f"headway: the store did not take the run: {fault}; tried again later")
+                text = f"headway: the store did not take the run: {fault}; tried again later"
+                self._say(with_code(text, code="store-write-failed"))
 
     def _journals(self) -> int:
         """An attempt has ended when processes of the next one write."""
@@ -80,7 +81,7 @@ class Ingester:
         """What went wrong, in a sentence; empty if nothing did."""
         command = [sys.executable, "-m", "headway", "ingest", "--quiet", self._path]
         try:
-            with subprocess.Popen(
+            with reap.helper(
                 [*command, "--store", self.url],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

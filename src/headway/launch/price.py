@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.eviction_cost import lost, recovery_time, save_time
+from headway.journal import files
 from headway.journal.writer import now, process_begin
 from headway.launch.attempt import Attempt
 from headway.launch.follow import Followed
@@ -25,7 +26,7 @@ SOON_NS = 1_000_000_000  # saves that follow each other faster share a line
 NS = 1_000_000_000
 
 Save = tuple[int, int]  # when the state was taken, and when it was durable
-_TOLD = tuple(f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price"))
+_TOLD = tuple(f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price", "recovered"))
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class Past:
     preemptions: int = 0
     save_s: float | None = None
     recover_s: float | None = None
+    recoveries: tuple[float, ...] = ()
+
+
+@dataclass
+class _Start:
+    """The way to training that is going on, or was taken last; times in ns."""
+
+    began: int  # the attempt
+    recovers: bool  # the run has trained before
+    held: int = 0  # by attempts since then that never trained
+    trained: bool = False
 
 
 class Pricing:
@@ -42,17 +54,20 @@ class Pricing:
 
     def __init__(self, journal: Path, launch: str) -> None:
         self._past = earlier(journal, launch)
-        self._starts: list[int] = []  # ns, from the begin of each attempt to its first step
-        self._began = self._due = self._last = self._known = 0
+        self._save_s = self._past.save_s  # of the newest attempt before this one that saved
+        self._start_s = self._past.recover_s or 0.0
+        self._recoveries = [*self._past.recoveries]
+        self._start = _Start(0, recovers=bool(self._past.recover_s))
+        self._due = self._last = self._known = 0
         self._restart = 0  # of torchrun itself
-        self._stepped = False
+        self._ranks: Sequence[Followed] = ()
         self._attempt: Attempt | None = None
 
     def begin(self, attempt: Attempt) -> None:
         """An attempt begins: tell its price from now on."""
         self._attempt = attempt
-        self._began = now() if attempt.number else process_begin()
-        self._due, self._known, self._stepped = self._began, 0, False
+        self._start.began = now() if attempt.number else process_begin()
+        self._due, self._known = self._start.began, 0
         if self._past == Past():  # else it has something to tell at once
             self._due += EVERY_NS
         self._restart = 0
@@ -61,9 +76,20 @@ class Pricing:
     def end(self, ranks: Sequence[Followed]) -> None:
         """It is over. Where only its ranks know that they were told to go, it is said for later."""
         assert self._attempt is not None
+        self._conclude(ranks, now())
         if _speaks(ranks) and all(rank.preempted for rank in ranks):
             step = ranks[0].preempted.get("step")
             self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
+
+    def _conclude(self, ranks: Sequence[Followed], t: int) -> None:
+        """These ranks are gone; what follows is a recovery if any of them has trained."""
+        saves = durable(ranks)
+        self._save_s = _save_s(saves) if saves else self._save_s
+        if not self._start.trained:
+            alive = max((rank.pulse().alive for rank in ranks), default=0) or t
+            self._start.held += max(alive - self._start.began, 0)
+            return
+        self._start = _Start(t, recovers=True)
 
     def _round(self, watch: Watch) -> None:
         ranks = watch.ranks()
@@ -71,10 +97,11 @@ class Pricing:
             return
         t = now()
         if ranks[0].restart != self._restart:  # new ranks in the same launch: a start of its own
-            self._restart, self._began, self._stepped = ranks[0].restart, t, False
-        if not self._stepped and any(rank.pulse().steps for rank in ranks):
-            self._stepped = True
-            self._starts.append(t - self._began)
+            self._conclude(self._ranks, t)
+            self._restart, self._start.began = ranks[0].restart, t
+        self._ranks = ranks
+        if not self._start.trained and any(rank.pulse().steps for rank in ranks):
+            self._trains(t)
         known = sum(map(_told, ranks))
         if t < self._due and (known == self._known or t < self._last + SOON_NS):
             return
@@ -83,34 +110,38 @@ class Pricing:
         assert self._attempt is not None
         self._attempt.writer.write(self._event(t, ranks, saves))
 
+    def _trains(self, t: int) -> None:
+        """The first step of an attempt is made."""
+        self._start.trained = True
+        took = round((self._start.held + t - self._start.began) / NS, 3)
+        if not self._start.recovers:
+            self._start_s = took
+            return
+        self._recoveries.append(took)
+        assert self._attempt is not None
+        self._attempt.writer.write({"ev": "recovered", "t": t, "s": took})
+
     def _event(self, t: int, ranks: Sequence[Followed], saves: Sequence[Save]) -> dict[str, Any]:
         world = next((w for rank in ranks if type(w := rank.world) is int), None)
         held = world or len(ranks)
-        since = max((start for start, _ in saves), default=self._began)
-        recover = self._recover()
+        since = max((start for start, _ in saves), default=self._start.began)
+        recover = recovery_time(self._recoveries, self._start_s)
         return {
             "ev": "price",
             "t": t,
             "accelerators": held,
             "since": since,
             "saved": bool(saves),
-            "save_s": self._save(saves),
+            "save_s": _save_s(saves) if saves else self._save_s,
             "recover_s": round(recover, 3),
             "preemptions": self._past.preemptions,
-            "lost_s": round(held * ((t - since) / NS + recover), 3),
+            "lost_s": round(lost(held, (t - since) / NS, recover), 3),
         }
 
-    def _save(self, saves: Sequence[Save]) -> float | None:
-        took = sorted(end - start for start, end in saves)
-        if not took:
-            return self._past.save_s
-        return round(took[min(int(0.95 * len(took)), len(took) - 1)] / NS, 3)
 
-    def _recover(self) -> float:
-        """As the starts took; before the first one as earlier launches told."""
-        if self._starts:
-            return statistics.median(self._starts) / NS
-        return self._past.recover_s or 0.0
+def _save_s(saves: Sequence[Save]) -> float | None:
+    took = save_time([(end - start) / NS for start, end in saves])
+    return None if took is None else round(took, 3)
 
 
 def durable(ranks: Iterable[Followed]) -> list[Save]:
@@ -144,23 +175,29 @@ def _speaks(ranks: Sequence[Followed]) -> bool:
 
 def earlier(journal: Path, launch: str) -> Past:
     """From the journals of the launchers that came before; they are small."""
-    told_to_go, last = set(), (0, Past())
+    told_to_go: set[str] = set()
+    prices: dict[int, dict[str, Any]] = {}  # by the wall clock
+    recoveries: dict[int, float] = {}
     for path in journal.glob("launcher-*.jsonl"):
         name = path.name.split("-")[1].partition(".")[0]
-        if name == launch:
-            continue
-        for record in _lines(path):
-            if record["ev"] == "price" and record["at"] > last[0]:
-                last = record["at"], Past(0, record.get("save_s"), record.get("recover_s"))
-            elif record["ev"] != "price" and record.get("signal") != signal.SIGINT:
+        for record in _lines(path) if name != launch else ():
+            if record["ev"] == "price":
+                prices[record["at"]] = record
+            elif record["ev"] == "recovered":
+                if type(record.get("s")) in (int, float):
+                    recoveries[record["at"]] = float(record["s"])
+            elif record.get("signal") != signal.SIGINT:
                 told_to_go.add(name)
-    return Past(len(told_to_go), last[1].save_s, last[1].recover_s)
+    last = prices[max(prices)] if prices else {}
+    return Past(
+        len(told_to_go), last.get("save_s"), last.get("recover_s"), tuple(recoveries.values())
+    )
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """Its prices and what told it to go, with `at`: when that was by the wall clock."""
+    """Its prices and recoveries, and what told it to go; `at`: when that was by the wall clock."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = files.read(path, files.JOURNAL_LIMIT).split(b"\n")
         head = json.loads(lines[0])
         ahead = int(head["wall"]) - int(head["t"])
         for line in lines:

@@ -3,62 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from headway.journal.saves import Event, Lineage
 from headway.launch.follow import Followed
 
 
 class Progress:
-    """Matches loads with the saves of earlier attempts, by file or by path, as the ledger does.
+    """Matches loads with the saves of earlier attempts as the ledger does.
 
     What cannot be told is None: a job may save and load in ways that nobody sees.
     """
 
     def __init__(self) -> None:
         self.durable = 0  # the highest step that was ever saved
-        # File or path -> the step that was saved there; None: by a life whose start is unknown.
-        self._steps: dict[str, int | None] = {}
+        self._lineage = Lineage()
+        self._attempts = 0
 
     def conclude(self, ranks: Sequence[Followed]) -> tuple[int | None, bool | None]:
         """A life of the ranks is over: the step it came to, and whether it added a durable one."""
-        base = self._base(ranks)
         made = max((rank.pulse().steps for rank in ranks), default=0)
+        saves = [(number, save) for number, rank in enumerate(ranks) for save in rank.saves]
+        loads = [(number, load) for number, rank in enumerate(ranks) for load in rank.loads]
+        bases = [rank.declared_base for rank in ranks if rank.declared_base is not None]
+        stretches = self._lineage.add(
+            self._attempts,
+            [
+                *(_event(number, save, save.get("step"), False) for number, save in saves),
+                *(
+                    _event(number, load, load.get("made"), True)._replace(step=_restored(load))
+                    for number, load in loads
+                ),
+            ],
+            steps=made,
+            declared=min(bases, default=None),
+            known=not self._lineage.saves and all(load.get("made") for _, load in loads),
+        )
+        self._attempts += 1
         added = False
-        for rank in ranks:
-            for save in rank.saves:
-                added = self._saved(save, base) or added
-        step = None if base is None else base + made
-        if made and not self._steps:
+        for number, save in saves:
+            event = _event(number, save, save.get("step"), False)
+            begun = [stretch for stretch in stretches[1:] if stretch.at <= event.t]
+            stretch = [stretches[0], *begun][-1]
+            step = stretch.step(event.made) if stretch.known else None
+            if event.made and (step is None or step > self.durable):
+                self.durable, added = max(self.durable, step or 0), True
+        last = [stretches[0], *(s for s in stretches[1:] if s.made < made)][-1]
+        step = last.step(made) if last.known else None
+        if made and not self._lineage.saves:
             return step, None  # no save was ever seen
         return step, added
 
-    def _saved(self, save: dict[str, object], base: int | None) -> bool:
-        """Take a save in; whether it is further than all before it."""
-        own = save.get("step")
-        if not isinstance(own, int) or not own:
-            return False
-        step = None if base is None else base + own
-        for key in (save.get("file"), save.get("path")):
-            if key:
-                self._steps[str(key)] = step
-        further = step is None or step > self.durable
-        self.durable = max(self.durable, step or 0)
-        return further
 
-    def _base(self, ranks: Sequence[Followed]) -> int | None:
-        """The step that was resumed from."""
-        known = [base for rank in ranks if (base := self._loaded(rank)) is not None]
-        if known:
-            return max(known)
-        told = [rank.told_base for rank in ranks if rank.told_base is not None]
-        if told:
-            return max(told)
-        unseen = bool(self._steps) or any(rank.loads for rank in ranks)
-        return None if unseen else 0
+def _restored(load: dict[str, Any]) -> int | None:
+    """The step that a Checkpointer says it has restored."""
+    step = load.get("step")
+    return step if load.get("ev") == "restored" and type(step) is int else None
 
-    def _loaded(self, rank: Followed) -> int | None:
-        """The step of the last known checkpoint that a rank has loaded: others did not do."""
-        for load in reversed(rank.loads):
-            for key in (load.get("file"), load.get("path")):
-                if str(key) in self._steps:
-                    return self._steps[str(key)]
-        return None
+
+def _event(rank: int, fields: dict[str, Any], made: object, is_load: bool) -> Event:
+    t = fields.get("t")
+    return Event(
+        t=t if type(t) is int else 0,
+        rank=rank,
+        made=made if type(made) is int else 0,
+        is_load=is_load,
+        fields=fields,
+    )

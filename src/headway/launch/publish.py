@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.errors import UsageError
+from headway.errors import HeadwayError, UsageError
 from headway.journal import publish as notes
 from headway.launch.target import Target
 
@@ -26,8 +26,10 @@ JOB = ("HEADWAY_", "SLURM_", "TORCHELASTIC_", "RAY_JOB_ID", "RANK", "LOCAL_RANK"
 _started: list[subprocess.Popen[bytes]] = []  # or Python warns of them
 
 
-class NotStarted(Exception):
+class NotStarted(HeadwayError):
     """The publish job could not be handed over; one clause says why."""
+
+    code = "publish-not-started"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +46,24 @@ def order(recipe: str, store: str, by: str) -> Order:
     try:
         words = shlex.split(by)
     except ValueError as error:
-        raise UsageError(f"--publish-by {by!r} cannot be read: {error}") from None
+        raise UsageError(
+            f"--publish-by {by!r} cannot be read: {error}", code="publish-by-invalid"
+        ) from None
     if not words:
-        raise UsageError("--publish-by is empty; it is local, slurm or a command")
+        raise UsageError(
+            "--publish-by is empty; it is local, slurm or a command", code="publish-by-invalid"
+        )
     program = {LOCAL: sys.executable, SLURM: "sbatch"}.get(words[0], words[0])
     if not shutil.which(program):
-        raise UsageError(f"--publish-by {by}: the command {program} was not found")
+        raise UsageError(
+            f"--publish-by {by}: the command {program} was not found",
+            code="command-not-found",
+            command=program,
+        )
     if words[0] == LOCAL and len(words) > 1:
-        raise UsageError(f"--publish-by {by}: `local` takes nothing after it")
+        raise UsageError(
+            f"--publish-by {by}: `local` takes nothing after it", code="publish-by-invalid"
+        )
     place = store if "://" in store else os.path.abspath(store)
     return Order(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
 

@@ -11,9 +11,12 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headway.launch import tree
 
@@ -23,6 +26,9 @@ LASTING = b"headway.checkpoint.writer"
 NAMED_BY_PID = re.compile(
     r"torch_(\d+)_|__KMP_REGISTERED_LIB_(\d+)_|sem\.loky-(\d+)-|mp-(\d+)-|pym-(\d+)-"
 )
+
+_helpers: set[int] = set()
+_starting = threading.Lock()
 
 
 def adopt_orphans() -> bool:
@@ -35,13 +41,44 @@ def adopt_orphans() -> bool:
         return False
 
 
+@contextlib.contextmanager
+def helper(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process of the launcher's own, started from any thread: it is never taken for the job's."""
+    with _starting:  # so that nobody sees it before it is known
+        child = subprocess.Popen(command, **options)
+        _helpers.add(child.pid)
+    with child:
+        try:
+            yield child
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            child.wait()
+            _helpers.discard(child.pid)
+
+
 def collect(spare: Iterable[int], seen: Mapping[int, tree.Seen]) -> None:
     """Take the exit status of adopted children that have ended, but not of those in `spare`."""
-    kept = set(spare)
-    for pid, process in seen.items():
-        if process.state == "Z" and process.parent == os.getpid() and pid not in kept:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    with _starting:
+        kept = {*spare, *_helpers}
+        for pid, process in seen.items():
+            if process.state == "Z" and process.parent == os.getpid() and pid not in kept:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def take(pids: Iterable[int], limit_s: float) -> None:
+    """The same for certain ones that are about to end; where another process adopts them, it does.
+
+    A process is adopted a moment after it has ended, when its parent is gone as well.
+    """
+    left, until = set(pids), time.monotonic() + limit_s
+    while left and time.monotonic() < until:
+        seen = {pid: process for pid, process in tree.processes().items() if pid in left}
+        collect((), seen)
+        left = {pid for pid, process in seen.items() if (process.state, process.parent) != ("Z", 1)}
+        time.sleep(0.002)
 
 
 def end(pids: Iterable[int], grace_s: float) -> None:
@@ -55,30 +92,39 @@ def end(pids: Iterable[int], grace_s: float) -> None:
         _send(pid, signal.SIGKILL)
 
 
-def clear(spare: Iterable[int] = (), *, grace_s: float, limit_s: float = 60.0) -> list[int]:
-    """End everything below this process but `spare` and what is below it; returns what stayed."""
+def clear(
+    spare: Iterable[int] = (),
+    *,
+    grace_s: float,
+    limit_s: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[int]:
+    """End everything below this process but `spare` and what is below it; returns what stayed.
+
+    `stop`: whether to wait no longer for what got SIGKILL.
+    """
     end(_mine(spare), grace_s)
     until = time.monotonic() + limit_s
     while True:
         collect(spare, tree.processes())
         left = tree.alive(_mine(spare))
-        if not left or time.monotonic() > until:
+        if not left or time.monotonic() > until or stop():
             return sorted(left)
         for pid in left:  # also what was forked meanwhile
             _send(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
-def dismiss(limit_s: float) -> bool:
-    """Checkpoint writers write what they have and go; whether any did, and was waited for."""
+def dismiss(limit_s: float, hurried: Callable[[], bool] = lambda: False) -> set[int]:
+    """Checkpoint writers write what they have and go; those that still do when it is over."""
     writers = lasting(tree.processes())
     for pid in writers:
         _send(pid, signal.SIGTERM)
     until = time.monotonic() + limit_s
-    while tree.alive(writers) and time.monotonic() < until:
+    while (left := tree.alive(writers)) and time.monotonic() < until and not hurried():
         collect((), tree.processes())
         time.sleep(0.01)
-    return bool(writers)
+    return left
 
 
 def lasting(seen: Mapping[int, tree.Seen]) -> set[int]:
@@ -93,7 +139,7 @@ def lasting(seen: Mapping[int, tree.Seen]) -> set[int]:
 
 def _mine(spare: Iterable[int]) -> set[int]:
     seen = tree.processes()
-    kept = {*spare, *lasting(seen)}
+    kept = {*spare, *_helpers, *lasting(seen)}
     for pid in list(kept):
         kept |= tree.below(pid, seen)
     return tree.below(os.getpid(), seen) - kept
@@ -104,25 +150,65 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def sweep_shared_memory(pids: Iterable[int], since: float, folder: Path = SHARED) -> list[str]:
-    """Remove what these dead processes left in shared memory since then; its names.
+class SharedMemory:
+    """What the processes of one attempt keep in shared memory under their own numbers.
 
-    Only names that carry the process that made them: what another job or container keeps there
-    looks the same otherwise.
+    Containers may share the folder and count processes each for itself: a number in a name proves
+    nothing, a file that a process of ours has mapped does.
     """
-    dead = {pid for pid in pids if not os.path.exists(f"/proc/{pid}")}
-    removed = []
-    for entry in _entries(folder):
-        named = NAMED_BY_PID.match(entry.name)
-        pid = next((int(group) for group in named.groups() if group), 0) if named else 0
-        if pid not in dead:
-            continue
-        with contextlib.suppress(OSError):
-            found = entry.stat(follow_symlinks=False)
-            if found.st_uid == os.getuid() and max(found.st_ctime, found.st_mtime) >= since:
-                os.unlink(entry.path)
-                removed.append(entry.name)
-    return sorted(removed)
+
+    def __init__(self, folder: Path = SHARED) -> None:
+        self.folder = folder
+        self._made: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: maker and identity
+        self._looked: set[tuple[str, int]] = set()
+
+    def look(self, pids: Collection[int]) -> None:
+        """Note what these processes, which live and belong to the job, have made."""
+        for entry in _entries(self.folder):
+            pid = _maker(entry.name)
+            if pid not in pids or (entry.name, entry.inode()) in self._looked:
+                continue
+            self._looked.add((entry.name, entry.inode()))
+            with contextlib.suppress(OSError):
+                identity = _identity(entry)
+                if identity in _mapped(pid):
+                    self._made[entry.name] = pid, identity
+
+    def sweep(self) -> list[str]:
+        """Remove what is left of the dead; its names."""
+        removed = []
+        for name, (pid, identity) in self._made.items():
+            path = self.folder / name
+            with contextlib.suppress(OSError):
+                if not os.path.exists(f"/proc/{pid}") and _identity(path) == identity:
+                    path.unlink()
+                    removed.append(name)
+        self._made = {name: made for name, made in self._made.items() if name not in removed}
+        return sorted(removed)
+
+
+def _maker(name: str) -> int:
+    """The number of a process that stands in a name; 0 if there is none."""
+    named = NAMED_BY_PID.match(name)
+    return next((int(group) for group in named.groups() if group), 0) if named else 0
+
+
+def _identity(path: os.DirEntry[str] | Path) -> tuple[int, int]:
+    status = path.stat(follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
+def _mapped(pid: int) -> set[tuple[int, int]]:
+    """The files in shared memory that a process has mapped."""
+    found = set()
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        for line in file:
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[5].startswith(b"/"):
+                major, _, minor = fields[3].partition(b":")
+                device = os.makedev(int(major, 16), int(minor, 16))
+                found.add((device, int(fields[4])))
+    return found
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from headway.journal.folder import COMMAND_JSON
 from headway.journal.remote import filesystem
 
 EVERY = 30.0  # seconds between two rounds
@@ -40,8 +41,8 @@ class Shipper:
         try:
             fs, root = filesystem(self.url)
             for path in sorted(self.folder.rglob("*")):
-                if path.name.startswith("."):
-                    continue  # what launchers tell each other, gone in a moment
+                if path.name.startswith(".") or path.name == COMMAND_JSON:
+                    continue  # what launchers tell each other; secrets of a command
                 state = path.stat()
                 key = (state.st_size, state.st_mtime_ns)
                 live = path.suffix == ".pulse"  # written through a mapping: its time stands still

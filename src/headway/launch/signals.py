@@ -1,6 +1,7 @@
 """Signals: held while the job runs, and passed on to it as it would have got them.
 
-On a terminal the job stays in the launcher's process group, so that Ctrl-C, Ctrl-Z, pipes and
+They stay blocked and are taken one by one; `limited` bounds the work that follows the job. On a
+terminal the job stays in the launcher's process group, so that Ctrl-C, Ctrl-Z, pipes and
 `fg` work as without a launcher; elsewhere it has a group of its own. A signal that is sent to the
 launcher goes to the whole group of the job, but not to the helpers of a rank (loader workers and
 the like): those are the rank's to end, and a rank whose workers are killed cannot save.
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headway.launch import tree
@@ -23,30 +26,137 @@ FORWARDED = STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
 AWAITED = FORWARDED | {signal.SIGCHLD}
 FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole group
 PR_SET_PDEATHSIG = 1
+LOOK_S = 0.05  # between two looks where the kernel offers no signalfd
+AGAIN_S = 1.0  # between two `Overdue`, should the first one get lost in a callback
+
+_arrivals: int | None = None  # a signalfd, readable while one of AWAITED is pending
+_ignored: set[int] = set()  # signals to stop that this process ignored from its start (nohup)
+
+
+class Overdue(BaseException):
+    """The time for the work that follows the job is over."""
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Signals wait to be taken by `take`; those that come too late for the job are dropped."""
+def held(*, to_the_end: bool = False) -> Iterator[None]:
+    """Signals wait to be taken by `take`; those that come too late for the job are dropped.
+
+    Threads that begin in it inherit the mask, and leave signals to this one. `to_the_end`: of this
+    process, which has nothing left to do after that: a signal would only cost the job's exit code.
+    """
+    global _arrivals, _ignored
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
+    _ignored = {number for number in STOPPING if signal.getsignal(number) == signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    _arrivals = _signalfd(AWAITED)
     try:
         yield
     finally:
+        if _arrivals is not None:
+            os.close(_arrivals)
+            _arrivals = None
         while signal.sigtimedwait(AWAITED - before, 0) is not None:
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not to_the_end:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_of(number: signal.Signals) -> None:
+    """End this process by a signal, so that a script which runs it stops as without it."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
 def take(seconds: float) -> tuple[signal.Signals, int, bool] | None:
     """The next signal, who sent it, and whether the job has it already; None after `seconds`."""
-    info = signal.sigtimedwait(AWAITED, seconds)
+    _wait(seconds)
+    # Never with a timeout: when SIGCONT or a debugger interrupts it, CPython up to 3.14 returns an
+    # uninitialized result once the time has passed. A call that cannot wait is not interrupted.
+    info = signal.sigtimedwait(AWAITED, 0)
     if info is None or info.si_signo == signal.SIGCHLD:
         return None
     return signal.Signals(info.si_signo), info.si_pid, info.si_code == FROM_KERNEL
+
+
+def _wait(seconds: float) -> None:
+    """Until one of AWAITED is pending, at most that long."""
+    if _arrivals is not None:
+        poll = select.poll()
+        poll.register(_arrivals, select.POLLIN)
+        poll.poll(max(seconds, 0) * 1000)
+        return
+    until = time.monotonic() + seconds
+    while not AWAITED & signal.sigpending() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, LOOK_S))
+
+
+def _signalfd(numbers: Iterable[int]) -> int | None:
+    """A descriptor that tells of pending signals; None where there is none."""
+    try:
+        import ctypes
+
+        mask = (ctypes.c_uint64 * 16)(sum(1 << number - 1 for number in numbers))
+        fd = int(ctypes.CDLL(None).signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK))
+    except (ImportError, OSError, AttributeError):
+        return None
+    return fd if fd >= 0 else None
+
+
+def stops(number: int) -> bool:
+    """Whether it is meant to stop the job; one that was ignored from the start is not."""
+    return number in STOPPING and number not in _ignored
+
+
+def limited(work: Callable[[Callable[[], bool]], object], seconds: float, hurried_s: float) -> bool:
+    """Do work below `held` that may take that long; whether it came to its end.
+
+    The first signal to stop leaves it `hurried_s`, the second one nothing: then `Overdue` is raised
+    in it. It gets a function that tells whether there was a signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        work(lambda: False)
+        return True
+    until = time.monotonic() + seconds
+    count, working = 0, True
+
+    def stop(*_: object) -> None:
+        nonlocal count
+        count += 1
+        left = min(until - time.monotonic(), hurried_s) if count == 1 else 0.0
+        if working:
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), AGAIN_S)
+
+    def over(*_: object) -> None:
+        if working:
+            raise Overdue
+
+    stopping = STOPPING - _ignored
+    before = {number: signal.signal(number, stop) for number in stopping}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, over)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, before)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+        work(lambda: count > 0)
+        # No function is called between the work and this, nor below: handlers run after calls.
+        working = False
+        return True
+    except Overdue:
+        working = False
+        return False
+    finally:
+        working = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        while signal.sigtimedwait({signal.SIGALRM}, 0) is not None:
+            pass
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def on_terminal() -> bool:
@@ -72,17 +182,22 @@ class Child:
 
     def __call__(self) -> None:
         if self.own_group:
-            os.setpgid(0, 0)
+            with contextlib.suppress(OSError):  # a sandbox may forbid it
+                os.setpgid(0, 0)
         if self.prctl is not None:  # a launcher that is killed takes the job along
             self.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != self.launcher:
+            if os.getppid() not in (self.launcher, 0):  # 0: it is in another space of numbers
                 os._exit(128 + signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 def pass_on(number: signal.Signals, child: int, recording: set[int]) -> None:
     """Send a signal to the job; `recording` are the processes that keep a journal."""
-    for pid in targets(child, recording):
+    try:
+        pids = targets(child, recording)
+    except OSError:  # /proc cannot be read, or no descriptor is left
+        pids = [child]
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
-from headway.errors import TargetUnwritable, UsageError
-from headway.journal.folder import write_atomically
+from headway.errors import UsageError, with_code
+from headway.journal.folder import JOURNAL, write_atomically
 from headway.journal.writer import now
-from headway.launch import conclude, reap, signals, together, tree
+from headway.launch import conclude, pages, process, reap, signals, together, tree
 from headway.launch.agree import Agreement
-from headway.launch.attempt import Attempt, Ended, Process, environment
+from headway.launch.attempt import Attempt, Ended, environment
 from headway.launch.chaos import Injector, Plan
 from headway.launch.hang import FLOOR_S, Hang, HangWatch, Learned
 from headway.launch.policy import SWAP_CODE, Decision, Past
 from headway.launch.price import Pricing
+from headway.launch.process import Process
 from headway.launch.progress import Progress
 from headway.launch.target import Target
 from headway.launch.warm import Warm
 from headway.launch.watch import Watch
+from headway.probe import unfinished
 
 STRAY_GRACE_S = 5.0
+LOOK_S = 0.1  # between two looks for a signal
 WRITERS_S = 600.0  # for checkpoints that are still to be written
+RUNS_BESIDE = 8  # that are looked at for checkpoints in pieces
 SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
 
 
@@ -79,8 +87,17 @@ class Options:
     chaos: Plan | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
     companion: Companion | None = None
-    spare: Callable[[], set[int]] = set  # processes below the launcher that are not the job's
     pilot: Pilot | None = None
+
+
+def _newest_journals(run: Path) -> list[str]:
+    """Those of the runs beside this one, a few."""
+    others = []
+    with contextlib.suppress(OSError), os.scandir(run.parent) as entries:
+        for entry in entries:
+            if entry.name != run.name and entry.is_dir(follow_symlinks=False):
+                others.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    return [os.path.join(path, JOURNAL) for _, path in sorted(others)[-RUNS_BESIDE:]]
 
 
 def check(command: Sequence[str]) -> None:
@@ -88,22 +105,14 @@ def check(command: Sequence[str]) -> None:
     if shutil.which(command[0]):
         return
     if os.path.exists(command[0]):
-        raise UsageError(f"{command[0]} cannot be executed; try `python {command[0]}`")
-    raise UsageError(f"the command {command[0]} was not found; check its name and your PATH")
-
-
-def supervise(
-    command: Sequence[str],
-    target: Target,
-    options: Options | None = None,
-    say: Callable[[str], object] = lambda text: None,
-) -> int:
-    """Run the command to its end; returns its status: negative for a death by signal."""
-    supervisor = Supervisor(command, target, options or Options(), say)
-    try:
-        return supervisor.run()
-    finally:
-        supervisor.leave()
+        raise UsageError(
+            f"{command[0]} cannot be executed; try `python {command[0]}`",
+            code="command-not-executable",
+        )
+    raise UsageError(
+        f"the command {command[0]} was not found; check its name and your PATH",
+        code="command-not-found",
+    )
 
 
 class Supervisor:
@@ -113,13 +122,15 @@ class Supervisor:
         self,
         command: Sequence[str],
         target: Target,
-        options: Options,
-        say: Callable[[str], object],
+        options: Options | None = None,
+        say: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.command = command
         self.target = target
-        self.options = options
+        self.options = options = options or Options()
         self.say = say
+        self.status: int | None = None  # of the last attempt, once it has ended
+        self.attempt: Attempt | None = None  # the last one that began
         self.progress = Progress()
         self.pricing = Pricing(target.journal, target.launch)
         self.learned = Learned(floor=options.hang_after)
@@ -129,93 +140,160 @@ class Supervisor:
         self.companion = options.companion
         self.env = {**(self.companion.env if self.companion else {}), **options.env}
         self.forked = False  # whether the attempt that is going on was forked from the zygote
+        beats: list[Callable[[], None]] = [partial(together.refresh, target.journal)]
         if options.restarts or options.warm:
             reap.adopt_orphans()
         if options.restarts:
             host = os.uname().nodename
-            try:
-                self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
-            except OSError as error:
-                raise TargetUnwritable(
-                    f"cannot write to {target.journal}: {error.strerror}; give another -o"
-                ) from None
+            self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+            beats.append(self.agreement.alive)
+        self.heartbeat = together.Heartbeat(beats)
+        self.pages = pages.make(target.journal)
+        if self.agreement:
             self.history = [Past(**agreed["past"]) for agreed in self.agreement.past()]
             self._end_strays()
         self.injector = Injector(options.chaos, target) if options.chaos else None
 
     def run(self) -> int:
-        """Until it is done, or the policy says stop."""
-        number = self.agreement.attempt() if self.agreement else 0
-        while True:
-            attempt = self._attempt(number)
-            if self._may_fork():
-                self._warm_up(attempt)
-            try:
-                ended = attempt.run(self.command, self._spawn)
-            except OSError as error:  # it was there when the first attempt began
-                self.say(f"headway: {self.command[0]} could not be started: {error.strerror}")
-                return 127
-            finally:
-                if self.injector:
-                    self.injector.end()
-            self.pricing.end(ended.lives[-1])
-            decision = self._conclude(attempt, ended)
-            told = self._pause(attempt, decision)
-            last = decision is None or decision.action != "restart" or told
-            self._part(attempt, last=last)
-            attempt.writer.close()
-            if last:
-                attempt.output.finish(None)
-                return SWAP_CODE if decision and decision.action == "swap" else ended.status
-            number += 1
+        """Until it is done, or the policy says stop; the status is negative for a death by signal.
 
-    def _part(self, attempt: Attempt, *, last: bool) -> None:
-        """The companion leaves the journal of an attempt; that of the last one when it is done."""
-        if self.companion is None:
-            return
-        if last:
-            self.companion.close(lambda: attempt.hear() is not None)
-        self.companion.end()
+        A fault of ours ends this, never the job: it runs to its end, and is not started again.
+        """
+        number = self.agreement.attempt() if self.agreement else 0
+        again = True
+        while again:
+            try:
+                again = self._one(number)
+            except Exception as error:
+                again = False
+                self._warn(
+                    f"internal fault, {type(error).__name__}: {error}; the job is not recorded "
+                    "from here on and not started again",
+                    code="launcher-fault",
+                )
+                if os.environ.get("HEADWAY_DEBUG"):
+                    self.say("".join(traceback.format_exception(error)))
+            if self.status is None:
+                self.status = self._without_us()
+            number += 1
+        assert self.status is not None
+        return self.status
+
+    def _without_us(self) -> int:
+        """The command to its end, after a fault of ours: what goes on, or a start of it."""
+        attempt = self.attempt
+        if attempt is not None and attempt.child is not None:
+            status = process.wait(attempt.child)
+        else:
+            status = process.run(self.command, os.environ)
+        if attempt is not None:
+            attempt.guarded(attempt.writer.write, {"ev": "exit", "t": now(), "code": status})
+        return status
+
+    def _one(self, number: int) -> bool:
+        """One attempt; whether there is to be another one."""
+        self.status = self.attempt = None
+        attempt = self.attempt = self._attempt(number)
+        if self._may_fork():
+            attempt.guarded(self._warm_up, attempt)
+        try:
+            ended = attempt.run(self.command, self._spawn)
+        except OSError as error:  # it was there when the first attempt began
+            if error.errno in process.OURS:
+                raise
+            self._warn(
+                f"{self.command[0]} could not be started: {error.strerror}",
+                code="command-not-started",
+            )
+            self.status = 127
+            return False
+        finally:
+            if self.injector:
+                attempt.guarded(self.injector.end)
+        self.status = ended.status
+        attempt.guarded(self.pricing.end, ended.lives[-1])
+        decision = self._conclude(attempt, ended)
+        stopped = self._pause(attempt, decision)
+        if decision is not None and decision.action == "swap":
+            self.status = SWAP_CODE
+        if decision is None or decision.action != "restart" or stopped:
+            return False
+        if self.companion:
+            attempt.guarded(self.companion.end)
+        attempt.writer.close()
+        return True
+
+    def closing(self, hurried: Callable[[], bool]) -> list[tuple[str, Callable[[], object]]]:
+        """What is to be done when nothing more is to come, by name: all of it, one by one.
+
+        `hurried`: whether the launcher was told to stop meanwhile; then nothing is waited for.
+        """
+        attempt = self.attempt
+
+        def close_companion() -> None:
+            if self.companion is None:
+                return
+            stopped = attempt is not None and attempt.told_to_stop is not None
+            self.companion.close(lambda: stopped or hurried())
+            self.companion.end()
+
+        def leave() -> None:
+            if attempt is not None:
+                attempt.writer.close()
+            if self.warm is not None:
+                self.warm.close()
+            self.heartbeat.stop()
+            if self.pages is not None:
+                self.pages.close()
+            if self.agreement:
+                self.agreement.leave()
+            together.leave(self.target.journal, self.target.launch)
+
+        def dismiss() -> None:
+            if left := reap.dismiss(WRITERS_S, hurried):
+                self._warn(
+                    f"processes {sorted(left)} still write checkpoints", code="writers-not-ended"
+                )
+
+        parts: list[tuple[str, Callable[[], object]]] = [
+            ("compile cache", close_companion),
+            ("launcher", leave),
+            ("checkpoint writers", dismiss),
+        ]
+        return [("output", attempt.output.hand_over), *parts] if attempt else parts
 
     def _pause(self, attempt: Attempt, decision: Decision | None) -> bool:
         """Wait as long as was decided; whether a signal to stop came first."""
         until = time.monotonic() + (decision.wait_s if decision else 0.0)
         while attempt.hear() is None and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
+            time.sleep(min(left, LOOK_S))
         return attempt.told_to_stop is not None
 
     def _end_strays(self) -> None:
         """A launcher that was killed may have left its job behind, and the job writes on."""
         left = reap.strays(self.target.absolute_journal, self.target.launch)
         if left:
-            self.say(f"headway: ending {len(left)} processes that a killed launcher left behind")
+            self._warn(
+                f"ending {len(left)} processes that a killed launcher left behind",
+                code="processes-left-behind",
+            )
             reap.end(left, STRAY_GRACE_S)
             tree.wait_gone(left, STRAY_GRACE_S)
         (self.target.folder / SWAP_MARKER).unlink(missing_ok=True)
 
-    def leave(self) -> None:
-        """Nothing more is to come from this node."""
-        reap.dismiss(WRITERS_S)
-        if self.companion:
-            self.companion.close()
-        if self.warm is not None:
-            self.warm.close()
-        if self.agreement:
-            self.agreement.leave()
-        together.leave(self.target.journal, self.target.launch)
-
     def _attempt(self, number: int) -> Attempt:
         agreement = self.agreement
-        attempt = Attempt(self.target, number, supervised=agreement is not None)
+        supervised = agreement is not None
+        attempt = Attempt(self.target, number, supervised=supervised, pages=self.pages)
+        attempt.guarded(self._remove_unfinished, attempt)
         attempt.env_extra.update(self._env())
-        attempt.spare = self.options.spare
         if self.companion:
-            self.companion.begin(attempt.writer.write)
+            attempt.guarded(self.companion.begin, attempt.writer.write)
         if self.options.pilot:
-            self.options.pilot.begin(attempt.writer.write)
-        self.pricing.begin(attempt)
+            attempt.guarded(self.options.pilot.begin, attempt.writer.write)
+        attempt.guarded(self.pricing.begin, attempt)
         if self.injector:
-            self.injector.begin(attempt)
+            attempt.guarded(self.injector.begin, attempt)
         if self.options.hang_watch:
             self._watch_for_hangs(attempt)
         if agreement is None:
@@ -223,7 +301,6 @@ class Supervisor:
         attempt.would_restart = lambda facts: conclude.likely(
             facts, self.history, self.options.restarts
         )
-        attempt.watch.on_refresh.append(agreement.alive)
 
         def ended_elsewhere(watch: Watch) -> None:
             if agreement.over_elsewhere(number, watch.names):
@@ -236,6 +313,16 @@ class Supervisor:
         attempt.watch.each_round.append(ended_elsewhere)
         attempt.watch.on_refresh.append(lost_a_node)
         return attempt
+
+    def _remove_unfinished(self, attempt: Attempt) -> None:
+        """Checkpoints that earlier attempts left in the middle, of this run or another."""
+        removed = unfinished.remove(self.target.absolute_journal, [attempt.launch, "0"])
+        if attempt.number == 0:
+            for journal in _newest_journals(Path(self.target.absolute_journal).parent):
+                removed += unfinished.remove(journal)
+        for folder in removed:
+            text = f"removed {folder}, which a save that was killed had not finished"
+            self._warn(text, code="unfinished-checkpoint-removed")
 
     def _env(self) -> dict[str, str]:
         """What is added to that of the next attempt."""
@@ -264,7 +351,9 @@ class Supervisor:
             told = {"rank": hang.rank, "text": hang.evidence, "stacks": str(folder)}
             attempt.writer.write({"ev": "hang", "t": now(), **told})
             if self.agreement is None:
-                self.say(f"headway: hang, {hang.evidence}; stacks of all ranks are in {folder}")
+                self._warn(
+                    f"hang, {hang.evidence}; stacks of all ranks are in {folder}", code="hang"
+                )
                 return
             evidence = attempt.evidence
             evidence.told.append(evidence.fact("hang", text=hang.evidence, rank=hang.rank))
@@ -286,9 +375,10 @@ class Supervisor:
     def _warm_up(self, attempt: Attempt) -> None:
         """The zygote: from an earlier launch's journals now, or once this attempt makes steps."""
 
-        def note(text: str) -> None:
-            attempt.writer.write({"ev": "note", "t": now(), "hook": "warm", "text": text})
-            self.say(f"headway: {text}")
+        def note(text: str, code: str) -> None:
+            event = {"ev": "note", "t": now(), "hook": "warm", "code": code, "text": text}
+            attempt.writer.write(event)
+            self._warn(text, code=code)
 
         if self.warm is None:
             env = {**environment(self.target, attempt.launch), **self._env()}
@@ -305,7 +395,7 @@ class Supervisor:
                     warm.stepped()
 
         attempt.on_wake.append(stepping)
-        attempt.spare = lambda: warm.pids() | self.options.spare()
+        attempt.spare = warm.pids
 
     def _spawn(
         self,
@@ -315,7 +405,7 @@ class Supervisor:
         stderr: int | None,
     ) -> Process | None:
         self.forked = False
-        if self.warm is None or not self.warm.ready(self.warm.worth_waiting()):
+        if self.warm is None or not self._is_ready(self.warm):
             return None
         child = self.warm.spawn(
             command,
@@ -327,6 +417,15 @@ class Supervisor:
         )
         self.forked = child is not None
         return child
+
+    def _is_ready(self, warm: Warm) -> bool:
+        """Wait for a zygote that still imports, if it is worth that, but not past a signal."""
+        until = time.monotonic() + warm.worth_waiting()
+        while not warm.ready(min(max(until - time.monotonic(), 0.0), LOOK_S)):
+            stopped = self.attempt is not None and self.attempt.hear() is not None
+            if stopped or not warm.pids() or time.monotonic() >= until:
+                return False
+        return True
 
     # -- what is done after an attempt ------------------------------------------------------
 
@@ -349,12 +448,15 @@ class Supervisor:
         )
         self._tell(agreed["verdict"], decision)
         if ended.left:
-            self.say(f"headway: processes {ended.left} of the dead attempt could not be ended")
+            self._warn(
+                f"processes {ended.left} of the dead attempt could not be ended",
+                code="processes-not-ended",
+            )
         if agreed["cold"] and self.warm is not None:
             self.warm.ended_before_step()
         self._leave_out(agreed.get("without", ()))
         if decision.action == "swap":
-            self._mark_swap(agreed["verdict"])
+            attempt.guarded(self._mark_swap, agreed["verdict"])
         return decision
 
     def _agree(self, agreement: Agreement, attempt: Attempt, ended: Ended) -> dict[str, Any]:
@@ -377,8 +479,11 @@ class Supervisor:
                 attempt.number, mine, self._decide, waiting, told_to_stop=attempt.hear
             )
         except OSError as error:  # the folder is gone or full: then this node decides alone
-            self.say(f"headway: cannot ask the other nodes: {error.strerror}")
+            self._warn(f"cannot ask the other nodes: {error.strerror}", code="nodes-not-asked")
             return self._decide({agreement.me: mine}, set())
+
+    def _warn(self, text: str, *, code: str) -> None:
+        self.say(with_code(f"headway: {text}", code=code))
 
     def _suspects(self, ended: Ended) -> list[str]:
         return self.options.pilot.suspects(ended) if self.options.pilot else []

@@ -8,13 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
+import threading
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headway.journal import files
+
 MARKER = ".launch"
+BEAT_S = 5.0  # between two signs of life of a launcher
+TAKING_S = 0.5  # for a marker that others take and leave at the same time
 FRESH_S = 20.0  # a marker older than this was left by launchers that are gone
+
+
+class Heartbeat:
+    """Says from a thread of its own that this launcher lives, whatever it waits for meanwhile."""
+
+    def __init__(self, beats: Sequence[Callable[[], None]], every_s: float | None = None) -> None:
+        self._beats = beats
+        self._every_s = BEAT_S if every_s is None else every_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="headway-heartbeat", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            self._thread.start()
+
+    def stop(self) -> None:
+        """It is over; not waited for, as a file system may hold the last beat up."""
+        self._stopped.set()
+
+    def _loop(self) -> None:
+        while not self._stopped.is_set():
+            for beat in self._beats:
+                beat()
+            self._stopped.wait(self._every_s)
 
 
 def take(journal: Path, env: Mapping[str, str]) -> str:
@@ -24,23 +53,24 @@ def take(journal: Path, env: Mapping[str, str]) -> str:
     mine = uuid.uuid4().hex[:12]
     aside = journal / f"{MARKER}-{mine}"
     aside.write_text(f"{mine} {requeues}")
+    until = time.monotonic() + TAKING_S
     try:
         while True:
             try:
                 os.link(aside, marker)
                 return mine
             except OSError as error:
-                if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM):
-                    return mine  # no hard links here: each launcher is a launch of its own
                 if error.errno != errno.EEXIST:
-                    raise
+                    return mine  # no hard links here: each launcher is a launch of its own
             found = _read(marker)
             if found is None:
+                if time.monotonic() > until:
+                    raise OSError(errno.EBUSY, f"{marker.name} can neither be read nor replaced")
                 continue  # just taken away
             theirs, _, theirs_requeues = found[0].partition(" ")
             age = aside.stat().st_mtime - found[1]  # both by the file system's clock
             fresh = theirs_requeues == requeues and age < FRESH_S
-            if theirs and fresh and not _all_dead(journal, theirs):
+            if theirs and fresh and not _all_dead(journal, theirs) and not _done(journal, theirs):
                 return theirs
             leave(journal, theirs)
     finally:
@@ -56,6 +86,22 @@ def _all_dead(journal: Path, launch: str) -> bool:
         and not os.path.exists(f"/proc/{path.name.removeprefix(prefix)}")
         for path in members
     )
+
+
+def _done(journal: Path, launch: str) -> bool:
+    """Whether its supervisors have agreed that it has ended, and are just about to leave."""
+    for path in journal.glob(f".decision-{launch}-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            agreed = json.loads(path.read_text())
+            if agreed.get("done") or agreed["decision"]["action"] != "restart":
+                return True
+    return False
+
+
+def running(journal: Path, at: float) -> bool:
+    """Whether launchers of a run are alive, on whatever node; `at`: now, by the file system."""
+    found = _read(journal / MARKER)
+    return found is not None and at - found[1] < FRESH_S
 
 
 def refresh(journal: Path) -> None:
@@ -74,6 +120,6 @@ def leave(journal: Path, launch: str) -> None:
 
 def _read(marker: Path) -> tuple[str, float] | None:
     try:
-        return marker.read_text(), marker.stat().st_mtime
-    except OSError:
+        return files.read(marker).decode(), marker.stat().st_mtime
+    except (OSError, UnicodeDecodeError):
         return None

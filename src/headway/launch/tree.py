@@ -50,6 +50,15 @@ def stat(pid: int) -> list[bytes]:
         return file.read().rpartition(b")")[2].split()
 
 
+def name(pid: int) -> bytes:
+    """Its name as the kernel knows it, of 15 bytes at most; empty if there is none."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""
+
+
 def below(root: int, seen: dict[int, Seen] | None = None) -> set[int]:
     """Every process below `root`."""
     children: dict[int, list[int]] = {}
@@ -66,8 +75,9 @@ def below(root: int, seen: dict[int, Seen] | None = None) -> set[int]:
 
 def above(pid: int, root: int, seen: dict[int, Seen]) -> list[int]:
     """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
-    found = []
-    while pid in seen and pid != root:
+    found: list[int] = []
+    # Not for ever: where numbers were used again during the look, parents may form a ring.
+    while pid in seen and pid != root and len(found) <= len(seen):
         pid = seen[pid].parent
         found.append(pid)
     return found if found and found[-1] == root else []

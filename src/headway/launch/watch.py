@@ -11,20 +11,26 @@ from pathlib import Path
 
 from headway.journal import pulse
 from headway.journal.writer import Writer, now, pid_space
-from headway.launch import together, tree
+from headway.launch import tree
 from headway.launch.follow import Followed
+from headway.launch.pages import SUFFIX, Pages, page_of
 
 REFRESH_NS = 5_000_000_000
 CALM_NS = 30_000_000_000
 CALM_ROUND_NS = 500_000_000
+SHARED_ROUND_NS = 1_000_000_000
+LIST_SHARE = 50  # of the time is the most that goes into listing the folder
 ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
 
 
 class Watch:
     """Follows every recording process of this host, and writes its `death` when it happens."""
 
-    def __init__(self, journal: Path, launch: str, writer: Writer) -> None:
+    def __init__(
+        self, journal: Path, launch: str, writer: Writer, pages: Pages | None = None
+    ) -> None:
         self.journal = journal
+        self.pages = pages
         self.launch = launch
         self.writer = writer
         self.processes: dict[str, Followed] = {}  # by the name of the journal
@@ -39,7 +45,7 @@ class Watch:
         self._known = set(self.names)
         self._fds: dict[int, Followed] = {}
         self._faults: set[str] = set()
-        self._listed_at = self._changed_at = 0
+        self._list_at = self._changed_at = 0
         self._pids = pid_space()
         self._refresh_at = 0
         self._poll = select.poll()
@@ -55,12 +61,14 @@ class Watch:
         """The command has ended: one last look, and stop."""
         os.close(self._wake)
         self._thread.join()
-        self._listed_at = 0
+        self._list_at = 0
         self._find_new()  # a short life on a busy machine may fall between two rounds
         self._find_others()
         for process in self.processes.values():
             process.catch_up()
             process.close()
+        if self.pages is not None:
+            self.pages.copy_all()
         for fd in (self._stop, *self._fds):
             os.close(fd)
 
@@ -87,9 +95,10 @@ class Watch:
         """Wait for deaths; False when the command has ended and all of them are written."""
         self.writer.cells[pulse.ALIVE] = now()
         if now() >= self._refresh_at:
-            together.refresh(self.journal)
             for call in self.on_refresh:
                 self._guarded(call)
+            if self.pages is not None:
+                self._guarded(self.pages.copy_all)
             self._refresh_at = now() + REFRESH_NS
         self._find_new()
         for process in self._fds.values():
@@ -112,6 +121,8 @@ class Watch:
         code = {} if process.code is None else {"code": process.code}
         self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
         process.catch_up()
+        if self.pages is not None:
+            self._guarded(self.pages.copy, os.path.basename(process.page))
         for call in self.on_death:
             self._guarded(call, process)
 
@@ -123,14 +134,17 @@ class Watch:
             text = f"{type(error).__name__}: {error}"
             if text not in self._faults:
                 self._faults.add(text)
-                self.writer.write({"ev": "note", "t": now(), "hook": "launcher", "text": text})
+                told = {"hook": "launcher", "code": "launcher-fault", "text": text}
+                self.writer.write({"ev": "note", "t": now(), **told})
 
     def _find_new(self) -> None:
-        if not self._list():
-            return
-        for name in self.names - self._known:
+        names = set(self.names) if self._list() else set()
+        if self.pages is not None:
+            names |= {page.removesuffix(SUFFIX) + ".jsonl" for page in self.pages.names()}
+        for name in names - self._known:
             host, pid = _writer_of(name)
-            process = Followed(str(self.journal / name), pid)
+            page = page_of(self.journal, self.pages, name)
+            process = Followed(str(self.journal / name), pid, page)
             if host == self._host:
                 process.catch_up()
                 if not process.head:
@@ -150,18 +164,23 @@ class Watch:
                 self._poll.register(fd, select.POLLIN)
 
     def _list(self) -> bool:
-        """Look at the folder: ten times a second while something happens, then twice."""
+        """Look at the folder: ten times a second while something happens, then twice.
+
+        On a network file system once a second, and for no more than a fiftieth of the time.
+        """
         t = now()
-        calm = t - self._changed_at > CALM_NS
-        if calm and t - self._listed_at < CALM_ROUND_NS:
+        if t < self._list_at:
             return False
         try:
             names = set(os.listdir(self.journal))
         except OSError:  # somebody has removed the run folder
             return False
-        self._listed_at = t
         if names != self.names:
             self.names, self._changed_at = names, t
+        self._list_at = t + (CALM_ROUND_NS if t - self._changed_at > CALM_NS else 0)
+        if self.pages is not None:
+            done = now()
+            self._list_at = done + max(SHARED_ROUND_NS, LIST_SHARE * (done - t))
         return True
 
     def _find_others(self) -> None:

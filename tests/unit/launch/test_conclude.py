@@ -97,7 +97,7 @@ def test_a_booster_that_may_be_to_blame_is_left_out_once() -> None:
     agreed = decided({"a": first, "b": {**said(), "suspects": ["learn"]}})
     assert agreed["without"] == ["async_save", "learn"]
     assert agreed["decision"]["action"] == "restart"
-    assert "without async_save, learn" in agreed["decision"]["why"]
+    assert "async_save" in agreed["decision"]["why"] and "learn" in agreed["decision"]["why"]
     used_up = decided({"a": first}, restarts=0)
     assert used_up["decision"]["action"] == "stop" and used_up["without"] == ["async_save"]
     told = decided({"a": {**said(BUG, told=15), "suspects": ["learn"]}})

@@ -71,3 +71,18 @@ def test_an_agent_that_restarts_by_itself_makes_no_death_fatal(tmp_path: Path) -
     followed.catch_up()
     assert not followed.fatal
     followed.close()
+
+
+def test_steps_come_from_the_journal_where_no_page_can_be_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "host-7-1.jsonl"
+    writer = Writer(str(path), 7)
+    line = {"ev": "steps", "t": 10, "end": 30, "first": 1, "last": 4, "wait": 0, "batches": 4}
+    writer.write(line)
+    with_page, without = Followed(str(path), 7), Followed(str(path), 7)
+    with_page.catch_up()
+    with_page.close()
+    assert with_page.pulse().steps == 0
+    path.with_suffix(".pulse").unlink()
+    without.catch_up()
+    without.close()
+    assert (without.pulse().steps, without.pulse().last_step) == (4, 30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.launch.policy import BOUNDED, PATIENT, Past, decide
+from tests.support import Golden
 
 
 def past(category: str = "unknown", retry: str = "bounded", **more: object) -> Past:
@@ -27,9 +28,8 @@ def test_the_cause_decides(retry: str, action: str) -> None:
 
 def test_restarts_are_counted() -> None:
     history = [past(retry="yes", progressed=True, step=n) for n in range(3)]
-    assert decide(history, 3).why == "restart 3 of 3"
-    used = decide([*history, past(retry="yes", progressed=True)], 3)
-    assert (used.action, used.why) == ("stop", "all 3 restarts are used")
+    assert decide(history, 3).action == "restart"
+    assert decide([*history, past(retry="yes", progressed=True)], 3).action == "stop"
     assert decide(history[:1], 0).action == "stop"
 
 
@@ -37,9 +37,7 @@ def test_restarts_are_counted() -> None:
 def test_a_crash_loop_stops(retry: str, most: int) -> None:
     history = [past(retry=retry, step=n, fingerprint=str(n)) for n in range(most)]
     assert decide(history[:-1], 100).action == "restart"
-    stopped = decide(history, 100)
-    assert stopped.action == "stop"
-    assert "crash loop" in stopped.why
+    assert decide(history, 100).action == "stop"
 
 
 def test_a_durable_step_ends_a_crash_loop() -> None:
@@ -53,7 +51,7 @@ def test_a_durable_step_ends_a_crash_loop() -> None:
 def test_the_same_failure_at_the_same_step_is_data_or_code() -> None:
     first = past(fingerprint="f", step=70, progressed=True)
     again = past(fingerprint="f", step=70, progressed=True)
-    assert "data or code" in decide([first, again], 9).why
+    assert decide([first, again], 9).action == "stop"
     assert decide([first, past(fingerprint="f", step=71, progressed=True)], 9).action == "restart"
     assert decide([first, past(fingerprint="g", step=70, progressed=True)], 9).action == "restart"
     # What passes by itself may come at any step.
@@ -78,3 +76,20 @@ def test_only_some_causes_wait_and_longer_each_time() -> None:
     assert decide([past("network", "yes")] * 2, 99, seed=1) != decide(
         [past("network", "yes")] * 2, 99, seed=2
     )
+
+
+def test_reasons(golden: Golden) -> None:
+    again = past(fingerprint="f", step=70, progressed=True)
+    lemon = past("cuda_fault", fingerprint="f", node="n7", step=10, progressed=True)
+    cases = {
+        "no retry": decide([past("user_code", "no")], 3),
+        "resume": decide([past("time_limit", "resume")], 3),
+        "swap": decide([past("node_failure", "swap", node="n7")], 3),
+        "swap without a name": decide([past("node_failure", "swap")], 3),
+        "the same node": decide([lemon, lemon], 9, nodes=4),
+        "the same step": decide([again, again], 9),
+        "crash loop": decide([past(step=n, fingerprint=str(n)) for n in range(BOUNDED)], 100),
+        "restarts used": decide([past(retry="yes", progressed=True)] * 4, 3),
+        "restart": decide([past(retry="yes", progressed=True)] * 3, 3),
+    }
+    golden("decisions.txt", "".join(f"{k}: {d.action}, {d.why}\n" for k, d in cases.items()))

@@ -14,6 +14,8 @@ from headway.journal.writer import Writer, head
 from headway.launch import price
 from headway.launch.follow import Followed
 from headway.launch.price import NS, Past, Pricing, durable, earlier
+from headway.schedule.cost import of_ledger
+from headway.testing import FakeRun
 
 
 class Rank(Followed):
@@ -136,7 +138,45 @@ def test_a_restart_by_torchrun_is_a_start_of_its_own(
     job.found[0].steps = 1
     job.later(30)
     assert job.told[-1]["since"] == 1045 * NS
-    assert job.told[-1]["recover_s"] == 35.0, "the median of 40 and 30"
+    assert job.told[-1]["recover_s"] == 30.0, "the first start of a run is no recovery"
+    assert job.told[-2] == {"ev": "recovered", "t": 1075 * NS, "s": 30.0}
+
+
+def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold start of 60 s, restarts of 11, 10 and 12 s, saves of 2 and of 8 s."""
+    job = Launcher(tmp_path, monkeypatch)
+    told = FakeRun()
+    at = 0.0
+    for number, (start, took) in enumerate(((60.0, 2.0), (11.0, 2.0), (10.0, 8.0), (12.0, 0.0))):
+        launch = f"L0.{number}" if number else "L0"
+        launcher = told.launcher(begin=at, launch=launch, index=number)
+        rank = told.process(begin=at + 1, rank=0, world=4, launch=launch)
+        rank.train(first=1, count=80, start=at + start, each=0.5)
+        if number:
+            job.now, job.found, job.number = round((1000 + at) * NS), [Rank()], number
+            job.pricing.begin(job)  # type: ignore[arg-type]
+        job.later(start)
+        job.found[0].steps = 1
+        job.later(0)
+        if took:
+            begin = at + start + 10
+            rank.span("checkpoint_save", begin, begin + took, th=5, path="a", step=20)
+            times = {"t": round((1000 + begin) * NS), "end": round((1000 + begin + took) * NS)}
+            job.found[0].line(ev="span", name="checkpoint_save", step=20, path="a", **times)
+        job.later(40)
+        at += start + 40
+        if number < 3:
+            rank.exit(at, code=1)
+            launcher.exit(at + 3, code=1)  # it sees the death 3 s later
+            job.now += 3 * NS
+            job.pricing.end(job.found)
+            at += 30  # and waits before the next attempt
+    last = [event for event in job.told if event["ev"] == "price"][-1]
+    price = of_ledger(told.ledger())
+    assert price.save == last["save_s"] == 8.0, "of the newest attempt that saved"
+    assert last["recover_s"] == 11.0
+    assert price.recover == pytest.approx(11.0, abs=0.6)
+    assert price.accelerators == last["accelerators"] == 4
 
 
 def test_what_counts_as_durable() -> None:

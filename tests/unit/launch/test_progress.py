@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import headway
 from headway.journal.pulse import Pulse
 from headway.launch.follow import Followed
 from headway.launch.progress import Progress
+from headway.testing import FakeRun
 
 
 class Rank(Followed):
@@ -45,11 +50,12 @@ def test_an_older_checkpoint_saved_again_adds_nothing() -> None:
     assert progress.conclude([fallen_back]) == (22, False)
 
 
-def test_the_last_load_is_the_one_that_did() -> None:
-    progress = Progress()
-    progress.conclude([Rank(25, [save(10, "a", "/10.pt"), save(20, "b", "/20.pt")])])
-    damaged_first = Rank(3, [], [load("b", "/20.pt"), load("a", "/10.pt")])
-    assert progress.conclude([damaged_first]) == (13, False)
+def test_of_several_loads_the_highest_counts_unless_it_failed() -> None:
+    saved = Rank(25, [save(10, "a", "/10.pt"), save(20, "b", "/20.pt")])
+    for first, step in ((load("b", "/20.pt"), 23), ({**load("b"), "error": "EOFError"}, 13)):
+        progress = Progress()
+        progress.conclude([saved])
+        assert progress.conclude([Rank(3, [], [first, load("a", "/10.pt")])]) == (step, False)
 
 
 def test_a_load_that_nobody_saw_leaves_the_step_open() -> None:
@@ -69,7 +75,7 @@ def test_the_loop_may_tell_where_it_starts() -> None:
     progress = Progress()
     progress.conclude([Rank(25, [save(20, "b")])])
     rank = Rank(5)
-    rank.told_base = 20
+    rank.declared_base = 20
     assert progress.conclude([rank]) == (25, False)
 
 
@@ -93,3 +99,45 @@ def test_a_life_whose_start_is_unknown_does_not_mislead_those_after_it() -> None
     assert progress.conclude([Rank(40, [save(40, "b", "/1230.tmp")], [unseen])]) == (None, True)
     assert progress.conclude([Rank(25, [save(20, "c")], [load("b", "/1230.pt")])]) == (None, True)
     assert progress.durable == 1180
+
+
+@pytest.mark.parametrize("declared", [None, 15])
+def test_the_ledger_comes_to_the_same_steps(tmp_path: Path, declared: int | None) -> None:
+    """Two ranks, one behind the other; several loads; the loop goes back to its own save.
+
+    At last another thread loads while the loop goes on.
+    """
+    job = FakeRun()
+    for number, steps in enumerate((30, 20)):
+        job.launcher(100 * number, launch=f"L{number}", index=number).exit(
+            100 * number + 90, code=1
+        )
+        for rank in range(2):
+            process = job.process(100 * number, rank=rank, world=2, launch=f"L{number}")
+            start = 100 * number + 10
+            if number:
+                for step in (10, 20)[: 2 - rank]:
+                    process.span("checkpoint_load", start - 5, start - 4, path=f"{step}-{rank}.pt")
+                if declared is not None:
+                    process.event("progress", start - 3, step=declared)
+            process.train(1, steps, start, 1)
+            for step in (10, 20):
+                path = f"{step}-{rank}.pt"
+                process.span("checkpoint_save", start + step, start + step, step=step, path=path)
+            end = start + steps
+            process.span("checkpoint_load", end, end + 1, path=f"10-{rank}.pt")
+            process.train(steps + 1, 5, end + 1, 1)
+            process.span("checkpoint_load", end + 2.5, end + 4.5, th=9, path=f"10-{rank}.pt")
+    folder = job.write(tmp_path) / "journal"
+    progress, ends = Progress(), []
+    for number in range(2):
+        ranks = []
+        for made in job.journals:
+            if made.lines[0]["launch"] == f"L{number}" and made.lines[0]["role"] == "process":
+                rank = Followed(str(folder / f"{made.name}.jsonl"), 1)
+                rank.catch_up()
+                rank.close()
+                ranks.append(rank)
+        ends.append(progress.conclude(ranks)[0])
+    assert ends == [attempt.last_step for attempt in headway.load(tmp_path).ledger.attempts]
+    assert ends == [15, (10 if declared is None else declared) + 15]

@@ -1,46 +1,14 @@
-"""Nothing of a dead attempt lives on."""
+"""Which processes belong to a job, and what dead ones have left."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+import pytest
+
 from headway.launch import reap, tree
-
-# Runs in a process of its own, as it ends everything below itself.
-CLEAR = """
-import os, subprocess, sys, time
-from headway.launch import reap, tree
-assert reap.adopt_orphans()
-spare = subprocess.Popen(["sleep", "60"])
-# A daemon: its parent is gone, its session is its own, and it ignores SIGTERM.
-subprocess.run(["sh", "-c", "trap '' TERM; setsid sh -c 'trap \\"\\" TERM; sleep 60; sleep 60' &"])
-stopped = subprocess.Popen(["sleep", "60"]); os.kill(stopped.pid, 19)
-while len(tree.below(os.getpid())) < 4: time.sleep(0.01)
-left = reap.clear({spare.pid}, grace_s=0.2)
-print(left, sorted(tree.alive(tree.below(os.getpid()))) == [spare.pid])
-spare.kill()
-"""
-
-
-def test_everything_below_is_ended_but_what_is_spared() -> None:
-    done = subprocess.run([sys.executable, "-c", CLEAR], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[] True\n", done.stderr
-
-
-def test_how_a_process_ended_is_seen_before_anybody_waits_for_it() -> None:
-    killed = subprocess.Popen(["sleep", "60"])
-    assert tree.exit_code(killed.pid) is None
-    killed.send_signal(signal.SIGKILL)
-    failed = subprocess.Popen(["sh", "-c", "exit 7"])
-    assert tree.wait_gone([killed.pid, failed.pid], 20)
-    assert (tree.exit_code(killed.pid), tree.exit_code(failed.pid)) == (-9, 7)
-    assert (killed.wait(), failed.wait()) == (-9, 7)
-    assert tree.exit_code(killed.pid) is None
+from tests.support import NO_PROCESS
 
 
 def test_parents_and_children() -> None:
@@ -55,24 +23,57 @@ def test_parents_and_children() -> None:
     assert tree.above(20, 10, seen) == []
 
 
-def test_shared_memory_of_the_dead_is_removed(tmp_path: Path) -> None:
-    dead, other = subprocess.Popen(["true"]), subprocess.Popen(["true"])
-    dead.wait(), other.wait()
-    mine = f"torch_{dead.pid}_1_0"
-    kept = [f"torch_{os.getpid()}_1_0", f"torch_{other.pid}_1_0", "psm_left", "arena"]
-    for name in (mine, *kept):
-        (tmp_path / name).write_bytes(b"x")
-    pids = {dead.pid, os.getpid()}
-    assert reap.sweep_shared_memory(pids, time.time() + 60, tmp_path) == []  # older than we are
-    assert reap.sweep_shared_memory(pids, time.time() - 60, tmp_path) == [mine]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)
+def test_numbers_that_were_used_again_while_looking() -> None:
+    ring = {11: tree.Seen(12, 11, "S"), 12: tree.Seen(11, 11, "S")}
+    assert tree.above(11, 10, ring) == []
 
 
-def test_what_a_killed_launcher_left_is_found() -> None:
-    env = {**os.environ, "HEADWAY_DIR": "/some/journal", "HEADWAY_LAUNCH": "old.2"}
-    with subprocess.Popen(["sleep", "60"], env=env) as left:
-        while left.pid not in reap.strays("/some/journal", "new"):
-            time.sleep(0.01)
-        assert reap.strays("/some/journal", "old") == set()
-        assert reap.strays("/another/journal", "new") == set()
-        left.kill()
+@pytest.fixture
+def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, set[tuple[int, int]]]:
+    """What processes have mapped."""
+    mapped: dict[int, set[tuple[int, int]]] = {}
+    monkeypatch.setattr(reap, "_mapped", lambda pid: mapped.get(pid, set()))
+    return mapped
+
+
+def made(folder: Path, name: str) -> tuple[int, int]:
+    (folder / name).write_bytes(b"x")
+    return reap._identity(folder / name)
+
+
+def test_shared_memory_of_the_dead_is_removed(
+    tmp_path: Path, maps: dict[int, set[tuple[int, int]]]
+) -> None:
+    dead, alive = NO_PROCESS, os.getpid()
+    names = [f"torch_{dead}_1_0", f"torch_{alive}_1_0", f"torch_{dead + 1}_1_0", "psm_left"]
+    identities = [made(tmp_path, name) for name in names]
+    unmapped = f"torch_{dead}_2_0"  # of a process with that number in another container
+    made(tmp_path, unmapped)
+    maps[dead] = maps[alive] = maps[dead + 1] = set(identities)
+    shared = reap.SharedMemory(tmp_path)
+    shared.look({dead, alive})
+    assert shared.sweep() == [names[0]]
+    assert shared.sweep() == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names[1:], unmapped])
+
+
+def test_a_file_that_took_the_place_of_the_first_stays(
+    tmp_path: Path, maps: dict[int, set[tuple[int, int]]]
+) -> None:
+    name = f"torch_{NO_PROCESS}_1_0"
+    maps[NO_PROCESS] = {made(tmp_path, name)}
+    shared = reap.SharedMemory(tmp_path)
+    shared.look({NO_PROCESS})
+    (tmp_path / "next").write_bytes(b"x")
+    (tmp_path / "next").rename(tmp_path / name)
+    assert shared.sweep() == []
+
+
+def test_maps_are_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    monkeypatch.setattr(reap, "_mapped", lambda pid: reads.append(pid) or set())
+    made(tmp_path, f"torch_{NO_PROCESS}_1_0")
+    shared = reap.SharedMemory(tmp_path)
+    for _ in range(3):
+        shared.look({NO_PROCESS})
+    assert reads == [NO_PROCESS]

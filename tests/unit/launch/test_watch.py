@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headway.journal.writer import Writer, head
 from headway.launch.watch import Watch
+from tests.support import NO_PROCESS
 
 
 def test_a_life_between_two_looks_is_seen_at_the_end(
@@ -20,10 +19,8 @@ def test_a_life_between_two_looks_is_seen_at_the_end(
     launcher = Writer(str(tmp_path / "launcher-a-host-1.jsonl"), os.getpid())
     watch = Watch(tmp_path, "a", launcher)
     watch.start()
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        pass
-    name = f"{os.uname().nodename}-{gone.pid}-1.jsonl"
-    rank = Writer(str(tmp_path / name), gone.pid)
+    name = f"{os.uname().nodename}-{NO_PROCESS}-1.jsonl"
+    rank = Writer(str(tmp_path / name), NO_PROCESS)
     rank.write({**head("rank", launch="a"), "rank": 0})
     rank.write({"ev": "span", "t": 1, "end": 2, "name": "checkpoint_save", "step": 10})
     rank.close()

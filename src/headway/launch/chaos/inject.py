@@ -256,7 +256,8 @@ class Injector:
             call(*args)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            self._attempt.writer.write({"ev": "note", "t": now(), "hook": "chaos", "text": text})
+            fields = {"hook": "chaos", "code": "fault-not-done", "text": text}
+            self._attempt.writer.write({"ev": "note", "t": now(), **fields})
 
 
 def _order(fault: Fault) -> dict[str, Any]:

@@ -33,13 +33,19 @@ def parse_inline(text: str, where: str = "--chaos") -> Plan:
         if words[0] not in KINDS:
             raise UsageError(
                 f"{where}: {words[0]!r} is neither a file nor a kind of fault; a fault is one of "
-                f"{', '.join(KINDS)}, as in 'kill rank=1 step=30'"
+                f"{', '.join(KINDS)}, as in 'kill rank=1 step=30'",
+                code="fault-kind-unknown",
+                kind=words[0],
             )
         table: dict[str, Any] = {"kind": words[0]}
         for word in words[1:]:
             key, equals, value = word.partition("=")
             if not equals:
-                raise UsageError(f"{where}: fault {number}: {word!r} is not of the form key=value")
+                raise UsageError(
+                    f"{where}: fault {number}: {word!r} is not of the form key=value",
+                    code="fault-word-invalid",
+                    word=word,
+                )
             name = SHORT.get(key, key)
             table[name] = _value(name, value)
         data["fault"].append(table)
@@ -58,7 +64,9 @@ def _parts(text: str, where: str) -> list[list[str]]:
             else:
                 parts[-1].append(token)
     except ValueError as error:
-        raise UsageError(f"{where}: {text!r} cannot be read: {error}") from None
+        raise UsageError(
+            f"{where}: {text!r} cannot be read: {error}", code="plan-unreadable"
+        ) from None
     return [part for part in parts if part]
 
 

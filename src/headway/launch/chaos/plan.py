@@ -98,15 +98,26 @@ def parse(data: Mapping[str, Any], where: str) -> Plan:
     """A plan from the content of its file; one sentence for the first thing that is wrong."""
     for key in data:
         if key not in ("seed", "fault"):
-            raise UsageError(f"{where}: {key!r} is no part of a plan; it has `seed` and [[fault]]")
+            raise UsageError(
+                f"{where}: {key!r} is no part of a plan; it has `seed` and [[fault]]",
+                code="plan-key-unknown",
+                key=key,
+            )
     seed = data.get("seed", 0)
     if type(seed) is not int:
-        raise UsageError(f"{where}: seed is {seed!r}, but it must be a whole number")
+        raise UsageError(
+            f"{where}: seed is {seed!r}, but it must be a whole number", code="plan-seed-invalid"
+        )
     tables = data.get("fault", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"{where}: `fault` must be a list of tables: [[fault]]")
+        raise UsageError(
+            f"{where}: `fault` must be a list of tables: [[fault]]", code="plan-faults-invalid"
+        )
     if not tables:
-        raise UsageError(f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples")
+        raise UsageError(
+            f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples",
+            code="plan-empty",
+        )
     found = [_Table(table, number, where).fault() for number, table in enumerate(tables, 1)]
     return Plan(seed=seed, faults=tuple(found))
 
@@ -121,7 +132,12 @@ class _Table:
 
     def wrong(self, key: str, must: str) -> NoReturn:
         value = self.table.get(key)
-        raise UsageError(f"{self.where}: {key} is {value!r}, but it must be {must}")
+        raise UsageError(
+            f"{self.where}: {key} is {value!r}, but it must be {must}",
+            code="fault-value-invalid",
+            fault=self.number,
+            key=key,
+        )
 
     def fault(self) -> Fault:
         kind = self._one_of("kind", tuple(KINDS), None)
@@ -139,11 +155,19 @@ class _Table:
             if key not in own and key not in shared:
                 raise UsageError(
                     f"{self.where}: {key!r} says nothing of {kind!r}, which takes "
-                    f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}"
+                    f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}",
+                    code="fault-key-unknown",
+                    fault=self.number,
+                    key=key,
                 )
         for key in KINDS[kind]:
             if key.endswith("*") and key[:-1] not in self.table:
-                raise UsageError(f"{self.where}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}")
+                raise UsageError(
+                    f"{self.where}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}",
+                    code="fault-key-missing",
+                    fault=self.number,
+                    key=key[:-1],
+                )
 
     # -- who and when -------------------------------------------------------------------------
 
@@ -166,7 +190,12 @@ class _Table:
         if len(given) != 1:
             said = "nothing says" if not given else f"{' and '.join(given)} both say"
             ways = [key for key in WHEN if key != "when" or kind == "corrupt"]
-            raise UsageError(f"{self.where}: {said} when; give one of {', '.join(ways)}")
+            raise UsageError(
+                f"{self.where}: {said} when; give one of {', '.join(ways)}",
+                code="fault-moment-not-unique",
+                fault=self.number,
+                given=given,
+            )
         (key,) = given
         if key == "when":
             self._one_of("when", ("restart",), None)
@@ -220,14 +249,21 @@ class _Table:
             read["device"] = self._text("device", "the name of a network device")
             reason = network.impossible(read["device"])
             if reason:
-                raise UsageError(f"{self.where}: {reason}")
+                raise UsageError(
+                    f"{self.where}: {reason}", code="network-fault-impossible", fault=self.number
+                )
         return read | (self._disk() if kind == "disk" else {})
 
     def _disk(self) -> dict[str, Any]:
         mode = self._one_of("mode", MODES, "fail")
         for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
             if key in self.table and mode not in modes:
-                raise UsageError(f'{self.where}: {key} goes with mode = "{modes[0]}", not {mode!r}')
+                raise UsageError(
+                    f'{self.where}: {key} goes with mode = "{modes[0]}", not {mode!r}',
+                    code="fault-mode-mismatch",
+                    fault=self.number,
+                    key=key,
+                )
         number = errno.ENOSPC if mode == "full" else errno.EIO
         if "errno" in self.table:
             value = self.table["errno"]

@@ -16,6 +16,7 @@ from headway.launch.failures.verdict import Fact
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 LOG = Path("/dev/kmsg")
+MACHINE = "vmstat"  # the counter of all jobs of a machine
 NO_OOM = "the kernel counted no OOM kill in this job"
 EARLIER = 1.0  # seconds by which the log's clock may differ from ours
 RECORD = 8192
@@ -42,13 +43,14 @@ def since(
 
 
 def _counted(before: Snapshot, now: dict[str, int]) -> list[Fact]:
-    """What the nearest group that can be read tells; one above may be another job's."""
-    grown = [now[name] - count for name, count in before.kills if name in now]
+    """What the nearest group that can be read tells; one above, and the machine, have others."""
+    grown = [(name, now[name] - count) for name, count in before.kills if name in now]
     if not grown:
         return []
-    if grown[0] > 0:
-        return [_fact(f"the kernel counted {grown[0]} OOM kill(s) in this job")]
-    return [_fact(NO_OOM)] if not any(grown) else []
+    nearest, count = grown[0]
+    if count > 0 and nearest != MACHINE:
+        return [_fact(f"the kernel counted {count} OOM kill(s) in this job")]
+    return [_fact(NO_OOM)] if not any(count for _, count in grown) else []
 
 
 def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
@@ -59,7 +61,7 @@ def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
             if cgroups in path.parents and (count := _count(path)) is not None:
                 found.append((str(path), count))
     count = _count(proc / "vmstat")
-    return found if count is None else [*found, ("vmstat", count)]
+    return found if count is None else [*found, (MACHINE, count)]
 
 
 def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 LONGEST = 8192  # characters of a line that are looked at
@@ -135,7 +135,7 @@ def _seconds(names: dict[str, str | None], year: int) -> float | None:
         return None
     zone = names.get("zone")
     if zone == "Z":
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     elif zone:
         moment = datetime.strptime(
             f"{moment:%Y%m%d%H%M%S}{zone.replace(':', '')}", "%Y%m%d%H%M%S%z"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from headway import redact
 from headway.launch.failures import codes, xid
 from headway.launch.failures.findings import Finding, code_of, find
 from headway.launch.failures.signatures import DECISIVE, SPECIFIC
@@ -260,7 +261,7 @@ def _confidence(cause: Finding, found: Sequence[Finding]) -> str:
 def _verdict(
     cause: Finding, rank: int | None, found: Sequence[Finding], confidence: str
 ) -> Verdict:
-    evidence = " ".join(cause.fact.text.split())[:CUT]
+    evidence = _evidence(cause)
     return Verdict(
         category=cause.category,
         owner=cause.owner,
@@ -277,6 +278,11 @@ def _verdict(
     )
 
 
+def _evidence(finding: Finding) -> str:
+    """A secret that is cut in two would not be recognized."""
+    return redact.text(" ".join(finding.fact.text.split()))[:CUT]
+
+
 def _others(cause: Finding, found: Sequence[Finding]) -> tuple[Other, ...]:
     """What was seen beside the cause: each kind once."""
     seen: dict[tuple[str, str], Other] = {}
@@ -285,7 +291,7 @@ def _others(cause: Finding, found: Sequence[Finding]) -> tuple[Other, ...]:
             continue
         role = {"root": "other", "exit": "cascade"}.get(one.role, one.role)
         role = "survived" if one.fact.survived else role
-        text = " ".join(one.fact.text.split())[:CUT] or codes.in_words(one.fact.code or 0)
+        text = _evidence(one) or codes.in_words(one.fact.code or 0)
         other = Other(role=role, category=one.category, rank=one.fact.rank, evidence=text)
         seen.setdefault((one.id, role), other)
     return tuple(list(seen.values())[:OTHERS])

@@ -75,7 +75,7 @@ class _Index:
 
     def candidates(self, text: str) -> list[Signature]:
         found: set[int] = set()
-        for stem in self._each.stems(text.lower().encode()):
+        for stem in self._each.stems(text.lower().encode("utf-8", "replace")):
             found |= self._numbers.get(stem, set())
         return [signatures()[number] for number in sorted(found)]
 

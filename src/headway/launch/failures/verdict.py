@@ -80,4 +80,6 @@ _VOLATILE = re.compile(
 def fingerprint(category: str, signature: str, evidence: str) -> str:
     """The same over recurrences of one cause: numbers, addresses and paths do not count."""
     words = " ".join(_VOLATILE.sub("#", evidence).split())
-    return hashlib.sha256(f"{category}|{signature}|{words}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{category}|{signature}|{words}".encode("utf-8", "replace")).hexdigest()[
+        :16
+    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import dataclass
 
 from headway.launch import tree
 
 BUSY_CORES = 0.1  # below this share of a core nobody works, but a watchdog may tick
-BUSY_BYTES = 100_000  # a second, read from or written to files
+BUSY_BYTES = 100_000  # a second by `read` and `write`: files, pipes and TLS
 BUSY_WAITS = 200  # waits a second that came to an end: traffic of a network, which is no file's
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -55,16 +56,25 @@ def _waits(pid: int) -> int:
 
 def busy(earlier: Sample, later: Sample) -> bool:
     """Whether somebody of that tree worked between two samples."""
+    cpu, moved, waits = _rates(earlier, later)
+    return cpu >= BUSY_CORES or moved >= BUSY_BYTES or waits >= BUSY_WAITS
+
+
+def moves(earlier: Sample, later: Sample) -> bool:
+    """Whether it read, wrote or started processes: a wait for a device does none of that."""
+    return _rates(earlier, later)[1] >= BUSY_BYTES
+
+
+def _rates(earlier: Sample, later: Sample) -> tuple[float, float, float]:
+    """CPU seconds, bytes and waits by the second; without end where it starts processes."""
     seconds = later.at - earlier.at
-    if seconds <= 0:
-        return True
-    if later.used.keys() - earlier.used.keys():
-        return True  # it starts processes
+    if seconds <= 0 or later.used.keys() - earlier.used.keys():
+        return math.inf, math.inf, math.inf
     pids = later.used.keys() & earlier.used.keys()
     cpu, moved, waits = (
         sum(later.used[pid][i] - earlier.used[pid][i] for pid in pids) / seconds for i in range(3)
     )
-    return cpu >= BUSY_CORES or moved >= BUSY_BYTES or waits >= BUSY_WAITS
+    return cpu, moved, waits
 
 
 def stopped(pid: int) -> bool:
@@ -91,6 +101,17 @@ def traced(pid: int) -> bool:
         return terminal and words[:2] == [read, b"0x0"]
     except (OSError, ValueError, IndexError):
         return False
+
+
+def replaced(pid: int, page: str) -> bool:
+    """Whether it has run another program in its place: the page that it recorded to is unmapped."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            maps = file.read()
+    except OSError:  # it may not be looked at
+        return False
+    # A process that is ending has no maps.
+    return bool(maps) and os.path.exists(page) and os.path.basename(page).encode() not in maps
 
 
 def on_device(pid: int) -> bool:

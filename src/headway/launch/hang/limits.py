@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from headway.stats import percentile
+
 FLOOR_S = 120.0  # no shorter silence is a hang: what follows the steps is seen only once
 STOPPED_S = 3.0  # the same for a process that a signal has stopped
 SPAN_FLOOR_S = 120.0  # inside a save, a compile and the like
@@ -67,8 +69,7 @@ class Learned:
     def _between_steps(self) -> float:
         if not self.gaps:
             return START_S
-        ordered = sorted(self.gaps)
-        usual = ordered[int(0.99 * (len(ordered) - 1))]
+        usual = percentile(self.gaps, 0.99)
         return max(self.floor, OVER_GAPS * usual, OVER_LONGEST * self.longest_gap)
 
     def _before_steps(self) -> float:

@@ -27,7 +27,7 @@ ROUND_S = 0.5  # no round counts for more
 CONFIRM_S = 2.0  # between two looks at the stacks
 BUSY_FACTOR = 10.0  # a rank that works, at one place, is given so much longer
 NO_TRAINER = 10  # steps of the others, after which a rank without any is no trainer
-DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work
+DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work, unless bytes are moved
 
 
 class Hang(NamedTuple):
@@ -50,6 +50,7 @@ class _Rank:
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=120))
     next_sample: float = 1.0
     patience: float = 1.0  # grows when a look at its stacks showed that it moves
+    replaced: bool = False  # by another program, which records nothing here
 
 
 class HangWatch:
@@ -67,7 +68,7 @@ class HangWatch:
         self.learned = learned
         self.tell = tell
         self.all_late = all_late
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[Followed, _Rank] = {}
         self._at = 0
         self._looked: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
         self._look_again = 0.0
@@ -83,7 +84,7 @@ class HangWatch:
         seen = tree.processes() if self._sampling() else {}
         for process in alive:
             self._count(process, passed, seen)
-        alive = self._trainers(alive)
+        alive = self._trainers([p for p in alive if not self._ranks[p].replaced])
         late = [p for p in alive if self._late(p)]
         if any(p.died is not None and p.failing for p in ranks):
             late = []  # that is another matter, and its agent's
@@ -98,19 +99,19 @@ class HangWatch:
 
     def _trainers(self, alive: list[Followed]) -> list[Followed]:
         """Without those that never step by design: actors, evaluators, parameter servers."""
-        most = max((self._ranks[p.pid].steps for p in alive), default=0)
-        return [p for p in alive if self._ranks[p.pid].steps or most < NO_TRAINER]
+        most = max((self._ranks[p].steps for p in alive), default=0)
+        return [p for p in alive if self._ranks[p].steps or most < NO_TRAINER]
 
     def _waited_for(self, late: list[Followed], alive: list[Followed]) -> bool:
         """Whether another rank is not late yet, and has not stepped on by itself either."""
-        silence = min(self._ranks[p.pid].quiet for p in late)
+        silence = min(self._ranks[p].quiet for p in late)
         stopped = any(activity.stopped(p.pid) for p in late)
         return not stopped and any(
-            p not in late and self._ranks[p.pid].quiet > silence / 2 for p in alive
+            p not in late and self._ranks[p].quiet > silence / 2 for p in alive
         )
 
     def _count(self, process: Followed, passed: float, seen: dict[int, tree.Seen]) -> None:
-        pulse, rank = process.pulse(), self._ranks.setdefault(process.pid, _Rank())
+        pulse, rank = process.pulse(), self._ranks.setdefault(process, _Rank())
         rank.since_start += passed
         if pulse.steps != rank.steps:
             if rank.steps:
@@ -126,9 +127,10 @@ class HangWatch:
         if rank.quiet >= rank.next_sample and process.pid in seen:
             rank.next_sample = rank.quiet + max(1.0, rank.quiet / 10)
             rank.samples.append(activity.sample(process.pid, rank.quiet, seen))
+            rank.replaced = activity.replaced(process.pid, process.page)
 
     def _limit(self, process: Followed) -> float:
-        rank = self._ranks[process.pid]
+        rank = self._ranks[process]
         inside = [str(span.get("name")) for span in process.open.values()]
         if process.pulse().waiting:
             inside.append("data_wait")
@@ -136,25 +138,26 @@ class HangWatch:
 
     def _late(self, process: Followed) -> bool:
         """Silent for too long, and not for a reason that can be seen from outside."""
-        rank, limit = self._ranks[process.pid], self._limit(process)
+        rank, limit = self._ranks[process], self._limit(process)
         if rank.quiet < STOPPED_S or activity.traced(process.pid):
             return False
         if activity.stopped(process.pid):
             return True
         if rank.quiet < limit:
             return False
-        if not self._busy(rank, limit):
+        samples = self._samples(rank, limit)
+        if samples and not activity.busy(*samples):
             return True
-        factor = DEVICE_FACTOR if activity.on_device(process.pid) else BUSY_FACTOR
-        return rank.quiet >= factor * limit
+        moves = samples is not None and activity.moves(*samples)
+        slow = not moves and activity.on_device(process.pid)
+        return rank.quiet >= (DEVICE_FACTOR if slow else BUSY_FACTOR) * limit
 
-    def _busy(self, rank: _Rank, limit: float) -> bool:
-        """Whether it worked in the later half of the time it was given."""
+    def _samples(self, rank: _Rank, limit: float) -> tuple[Sample, Sample] | None:
+        """The first and the last one of the later half of the time it was given."""
         if len(rank.samples) < 2:
-            return True
+            return None
         last = rank.samples[-1]
-        since = [s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)]
-        return activity.busy(since[0], last)
+        return next(s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)), last
 
     def _confirm(self, late: list[Followed], alive: list[Followed], passed: float) -> None:
         """Look at the stacks twice; who stands at the same place both times hangs."""
@@ -163,10 +166,10 @@ class HangWatch:
             self._found(halted[0], late, alive, "it is stopped by a signal (SIGSTOP)")
             return
         if not self._looked:
-            looked = {p.pid: stacks.main_thread(stacks.dump(p)) for p in late}
-            debugged = [pid for pid, frames in looked.items() if stacks.in_debugger(frames)]
-            for pid in debugged:
-                self._ranks[pid].patience *= 2
+            looked = {pid: stacks.main_thread(text) for pid, text in stacks.dump(late).items()}
+            debugged = [p for p in late if stacks.in_debugger(looked[p.pid])]
+            for process in debugged:
+                self._ranks[process].patience *= 2
             self._looked = {} if debugged else looked
             self._look_again = CONFIRM_S
             return
@@ -174,10 +177,11 @@ class HangWatch:
         if self._look_again > 0:
             return
         first, self._looked = self._looked, {}
+        texts = stacks.dump(late)
         moved = False
         for process in late:
-            if stacks.main_thread(stacks.dump(process)) != first.get(process.pid):
-                self._ranks[process.pid].patience *= 2
+            if stacks.main_thread(texts[process.pid]) != first.get(process.pid):
+                self._ranks[process].patience *= 2
                 moved = True
         if not moved and self.all_late(True):
             self._found(None, late, alive, "")
@@ -186,7 +190,7 @@ class HangWatch:
         self, behind: Followed | None, late: list[Followed], alive: list[Followed], why: str
     ) -> None:
         self._told = True
-        texts = {p.pid: stacks.dump(p) for p in alive if not activity.stopped(p.pid)}
+        texts = stacks.dump([p for p in alive if not activity.stopped(p.pid)])
         for process in alive:
             text = texts.get(process.pid) or _unseen(process)
             name = f"rank{process.rank if process.rank is not None else ''}-{process.pid}.txt"
@@ -194,7 +198,7 @@ class HangWatch:
         frames = {p.pid: stacks.main_thread(texts.get(p.pid, "")) for p in alive}
         behind = behind or self._behind(late, frames)
         worst = behind or late[0]
-        rank = self._ranks[worst.pid]
+        rank = self._ranks[worst]
         place = stacks.where(frames.get(worst.pid, ()))
         words = f"no step for {rank.quiet:.0f} s, {self._limit(worst):.0f} s would be usual"
         if behind is not None and behind.rank is not None:
@@ -204,7 +208,7 @@ class HangWatch:
         self.tell(Hang(number, words[:300], rank.quiet, self._limit(worst)))
 
     def _behind(self, late: list[Followed], frames: dict[int, tuple[str, ...]]) -> Followed | None:
-        steps = {p.pid: self._ranks[p.pid].steps for p in late}
+        steps = {p.pid: self._ranks[p].steps for p in late}
         if len(set(steps.values())) > 1:
             least = min(steps, key=lambda pid: steps[pid])
             return next(p for p in late if p.pid == least)

@@ -7,46 +7,75 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
 
 from headway.launch.follow import Followed
 from headway.probe.stacks import NAME
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
 _DEBUGGERS = ("pdb.py:", "bdb.py:", "debugpy/", "pydevd", "IPython/")
+LOOK_S = 0.02
+UNCHANGED = 3  # looks, after which an answer is complete
 _WAITING = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
 
 
-def dump(process: Followed, limit_s: float = 1.0) -> str:
-    """All stacks of the process now; nothing if it cannot be asked."""
-    asked = process.stacks
-    if asked is None:
-        return ""
-    number, fd = asked
+@dataclass
+class _Answer:
+    """What a process has written since it was asked."""
+
+    pid: int
+    file: BinaryIO
+    begin: int  # where it writes from
+    text: bytes = b""
+    unchanged: int = 0  # looks in a row
+
+    def look(self) -> bool:
+        """Whether it is complete: something came, and nothing more for a moment."""
+        self.file.seek(self.begin)
+        text = self.file.read()
+        self.unchanged = self.unchanged + 1 if text and text == self.text else 0
+        self.text = text
+        return self.unchanged >= UNCHANGED
+
+
+def dump(processes: Sequence[Followed], limit_s: float = 1.0) -> dict[int, str]:
+    """All stacks of each process now, by its pid; nothing of one that cannot be asked.
+
+    All are asked before the first answer is read, so that many take no longer than one.
+    """
+    with contextlib.ExitStack() as files:
+        answers = [answer for process in processes if (answer := _ask(process, files))]
+        waiting, until = answers, time.monotonic() + limit_s
+        while waiting and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            waiting = [answer for answer in waiting if not _is_complete(answer)]
+    texts = {answer.pid: answer.text.decode(errors="replace") for answer in answers}
+    return {process.pid: texts.get(process.pid, "") for process in processes}
+
+
+def _ask(process: Followed, files: contextlib.ExitStack) -> _Answer | None:
+    if process.stacks is None:
+        return None
+    number, fd = process.stacks
     path = f"/proc/{process.pid}/fd/{fd}"
     try:
         if NAME not in os.readlink(path):  # the job has closed it, and reused the number
-            return ""
-        with open(path, "rb") as file:
-            before = file.seek(0, os.SEEK_END)
-            os.kill(process.pid, number)
-            text = _read_all(file, before, limit_s)
+            return None
+        file = files.enter_context(open(path, "rb"))  # noqa: SIM115
+        begin = file.seek(0, os.SEEK_END)
+        os.kill(process.pid, number)
     except OSError:
-        return ""
-    return text.decode(errors="replace")
+        return None
+    return _Answer(process.pid, file, begin)
 
 
-def _read_all(file: object, before: int, limit_s: float) -> bytes:
-    """Until nothing more comes for a moment."""
-    until = time.monotonic() + limit_s
-    text, quiet = b"", 0
-    while time.monotonic() < until and quiet < 3:
-        time.sleep(0.02)
-        file.seek(before)  # type: ignore[attr-defined]
-        found: bytes = file.read()  # type: ignore[attr-defined]
-        quiet = quiet + 1 if found and len(found) == len(text) else 0
-        text = found
-    return text
+def _is_complete(answer: _Answer) -> bool:
+    try:
+        return answer.look()
+    except OSError:  # it is gone
+        return True
 
 
 def main_thread(text: str) -> tuple[str, ...]:

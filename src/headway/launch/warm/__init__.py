@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headway.launch import reap, tree
+from headway.launch.process import Process
 from headway.launch.warm import command as commands
 from headway.launch.warm import kernel, recipe, request
 from headway.launch.warm.command import Unfit
@@ -19,28 +21,8 @@ from headway.launch.warm.kit import Kit
 from headway.launch.warm.recipe import Memory, Recipe
 
 MOST_ZYGOTES = 4  # in one launch; one that is killed again and again is not wanted
+ENDED_S = 2.0  # for the kernel to end what waited below a process that has ended
 FIRST_S = 60.0  # for what torchrun imports: it would take the job itself as long
-
-
-class Process:
-    """A child of this process that was forked by the zygote."""
-
-    def __init__(self, pid: int, args: Sequence[str]) -> None:
-        self.pid = pid
-        self.args = list(args)
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Its status once it has ended; negative for a death by signal."""
-        if self.returncode is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has taken it
-                self.returncode = 0
-            else:
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
 
 
 class Warm:
@@ -51,7 +33,7 @@ class Warm:
         folder: Path,
         command: Sequence[str],
         env: Mapping[str, str],
-        note: Callable[[str], None],
+        note: Callable[[str, str], None],  # text and code
     ) -> None:
         self.folder = folder
         self.command = list(command)
@@ -67,7 +49,9 @@ class Warm:
         self._cold_next = False
         self._told: set[str] = set()
         if self.memory.off:
-            self._note(f"warm starts are off for this run: {self.memory.off}")
+            self._note(
+                f"warm starts are off for this run: {self.memory.off}", code="warm-starts-off"
+            )
 
     # -- the zygote -----------------------------------------------------------------------
 
@@ -115,7 +99,7 @@ class Warm:
             invocation = self._read(self.command, self.env)
             self._zygote = Zygote(invocation, self.env, found, self.memory)
         except (Unfit, OSError) as why:
-            self._give_up(str(why))
+            self._give_up(str(why), code=_code(why))
 
     def _read(self, command: Sequence[str], env: Mapping[str, str]) -> commands.Invocation:
         path = env.get("PATH", os.defpath)
@@ -144,7 +128,8 @@ class Warm:
     def _hear(self, zygote: Zygote, told: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""
         if not told:
-            self._give_up(f"the zygote has failed: {zygote.last_words() or 'without a word'}")
+            words = zygote.last_words() or "without a word"
+            self._give_up(f"the zygote has failed: {words}", code="zygote-failed")
             return
         blamed = told["left_out"] != self.memory.left_out
         self.memory.left_out, self.memory.good = told["left_out"], told["good"]
@@ -155,19 +140,20 @@ class Warm:
         if not told["fault"]:
             self.kit = Kit(**told["kit"])
         elif blamed and self._zygotes < MOST_ZYGOTES:  # again, without what was to blame
-            self._note(f"fewer imports are made ahead: {told['fault']}")
+            text = f"fewer imports are made ahead: {told['fault']}"
+            self._note(text, code="imports-left-out")
             self._end()
             self._start(self._recipe)
         else:
             self.memory.off = f"the imports cannot be forked, {told['fault']}"
-            self._give_up(self.memory.off)
+            self._give_up(self.memory.off, code="imports-not-forkable")
         self.memory.write(self.folder)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, *, code: str) -> None:
         """For this launch; what is known to be hopeless is in the memory."""
         self._zygotes = MOST_ZYGOTES
         self._end()
-        self._note(f"started cold: {why}")
+        self._note(f"started cold: {why}", code=code)
 
     # -- the job --------------------------------------------------------------------------
 
@@ -188,7 +174,7 @@ class Warm:
         try:
             pid = self._ask(command, env, own_group, pdeathsig, stdout, stderr)
         except (Unfit, OSError) as why:
-            self._note(f"started cold: {why}")
+            self._note(f"started cold: {why}", code=_code(why))
             if self._zygote is not None and not self._zygote.alive():
                 self._end()
             return None
@@ -207,7 +193,10 @@ class Warm:
         invocation = self._read(command, env)
         self.kit.check(invocation, env, os.getcwd())
         if kernel.bonds() != self._zygote.bonds:
-            raise Unfit("the launcher has changed its user, its limits or its namespaces")
+            raise Unfit(
+                "the launcher has changed its user, its limits or its namespaces",
+                code="bonds-differ",
+            )
         mapping = {fd: fd for fd in request.inheritable()}
         mapping |= {fd: given for fd, given in ((1, stdout), (2, stderr)) if given is not None}
         asked = request.of_this_process(
@@ -230,11 +219,11 @@ class Warm:
         why = "a warm attempt ended before its first step"
         self._cold_next = True
         if self._worked:
-            self._note(f"the next start is cold: {why}")
+            self._note(f"the next start is cold: {why}", code="next-start-cold")
             return
         self.memory.off = why
         self.memory.write(self.folder)
-        self._note(f"from now on starts are cold: {why}")
+        self._note(f"from now on starts are cold: {why}", code="warm-starts-off")
         self._end()
 
     def pids(self) -> set[int]:
@@ -242,8 +231,13 @@ class Warm:
         return {self._zygote.process.pid} if self._zygote is not None else set()
 
     def close(self) -> None:
-        """End the zygote; what waits below it ends with it."""
+        """End the zygote; what waits below it, or below a process of the job, ends with it."""
+        ours = {pid for pid in tree.below(os.getpid()) if tree.name(pid).startswith(b"headway-")}
+        for pid in self.pids():
+            ours |= tree.below(pid)
+        ours -= self.pids()
         self._end()
+        reap.take(ours, ENDED_S)
 
     def _end(self) -> None:
         self.kit = None
@@ -251,7 +245,11 @@ class Warm:
             self._zygote.end()
             self._zygote = None
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str, *, code: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            self.note(text)
+            self.note(text, code)
+
+
+def _code(why: Exception) -> str:
+    return why.code if isinstance(why, Unfit) else Unfit.code

@@ -8,14 +8,18 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway.errors import HeadwayError
+
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
 FLAGS = "bBdEIOPqRsSv"  # options without a value that act when the interpreter starts
 SHEBANG_LIMIT = 512
 FOLLOWED = 4  # shells, env and scripts on the way to an interpreter
 
 
-class Unfit(Exception):
-    """It cannot be started warm, and the message says why."""
+class Unfit(HeadwayError):
+    """It cannot be started warm, and the message says why; without one nobody needs to know."""
+
+    code = "started-cold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,14 @@ def read(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
         if PYTHON.fullmatch(os.path.basename(executable)) and not _first_line(executable):
             return _parse(executable, words, comm)
         executable, words, comm = _follow(executable, words, comm, path)
-    raise Unfit(f"{argv[0]} is started through too many scripts")
+    raise Unfit(f"{argv[0]} is started through too many scripts", code="too-many-scripts")
 
 
 def find(word: str, path: str | None) -> str:
     """The file that the shell would execute for this word."""
     found = shutil.which(word, path=path)
     if found is None:
-        raise Unfit(f"{word} was not found")
+        raise Unfit(f"{word} was not found", code="command-not-found")
     return found
 
 
@@ -62,7 +66,7 @@ def _first_line(path: str) -> str:
         with open(path, "rb") as file:
             start = file.read(SHEBANG_LIMIT)
     except OSError as error:
-        raise Unfit(f"{path} cannot be read: {error.strerror}") from None
+        raise Unfit(f"{path} cannot be read: {error.strerror}", code="program-unreadable") from None
     return os.fsdecode(start[2:].partition(b"\n")[0]).strip() if start[:2] == b"#!" else ""
 
 
@@ -72,18 +76,20 @@ def _follow(
     """One step of the way that the kernel takes for a script, or that `env` and pip take."""
     line = _first_line(script)
     if not line:
-        raise Unfit(f"{os.path.basename(script)} is no Python program")
+        raise Unfit(f"{os.path.basename(script)} is no Python program", code="not-a-python-program")
     interpreter, _, option = line.partition(" ")
     extra = [option.strip()] if option.strip() else []
     if os.path.basename(interpreter) == "env":
         named = extra[0].removeprefix("-S").split() if extra else []
         if not named or named[0].startswith("-") or "=" in named[0]:
-            raise Unfit(f"the first line of {script} is not understood")
+            raise Unfit(f"the first line of {script} is not understood", code="first-line-unknown")
         return find(named[0], path), [*named, script, *words[1:]], os.path.basename(named[0])
     if os.path.basename(interpreter) == "sh":  # pip's way to name a path that is too long
         found = re.match(rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _start(script))
         if found is None:
-            raise Unfit(f"{os.path.basename(script)} is a shell script")
+            raise Unfit(
+                f"{os.path.basename(script)} is a shell script", code="not-a-python-program"
+            )
         interpreter = os.fsdecode(found[2])
         return interpreter, [interpreter, script, *words[1:]], os.path.basename(interpreter)
     return interpreter, [interpreter, *extra, script, *words[1:]], comm
@@ -116,7 +122,7 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
         if word == "-" or not word.startswith("-"):
             return done("script", word, at)
         if word.startswith("--"):
-            raise Unfit(f"python {word}")
+            raise Unfit(f"python {word}", code="python-option-unknown")
         letters = word[1:]
         while letters:
             letter, letters = letters[0], letters[1:]
@@ -124,7 +130,9 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
                 value, letters = letters, ""
                 if not value:
                     if at >= len(argv):
-                        raise Unfit(f"python -{letter} without a value")
+                        raise Unfit(
+                            f"python -{letter} without a value", code="python-option-unknown"
+                        )
                     value, at = argv[at], at + 1
                 if letter in "cm":
                     return done("command" if letter == "c" else "module", value, at)
@@ -134,5 +142,5 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
             elif letter in FLAGS:
                 options.append((letter, ""))
             else:
-                raise Unfit(f"python -{letter}")
-    raise Unfit("python without a program")
+                raise Unfit(f"python -{letter}", code="python-option-unknown")
+    raise Unfit("python without a program", code="python-without-program")

@@ -17,6 +17,7 @@ from headway.launch.warm.command import Invocation
 from headway.launch.warm.recipe import FIRST, Memory, Recipe
 
 BOOT = Path(__file__).parent / "boot"
+KILLED_S = 2.0  # for the end of a process that got SIGKILL
 NICE = 10  # of the imports, where that can be taken back, beside a job
 # For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
 # OpenBLAS starts its threads at import.
@@ -98,5 +99,6 @@ class Zygote:
         os.close(self.way)
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be in state D
+            self.process.wait(KILLED_S)
         self._errors.close()

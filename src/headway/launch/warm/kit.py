@@ -51,7 +51,10 @@ class Kit:
     def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
         """Raises Unfit with the reason why this must be started cold."""
         if not same_file(invocation.executable, self.executable):
-            raise Unfit(f"{invocation.executable} is not the interpreter of the zygote")
+            raise Unfit(
+                f"{invocation.executable} is not the interpreter of the zygote",
+                code="interpreter-differs",
+            )
         self._check_options(invocation)
         self._check_environment(env)
         self._check_program(invocation, cwd)
@@ -61,12 +64,16 @@ class Kit:
         wanted = {letter for letter, value in invocation.options if not value}
         for letter in sorted(ours ^ wanted):
             if letter in ours or not self.flags.get(ATTRIBUTES[letter]):
-                raise Unfit(f"the option -{letter} acts when the interpreter starts")
+                raise self._option(letter)
         for letter in "WX":
             told = [value for name, value in invocation.options if name == letter]
             known = [value for name, value in self.options if name == letter]
             if told != known and not (letter == "W" and told == self.warnings):
-                raise Unfit(f"the option -{letter} acts when the interpreter starts")
+                raise self._option(letter)
+
+    def _option(self, letter: str) -> Unfit:
+        text = f"the option -{letter} acts when the interpreter starts"
+        return Unfit(text, code="python-option-differs", option=letter)
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
         for name in sorted({*self.env, *env}):
@@ -79,7 +86,11 @@ class Kit:
                 continue
             if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
                 continue  # set again in the child
-            raise Unfit(f"{name} is read at import, and is {wanted!r} here")
+            raise Unfit(
+                f"{name} is read at import, and is {wanted!r} here",
+                code="environment-differs",
+                variable=name,
+            )
 
     def _matters(self, name: str) -> bool:
         if name.startswith("HEADWAY_") and name != "HEADWAY_OFF":
@@ -91,9 +102,9 @@ class Kit:
         if invocation.kind == "script":
             path = os.path.join(cwd, invocation.program)
             if invocation.program == "-" or not os.path.isfile(path):
-                raise Unfit(f"{invocation.program} is no file")
+                raise Unfit(f"{invocation.program} is no file", code="program-not-a-file")
             if zipfile.is_zipfile(path):
-                raise Unfit(f"{invocation.program} is an archive")
+                raise Unfit(f"{invocation.program} is an archive", code="program-is-an-archive")
             first = os.path.dirname(os.path.realpath(path))
             self._check_source(path)
         elif invocation.kind == "module":
@@ -104,7 +115,11 @@ class Kit:
             raise Unfit("")  # it imports next to nothing
         hidden = shadowed(first, set(self.modules))
         if hidden:
-            raise Unfit(f"{hidden} in {first} would come before the installed one")
+            raise Unfit(
+                f"{hidden} in {first} would come before the installed one",
+                code="module-shadowed",
+                file=hidden,
+            )
 
     def _check_source(self, path: str) -> None:
         """Variables that a script sets before it imports come too late for a zygote, unless it
@@ -115,13 +130,17 @@ class Kit:
             with open(path, "rb") as file:
                 text = file.read()
         except OSError as error:
-            raise Unfit(f"{path}: {error.strerror}") from None
+            raise Unfit(f"{path}: {error.strerror}", code="program-unreadable") from None
         if not SETS_VARIABLES.search(text):
             return
         for found in VARIABLE.findall(text):
             name = found.decode()
             if name not in COMMON and name not in self.preset and self._matters(name):
-                raise Unfit(f"{os.path.basename(path)} may set {name}, which is read at import")
+                raise Unfit(
+                    f"{os.path.basename(path)} may set {name}, which is read at import",
+                    code="program-sets-variable",
+                    variable=name,
+                )
 
 
 def same_file(one: str, other: str) -> bool:

@@ -101,18 +101,18 @@ class Seam:
             try:
                 return self._warm(args)
             except Unfit as why:
-                self._note(str(why))
+                self._note(str(why), code=why.code)
             except Exception as error:
-                self._note(f"{type(error).__name__}: {error}")
+                self._note(f"{type(error).__name__}: {error}", code="started-cold")
             finally:
                 self.lock.release()
         return self.original(*args)
 
-    def _note(self, why: str) -> None:
+    def _note(self, why: str, *, code: str) -> None:
         recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
         if recorder is not None and why and why not in self.told:
             self.told.add(why)
-            recorder.emit("note", hook="warm", text=f"a process was started cold: {why}"[:300])
+            recorder.note("warm", f"a process was started cold: {why}", code)
 
     def _warm(self, args: Sequence[Any]) -> int:
         names = SIGNATURES.get(len(args))
@@ -124,16 +124,23 @@ class Seam:
         cwd = os.fsdecode(call["cwd"]) if call["cwd"] else os.getcwd()
         try:
             if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
-                raise Unfit("it is to change its user, or to run something before it starts")
+                raise Unfit(
+                    "it is to change its user, or to run something before it starts",
+                    code="user-or-hook-differs",
+                )
             self.kit.check(invocation, env, cwd)
         except Unfit as why:
             # Of a program of the job; what libraries start to help them is nobody's concern.
             told = invocation.kind != "command" and HELPER not in invocation.program
-            raise Unfit(f"{invocation.program}: {why}" if told else "") from None
+            text = f"{invocation.program}: {why}" if told else ""
+            raise Unfit(text, code=why.code, **why.fields) from None
         if kernel.bonds() != self.bonds:
-            raise Unfit("this process has changed its user, its limits or its namespaces")
+            raise Unfit(
+                "this process has changed its user, its limits or its namespaces",
+                code="bonds-differ",
+            )
         if os.getsid(0) != self.session and not call["start_new_session"]:
-            raise Unfit("this process has left its session")
+            raise Unfit("this process has left its session", code="session-left")
         mapping = _descriptors(call)
         group = call.get("process_group", -1)
         with _no_signals() as mask:

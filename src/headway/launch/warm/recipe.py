@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.journal import files
 from headway.journal.folder import JOURNAL, write_atomically
 
 # torch and what it brings: known not to start threads, not to open files, not to touch a device.
@@ -21,6 +22,9 @@ MEMORY = "warm.json"
 MEMORIZED = ("off", "left_out", "good", "seconds", "cold")
 EVENT = b'"ev":"imported"'
 IMPORTS = (b'"name":"import"', b'"name":"compile_import"')
+# What says which code an interpreter loads: a script sets it for its children only, and a journal
+# that somebody else has written must not bring code into this one.
+LOADERS = ("LD_", "PYTHON")
 MOST_LINES, MOST_JOURNALS = 4000, 64  # that are looked through
 
 
@@ -107,6 +111,8 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
         modules.update(dict.fromkeys(unfold(event.get("modules", []))))
         ranked = ranked or head.get("local_rank") is not None
         for name, value in event.get("set", {}).items():
+            if name.startswith(LOADERS):
+                continue
             if preset.get(name, value) != value or value is None:
                 unsure.add(name)
             elif isinstance(value, str):
@@ -151,7 +157,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     spans: list[tuple[int, int]] = []
     with (
         contextlib.suppress(OSError, ValueError, StopIteration, KeyError),
-        open(path, "rb") as file,
+        files.open_file(path) as file,
     ):
         head = json.loads(next(file))
         for _, line in zip(range(MOST_LINES), file, strict=False):

@@ -92,7 +92,7 @@ def folder(path: str | bytes | None) -> Iterator[int]:
     try:
         fd = os.open(path or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise Unfit(f"{path!r}: {error.strerror}") from None
+        raise Unfit(f"{path!r}: {error.strerror}", code="folder-unusable") from None
     try:
         yield fd
     finally:
@@ -105,7 +105,7 @@ def ask(zygote: int, request: Request, cwd: int, fds: Sequence[int]) -> int:
     `fds` are what the descriptors `request.fds` of the child are of.
     """
     if len(fds) > wire.MOST:
-        raise Unfit(f"{len(fds)} open files are to be inherited")
+        raise Unfit(f"{len(fds)} open files are to be inherited", code="too-many-open-files")
     payload = os.memfd_create("headway-request", os.MFD_CLOEXEC)
     ours, theirs = wire.pair()
     try:
@@ -115,21 +115,26 @@ def ask(zygote: int, request: Request, cwd: int, fds: Sequence[int]) -> int:
                 wire.send(zygote, b"spawn", [payload, theirs, cwd, *fds])
             finally:
                 os.close(theirs)
-            answer, _ = wire.receive(ours, REPLY_S)
-    except TimeoutError:
-        raise Unfit("the zygote does not answer") from None
+            try:
+                answer, _ = wire.receive(ours, REPLY_S)
+            except (
+                TimeoutError
+            ):  # a child that answers from now on sees that nobody waits, and ends
+                answer = wire.last(ours)
+                if not answer:
+                    raise Unfit("the zygote does not answer", code="zygote-silent") from None
     except OSError:
-        raise Unfit("the zygote is gone") from None
+        raise Unfit("the zygote is gone", code="zygote-gone") from None
     finally:
         os.close(ours)
         os.close(payload)
     pid, _, fault = answer.decode().partition(" ")
     if not pid:
-        raise Unfit("the zygote is gone")
+        raise Unfit("the zygote is gone", code="zygote-gone")
     if fault:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(int(pid), 0)
-        raise Unfit(fault)
+        raise Unfit(fault, code="zygote-refused")
     return int(pid)
 
 

@@ -48,6 +48,18 @@ def receive(fd: int, seconds: float | None = None) -> tuple[bytes, list[int]]:
     return message, handles
 
 
+def last(fd: int) -> bytes:
+    """What came before now, empty if nothing did; from now on the other end cannot send."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
+    try:
+        end.shutdown(socket.SHUT_RD)
+        return end.recv(1 << 20, socket.MSG_DONTWAIT)
+    except OSError:
+        return b""
+    finally:
+        end.detach()
+
+
 def send_large(fd: int, content: dict[str, Any]) -> None:
     """As JSON in shared memory: a message itself is limited to the size of a buffer."""
     memory = os.memfd_create("headway", os.MFD_CLOEXEC)

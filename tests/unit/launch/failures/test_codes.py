@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.launch.failures.codes import in_words, told
+from tests.support import Golden
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,5 @@ def test_told(text: str, code: int | None) -> None:
     assert told(text) == code
 
 
-def test_in_words() -> None:
-    assert in_words(3) == "exit code 3"
-    assert in_words(137) == "SIGKILL (exit code 137)"
-    assert in_words(-11) == "SIGSEGV (exit code -11)"
-    assert in_words(-77) == "signal 77 (exit code -77)"
+def test_in_words(golden: Golden) -> None:
+    golden("codes.txt", "".join(f"{in_words(code)}\n" for code in (3, 137, -11, -77)))

@@ -10,8 +10,7 @@ from headway.launch.failures.kinds import Kinds
 from headway.launch.failures.lines import parse
 from headway.launch.failures.signatures import DIGITS, signatures
 from headway.taxonomy import CATEGORIES
-
-from .excerpts import HERE, NOTHING, Excerpt, judged, load
+from tests.unit.launch.failures.excerpts import HERE, NOTHING, Excerpt, judged, load
 
 OWN = load("excerpts")  # the rules were written with these in view
 HELD_OUT = load("holdout")  # and these were written after the rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_levels_of_torch() -> None:
 @pytest.mark.parametrize(
     ("raw", "moment"),
     [
-        (b"2025-03-04T05:06:07.5Z oh", datetime(2025, 3, 4, 5, 6, 7, 500000, timezone.utc)),
+        (b"2025-03-04T05:06:07.5Z oh", datetime(2025, 3, 4, 5, 6, 7, 500000, UTC)),
         (b"[2025-03-04 05:06:07,250] oh", datetime(2025, 3, 4, 5, 6, 7, 250000)),
         (b"2025-03-04 05:06:07 oh", datetime(2025, 3, 4, 5, 6, 7)),
         (b"[Tue Mar  4 05:06:07 2025] oh", datetime(2025, 3, 4, 5, 6, 7)),
@@ -65,7 +65,7 @@ def test_a_time_that_is_none_does_not_matter() -> None:
 def test_a_line_of_json() -> None:
     line = parse(b'{"level": "error", "rank": 4, "ts": "2025-03-04T05:06:07Z", "msg": "out of it"}')
     assert (line.text, line.rank, line.level) == ("out of it", 4, "error")
-    assert line.at == datetime(2025, 3, 4, 5, 6, 7, tzinfo=timezone.utc).timestamp()
+    assert line.at == datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC).timestamp()
     assert parse(b'{"torn": ').text == '{"torn":'
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from headway.launch.failures import Fact, classify, failed
 from headway.launch.failures.kernel import NO_OOM
+from tests.support import Golden
 
 WATCHDOG = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5) ran for 6 ms"
 
@@ -45,15 +46,17 @@ def test_nothing_failed() -> None:
     assert classify([]).category == "unknown"
 
 
-def test_sigterm_names_both_that_it_may_be() -> None:
-    evidence = classify([exit_(-15)]).evidence
-    assert "preemption" in evidence and "stop" in evidence
+def test_evidence_of_an_exit_code(golden: Golden) -> None:
+    """A SIGTERM names both that it may be."""
+    uncounted = Fact(source="kernel", text=NO_OOM)
+    cases = [[exit_(code)] for code in (-15, -9, -11, 130, 2, 1)] + [[exit_(-9), uncounted]]
+    golden("evidence.txt", "".join(f"{classify(facts).evidence}\n" for facts in cases))
 
 
 def test_a_kill_that_the_kernel_did_not_count() -> None:
     verdict = classify([exit_(-9), Fact(source="kernel", text=NO_OOM)])
     assert (verdict.category, verdict.retry) == ("unknown", "bounded")
-    assert "counted no OOM kill" in verdict.evidence
+    assert verdict.evidence != classify([exit_(-9)]).evidence
     counted = Fact(source="kernel", text="the kernel counted 1 OOM kill(s) in this job")
     assert classify([exit_(-9), counted]).category == "host_oom"
     assert classify([exit_(-9), counted]).confidence == "high"

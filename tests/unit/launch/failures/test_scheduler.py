@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from headway.launch.failures import classify, read_log, scheduler
+from tests.support import Golden
 
 REAL = Path(__file__).parent / "slurm"
 
 
-def test_sacct_tells_why_each_job_ended() -> None:
+def test_sacct_tells_why_each_job_ended(golden: Golden) -> None:
     facts = scheduler.from_sacct((REAL / "sacct.psv").read_text())
-    assert [(fact.source, fact.text, fact.node) for fact in facts] == [
-        ("exit", "Slurm job 3 ended as FAILED, exit code 3:0", "vm"),
-        ("scheduler", "Slurm job 5 ended as CANCELLED by 0", None),
-        ("scheduler", "Slurm job 7 ended as TIMEOUT", "vm"),
-        ("scheduler", "Slurm job 8 ended as CANCELLED by 0", None),
-        ("scheduler", "Slurm job 9 ended as NODE_FAIL", "vm"),
+    assert [(fact.source, classify([fact]).category, fact.node) for fact in facts] == [
+        ("exit", "unknown", "vm"),
+        ("scheduler", "user_cancel", None),
+        ("scheduler", "time_limit", "vm"),
+        ("scheduler", "user_cancel", None),
+        ("scheduler", "node_failure", "vm"),
     ]
     assert facts[0].code == 3
+    golden("sacct.txt", "".join(f"{fact.text}\n" for fact in facts))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,9 @@ def test_the_last_life_of_a_job_that_was_preempted() -> None:
 
 def test_scontrol() -> None:
     facts = scheduler.from_scontrol((REAL / "scontrol_job9.txt").read_text())
-    assert [fact.text for fact in facts] == ["Slurm job 9 ended as CANCELLED"]
+    assert [(fact.source, classify([fact]).category) for fact in facts] == [
+        ("scheduler", "user_cancel")
+    ]
     text = "JobId=4 JobState={0} PreemptTime={1} RunTime={2} TimeLimit=1-00:00:00 ExitCode=0:0"
     running = text.format("RUNNING", "None", "00:10:00")
     assert scheduler.from_scontrol(running) == []
@@ -66,7 +70,8 @@ def fake(folder: Path, script: str) -> dict[str, str]:
 
 def test_asking(tmp_path: Path) -> None:
     env = fake(tmp_path, 'echo "JobId=$3 JobState=NODE_FAIL"')
-    assert [fact.text for fact in scheduler.ask_slurm(env)] == ["Slurm job 9 ended as NODE_FAIL"]
+    (fact,) = scheduler.ask_slurm(env)
+    assert "NODE_FAIL" in fact.text and classify([fact]).category == "node_failure"
     assert scheduler.ask_slurm(fake(tmp_path, "exit 1")) == []
     assert scheduler.ask_slurm({"PATH": str(tmp_path)}) == []
     assert scheduler.ask_slurm({"SLURM_JOB_ID": "9", "PATH": str(tmp_path / "no")}) == []

@@ -10,8 +10,7 @@ from headway.launch.failures.signatures import Signature, hints, match, signatur
 from headway.launch.failures.verdict import SOURCES
 from headway.launch.failures.words import core, required
 from headway.taxonomy import CATEGORIES, RETRIES
-
-from .excerpts import load
+from tests.unit.launch.failures.excerpts import load
 
 
 @pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)

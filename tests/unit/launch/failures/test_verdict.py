@@ -31,3 +31,9 @@ def test_what_varies_does_not_count(one: str, other: str) -> None:
 def test_another_cause_has_another_fingerprint() -> None:
     assert verdict("KeyError: 'a'").fingerprint != verdict("KeyError: 'b'").fingerprint
     assert verdict("KeyError: 'a'").fingerprint != verdict("ValueError: 'a'").fingerprint
+
+
+def test_a_text_with_bytes_of_no_encoding_is_classified() -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory in '/data/\udcff'"
+    found = classify([Fact(source="exception", text=text)])
+    assert (found.category, found.others) == ("gpu_oom", ())

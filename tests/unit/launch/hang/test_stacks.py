@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-from headway.launch.follow import Followed
 from headway.launch.hang import stacks
 
 DUMP = """\
@@ -37,29 +32,3 @@ def test_the_rank_that_does_not_wait_is_behind() -> None:
     assert stacks.odd_one_out({0: waits, 1: waits}) is None
     assert stacks.odd_one_out({0: sleeps, 1: sleeps}) is None
     assert stacks.odd_one_out({0: sleeps}) is None
-
-
-PROGRAM = """
-import sys, time
-from headway.probe import stacks
-told = {}
-stacks.install(lambda ev, **fields: told.update(fields))
-def here():
-    print(told["signal"], told["fd"], flush=True); time.sleep(60)
-here()
-"""
-
-
-def test_a_living_process_tells_where_it_stands() -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        number, fd = map(int, child.stdout.readline().split())
-        followed = Followed("", child.pid)
-        assert stacks.dump(followed) == ""  # it has not said how to ask
-        followed.stacks = (number, fd)
-        for _ in range(2):
-            assert " in here" in stacks.main_thread(stacks.dump(followed))[0]
-        followed.stacks = (number, 0)  # a number that the job uses for something else
-        assert stacks.dump(followed) == ""
-        assert os.path.exists(f"/proc/{child.pid}")
-        child.kill()

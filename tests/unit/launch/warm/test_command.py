@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.launch.warm.command import Invocation, Unfit, read
+from tests.support import has_code
 
 PYTHON = sys.executable
 
@@ -40,10 +41,12 @@ def test_options() -> None:
     assert found.options == (("B", ""), ("W", "ignore"), ("X", "dev"), ("W", "error"), ("O", ""))
 
 
-@pytest.mark.parametrize("words", [[], ["-i", "a.py"], ["-V"], ["--help"], ["-x", "a.py"], ["-m"]])
+@pytest.mark.parametrize("words", [["-i", "a.py"], ["-V"], ["--help"], ["-x", "a.py"], ["-m"]])
 def test_what_is_no_program(words: list[str]) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(Unfit, check=has_code("python-option-unknown")):
         parse(*words)
+    with pytest.raises(Unfit, check=has_code("python-without-program")):
+        parse()
 
 
 def executable(path: Path, first: str) -> str:
@@ -82,12 +85,20 @@ def test_a_path_that_is_too_long_for_a_first_line(tmp_path: Path) -> None:
     assert read(tool, ["tool", "a"], None).argv == (PYTHON, tool, "a")
 
 
-@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/bin/sh", "\x7fELF", "#!/usr/bin/env -i x"])
-def test_other_programs(tmp_path: Path, first: str) -> None:
-    with pytest.raises(Unfit):
+@pytest.mark.parametrize(
+    ("first", "code"),
+    [
+        ("#!/bin/bash", "not-a-python-program"),
+        ("#!/bin/sh", "not-a-python-program"),
+        ("\x7fELF", "not-a-python-program"),
+        ("#!/usr/bin/env -i x", "first-line-unknown"),
+    ],
+)
+def test_other_programs(tmp_path: Path, first: str, code: str) -> None:
+    with pytest.raises(Unfit, check=has_code(code)):
         read(executable(tmp_path / "tool", first), ["tool"], None)
 
 
 def test_a_shim_is_no_interpreter(tmp_path: Path) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(Unfit, check=has_code("not-a-python-program")):
         read(executable(tmp_path / "python", "#!/bin/bash"), ["python", "a.py"], None)

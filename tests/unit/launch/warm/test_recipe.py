@@ -84,6 +84,18 @@ def test_what_scripts_set(
     assert (found.preset, found.mains) == (preset, mains)
 
 
+def test_no_code_comes_from_a_journal() -> None:
+    settings = {
+        "LD_PRELOAD": "x.so",
+        "PYTHONPATH": "x",
+        "PYTHONSTARTUP": "x",
+        "OMP_NUM_THREADS": "1",
+    }
+    found = combine([({"rank": 0}, {"set": settings, "main": "train.py"})])
+    assert found.preset == {"OMP_NUM_THREADS": "1"}
+    assert found.mains == {"train.py": ""}
+
+
 def test_the_seconds_of_imports(tmp_path: Path) -> None:
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1, "rank": 0}, modules=["torch"])
     path = tmp_path / "journal" / "h-1-1.jsonl"

@@ -1,0 +1,123 @@
+"""The command as a child of this process: started as a shell would, polled, and waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+from headway.launch import signals
+
+# What the launcher returns when something in this process has taken the exit status of the job.
+UNKNOWN_STATUS = 70
+# Errors of a start that may be due to what the launcher adds: to the environment, or for itself.
+OURS = {errno.E2BIG, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+WAKE_S = 1.0  # between two looks at a child; SIGCHLD comes at once
+
+
+class Process:
+    """A child that this process waits for, however it was started."""
+
+    def __init__(
+        self, pid: int, args: Sequence[str], popen: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.pid = pid
+        self.args = list(args)
+        self.returncode: int | None = None
+        self._popen = popen
+
+    def poll(self) -> int | None:
+        """Its status once it has ended; negative for a death by signal."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has taken it: that is no success
+                self.returncode = UNKNOWN_STATUS
+            else:
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            if self._popen is not None:
+                self._popen.returncode = self.returncode  # or Popen would wait for it as well
+        return self.returncode
+
+
+def start(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Process:
+    """Start it as a shell would."""
+
+    def popen(words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            env=env,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=signals.Child(),
+            close_fds=False,
+        )
+
+    try:
+        child = popen(command)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without a first line that names its shell: the shell itself would run it so.
+        child = popen(["/bin/sh", *command])
+    return Process(child.pid, command, child)
+
+
+def wait(
+    child: Process, note: Callable[[signal.Signals, int], object] = lambda number, sender: None
+) -> int:
+    """Until it ends, with signals passed on and nothing else: what is left when all else fails.
+
+    `note` gets each signal and who sent it.
+    """
+    while (status := child.poll()) is None:
+        try:
+            taken = signals.take(WAKE_S)
+            if taken is not None:
+                number, sender, has_it = taken
+                note(number, sender)
+                if not has_it:
+                    signals.pass_on(number, child.pid, set())
+        except Exception:  # nothing is a reason to leave a child that lives
+            time.sleep(signals.LOOK_S)
+    return status
+
+
+def run(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """The command as without Headway; 127 if it cannot be started."""
+    try:
+        return wait(_start_anyhow(command, env))
+    except OSError:
+        return 127
+
+
+def _start_anyhow(command: Sequence[str], env: Mapping[str, str]) -> Process:
+    """Start it without a descriptor, if there is none left: the job may need none either."""
+    try:
+        return start(command, env)
+    except (OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, OSError) and error.errno not in OURS:
+            raise
+    prepared = signals.Child()
+    with warnings.catch_warnings():  # as an error, that of threads would come after the fork
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        try:
+            prepared()
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as subprocess does it
+                signal.signal(number, signal.SIG_DFL)
+            os.execvpe(command[0], list(command), env)
+        finally:
+            os._exit(127)
+    return Process(pid, command)
