@@ -39,14 +39,14 @@ from headway.checkpoint.preempt import Preemption
 from headway.checkpoint.ranks import Ranks
 from headway.checkpoint.restore import Restored, from_memory, from_store, held, newest
 from headway.checkpoint.snapshot.take import Changed, Taker
-from headway.checkpoint.staging import IMAGES, LOOK_S, Staging, text
+from headway.checkpoint.staging import IMAGES, STORE_TIMEOUT_S, Staging, StoreSilent, text
 from headway.checkpoint.state import Parts
 from headway.checkpoint.store import packed
 from headway.checkpoint.store.read import Found
 from headway.checkpoint.store.retain import Policy
 from headway.checkpoint.tuner import Tuner
 from headway.checkpoint.writer.client import WriterFailed, look
-from headway.errors import SaveFailed, UsageError
+from headway.errors import HeadwayWarning, SaveFailed, UsageError
 from headway.journal import folder
 from headway.probe import ENV_FOLDER
 
@@ -54,6 +54,7 @@ LINGER_S = 600.0  # how long the writer waits for a rank that was killed to come
 ALONE_S = 10.0  # the same where nothing says that one may
 ONLY_ONE = "a kill while the only one is filled would leave none"
 WRITERS = 3  # that are tried for one save
+DURABLE_S = 10.0  # for which a save is waited for, at least, after its writer was killed
 FULL_EVERY = 8  # saves; between them tables are saved by the rows that have changed
 
 Told = TypeVar("Told")
@@ -74,7 +75,10 @@ class Checkpointer:
     """The checkpoints of one training. Every rank has one, and calls the same of it.
 
     `state` is what all ranks have together, whole or in shards; `own` what each has for itself.
-    `optimizers`: those that step although they are no part of the state as they are.
+    `optimizers`: those that step although they are no part of the state as they are. `trust`:
+    whether objects in the store may run code when they are loaded; None: if nobody but this user
+    can have written them, which is never known of a URL. `store_timeout_s`: a store that has not
+    taken anything for so long is not waited for: saves are skipped, with a warning.
     """
 
     def __init__(
@@ -94,20 +98,27 @@ class Checkpointer:
         rate: float | None = None,
         compress: str | None = None,
         linger_s: float | None = None,
+        trust: bool | None = None,
+        store_timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
         if not isinstance(images, int) or images not in (1, IMAGES):
-            raise UsageError(f"a Checkpointer has one image or two, not {images}")
+            raise UsageError(
+                f"a Checkpointer has one image or two, not {images}", code="images-invalid"
+            )
         if images == 1 and memory_interval is not None:
-            raise UsageError(f"memory_interval needs images={IMAGES}: {ONLY_ONE}")
+            raise UsageError(
+                f"memory_interval needs images={IMAGES}: {ONLY_ONE}", code="one-image-for-snapshots"
+            )
         if compress not in (None, "zstd"):
             raise UsageError(
-                f"checkpoints are compressed by zstd, or not at all, not by {compress}"
+                f"checkpoints are compressed by zstd, or not at all, not by {compress}",
+                code="compression-unknown",
             )
         if compress is not None:
             packed.needed()
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
-        self.full_every, self.compress = full_every, compress
+        self.full_every, self.compress, self.trust = full_every, compress, trust
         self.preempted = False  # all ranks were told to stop: time to leave the loop
         self._ranks = Ranks(group)
         self.rank, self.world = self._ranks.rank, self._ranks.world
@@ -120,9 +131,17 @@ class Checkpointer:
         self._pacing = Pacing(intervals, self._ranks.first)
         self._outcomes = Outcomes(self._pacing, self.rank)
         self._two_levels = memory_interval is not None
-        linger_s = linger_s or (LINGER_S if _job_name() else ALONE_S)
+        if linger_s is None:
+            linger_s = LINGER_S if _job_name() else ALONE_S
         name = _name(self.store, self.rank)
-        self._staging = Staging(name, linger_s, commits=self.rank == 0, images=images)
+        self._staging = Staging(
+            name,
+            linger_s,
+            commits=self.rank == 0,
+            images=images,
+            timeout_s=store_timeout_s,
+        )
+        self._is_writer_lost = False  # since the last save that is on disk
         found = list(dict.fromkeys([*self.parts.optimizers, *optimizers]))
         self._taker = Taker(found, images, self.parts.modules)
         self._plan: plans.Plan | None = None
@@ -136,7 +155,9 @@ class Checkpointer:
     def due(self, step: int) -> Level | None:
         """Whether to save now, and where: asked once a step, on every rank, after the step."""
         if not self._knows_when:
-            raise UsageError("a Checkpointer without an interval does not know when to save")
+            raise UsageError(
+                "a Checkpointer without an interval does not know when to save", code="no-interval"
+            )
         level = self._pacing.due(step)
         if self._preemption is not None and not self.preempted and self._told_to_stop(step):
             self.preempted = True
@@ -164,7 +185,7 @@ class Checkpointer:
         self._two_levels = self._two_levels or level == "memory"
         with sdk.span("checkpoint_block", level=level, store=self.store):
             state = self.parts.collect()
-            plan = self._plan or self.replan(state)
+            plan = self._plan or self._planned(state)
             saved = plan.share(state)
             asked = time.monotonic()
             if level == "disk":  # a snapshot is left out rather than waited for
@@ -175,13 +196,17 @@ class Checkpointer:
                 told = {**(extra or {}), **({"metrics": dict(metrics)} if metrics else {})}
                 job = self._job(told, anchor)
                 try:
+                    if not self._staging.views:
+                        self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
                     waited += self._insist(
                         lambda: self._take(step, level, plan, saved, job, images), saved
                     )
-                except WriterFailed as error:
+                    self._wait_if_lost(level)
+                except (WriterFailed, SaveFailed) as error:
                     images = ()
                     self._outcomes.broken = True
-                    warnings.warn(f"step {step} is not saved: {error}", stacklevel=2)
+                    text = f"step {step} is not saved: {error}"
+                    warnings.warn(HeadwayWarning(text, code="step-not-saved"), stacklevel=2)
         blocked = time.monotonic() - begun
         if images:
             self._pacing.saved(step, level, blocked)
@@ -189,10 +214,18 @@ class Checkpointer:
 
     def _level(self, step: int, level: Level | None, anchor: bool) -> Level:
         if level not in (None, "memory", "disk") or (anchor and level == "memory"):
-            what = "an anchor is saved to disk" if anchor else "a save is to memory or to disk"
-            raise UsageError(f"{what}, not to {level}")
+            if anchor:
+                raise UsageError(
+                    f"an anchor is saved to disk, not to {level}", code="anchor-not-to-disk"
+                )
+            raise UsageError(
+                f"a save is to memory or to disk, not to {level}", code="level-unknown"
+            )
         if level == "memory" and self._staging.images == 1:
-            raise UsageError(f"a snapshot in memory needs images={IMAGES}: {ONLY_ONE}")
+            raise UsageError(
+                f"a snapshot in memory needs images={IMAGES}: {ONLY_ONE}",
+                code="one-image-for-snapshots",
+            )
         due = self._due if self._due is not None and self._due[0] == step else None
         return "disk" if anchor else level or (due[1] if due else "disk")
 
@@ -278,28 +311,51 @@ class Checkpointer:
         return call()
 
     def _revive(self, error: WriterFailed, saved: plans.Saved) -> None:
-        warnings.warn(f"{error}; another one is started", stacklevel=4)
+        text = f"{error}; another one is started"
+        warnings.warn(HeadwayWarning(text, code="writer-restarted"), stacklevel=4)
         self._taker.forget_images()
         self._pacing.lost()
+        self._is_writer_lost = True
         self._staging.revive(saved.tensors)
+
+    def _wait_if_lost(self, level: Level) -> None:
+        """If writers are killed again and again, some save has to become durable all the same."""
+        if self._is_writer_lost and level == "disk":
+            with contextlib.suppress(WriterFailed, StoreSilent):
+                self._taker.wait()
+                patience_s = DURABLE_S + 2 * self._outcomes.durable_s  # another rank may be gone
+                status = self._staging.settled(time.monotonic() + patience_s)
+                self._is_writer_lost = bool(status["busy"] or status["waiting"])
 
     def replan(self, state: Mapping[str, Any] | None = None) -> plans.Plan:
         """Who saves what; again after tensors came or went. Every rank calls it."""
-        self._taker.wait()
         collected = state or self.parts.collect()
-        self._plan = plan = plans.make(collected, self.group)
-        self._taker.forget_images()
+        plan = self._planned(collected)
         saved = plan.share(collected)
         self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
         return plan
 
-    def restore(self) -> Restored | None:
-        """The newest state that is whole, put into all parts; None where there is none."""
+    def _planned(self, state: Mapping[str, Any]) -> plans.Plan:
+        self._taker.wait()
+        first = self.parts.of_first_rank(state)
+        self._plan = plan = plans.make(state, self.group, first)
+        self._taker.forget_images()
+        self._staging.forget_plan()
+        return plan
+
+    def restore(self, *, strict: bool = True) -> Restored | None:
+        """The newest state that is whole, put into all parts; None where there is none.
+
+        `strict`: every tensor of the modules and optimizers comes from the checkpoint, and every
+        tensor of the checkpoint has a place, or CheckpointMismatch lists both sides before
+        anything is changed. Without it what fits is restored, and `notes` says what was not.
+        """
         begun = time.monotonic()
         with sdk.span("checkpoint_load"):
             found = newest(self.store, self.group)
-            restored = self._from_memory(found)
-            restored = restored or from_store(self.store, self.parts, self.group, found)
+            restored = self._from_memory(found, strict) or from_store(
+                self.store, self.parts, self.group, found, strict=strict, trust=self.trust
+            )
         if restored is not None:
             level: Level = "memory" if restored.source == "memory" else "disk"
             sdk.progress(step=restored.step)
@@ -335,7 +391,9 @@ class Checkpointer:
             saving = self.save(step, anchor=True, metrics=metrics, extra=about)
             self.wait()
             if saving.skipped:
-                raise SaveFailed(f"the anchor of step {step} could not be saved")
+                raise SaveFailed(
+                    f"the anchor of step {step} could not be saved", code="anchor-not-saved"
+                )
         finally:
             if example_inputs is not None:
                 self.parts.parts.pop(golden.PART, None)
@@ -345,7 +403,7 @@ class Checkpointer:
     def wait(self) -> None:
         """Until every save that was begun is on disk; raises if one could not be written."""
         self._taker.wait()
-        self._raise_failures(self._settled())
+        self._raise_failures(self._staging.settled())
 
     def close(self) -> None:
         """Everything is written; nothing is tracked any more, and the writer ends.
@@ -359,29 +417,29 @@ class Checkpointer:
                 in_time = self._at_work_for(self._preemption.left_s)
             self._preemption.close()
         if in_time:
+            try:
+                self._staging.settled()
+            except StoreSilent:
+                self._staging.leave()
+                raise
             self._raise_failures(self._staging.end())
         else:
             self._staging.leave()
-            self._say("the last save was not on disk when the grace period ended")
+            self._say(
+                "the last save was not on disk when the grace period ended", code="grace-over"
+            )
 
     def outcomes(self) -> list[dict[str, Any]]:
         """What became of the saves so far: step, seconds to durable, bytes, or an error."""
         found: list[dict[str, Any]] = self._staging.status()["outcomes"]
         return found
 
-    def _settled(self, until: float | None = None) -> dict[str, Any]:
-        """The status, once the writer has done everything."""
-        while True:
-            status = self._staging.status()
-            if not status["busy"] and not status["waiting"]:
-                return status
-            if until is not None and time.monotonic() > until:
-                return status
-            time.sleep(LOOK_S)
-
     def _at_work_for(self, seconds: float) -> bool:
         """Whether the writer is done within that time."""
-        status = self._settled(time.monotonic() + seconds)
+        try:
+            status = self._staging.settled(time.monotonic() + seconds)
+        except StoreSilent:
+            return False
         return not status["busy"] and not status["waiting"]
 
     def _told_to_stop(self, step: int) -> bool:
@@ -389,7 +447,10 @@ class Checkpointer:
         try:
             return self._preemption.look(step, self._pacing.step_s, self._takes_s)
         except RuntimeError as error:  # the store of the ranks: one of them has left
-            self._say(f"no notice of a preemption will be heeded any more: {error}")
+            self._say(
+                f"no notice of a preemption will be heeded any more: {error}",
+                code="ranks-store-gone",
+            )
             self._preemption.close()
             self._preemption = None
             return False
@@ -404,21 +465,21 @@ class Checkpointer:
         left = self._preemption.left_s
         record.preempted(step=step, saved=self._preemption.in_time, left_s=left)
         if self._preemption.in_time:
-            record.noted(f"told to stop: a last save of step {step}, with {left:.1f} s left for it")
+            text = f"told to stop: a last save of step {step}, with {left:.1f} s left for it"
+            record.noted(text, code="last-save")
             return "disk"
         takes = f"one takes {self._outcomes.durable_s:.1f} s"
         why = f"{takes} and {max(left, 0.0):.1f} s are left"
-        self._say(f"told to stop: no last save of step {step}, as {why}")
+        self._say(f"told to stop: no last save of step {step}, as {why}", code="no-last-save")
         return None
 
-    def _from_memory(self, on_disk: Found) -> Restored | None:
+    def _from_memory(self, on_disk: Found, strict: bool) -> Restored | None:
         """From what the writers of all ranks still hold, if that is newer than what is on disk."""
         if not _job_name():
             return None  # another start of the same script may want to begin anew
         mine = held(self._staging.found, self._staging.descriptors())
         saves = {image.save: image.step for image in mine}
-        common = set.intersection(*(set(one) for one in self._ranks.gathered(saves)))
-        save = max(common, key=lambda one: saves[one], default="")
+        save = _newest_common(self._ranks.gathered(saves))
         durable = on_disk.checkpoint.step if on_disk.checkpoint else -1
         if not save or saves[save] < durable:
             return None
@@ -429,22 +490,31 @@ class Checkpointer:
         there = len(images) == images[0].world  # or some are on other machines
         if not all(self._ranks.gathered(there)):
             return None
-        values = from_memory(self.parts, images, self.group)
+        values, notes = from_memory(self.parts, images, self.group, strict)
         self._staging.spare(save)
-        return Restored(saves[save], "memory", values, images[0].extra)
+        return Restored(saves[save], "memory", values, images[0].extra, tuple(notes))
 
     def _warn(self, status: dict[str, Any]) -> None:
         for error in self._outcomes.heard(self._staging.new_outcomes(status)):
-            warnings.warn(error, stacklevel=4)
+            warnings.warn(HeadwayWarning(str(error), code=error.code), stacklevel=4)
 
     def _raise_failures(self, status: dict[str, Any]) -> None:
         errors = self._outcomes.heard(self._staging.new_outcomes(status))
         if errors:
-            raise SaveFailed(errors[0])
+            raise errors[0]
 
-    def _say(self, text: str) -> None:
-        record.noted(text)
-        warnings.warn(text, stacklevel=4)
+    def _say(self, text: str, *, code: str) -> None:
+        record.noted(text, code=code)
+        warnings.warn(HeadwayWarning(text, code=code), stacklevel=4)
+
+
+def _newest_common(ranks: Sequence[Mapping[str, int]]) -> str:
+    """Of the saves that all ranks have, with their steps; empty if there is none.
+
+    Two saves may be of one step, and all ranks have to choose the same one.
+    """
+    common = set.intersection(*map(set, ranks))
+    return max(common, key=lambda save: (ranks[0][save], save), default="")
 
 
 def _choice(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -476,6 +546,15 @@ def _job_name() -> str:
 
 
 def _name(store: str, rank: int) -> str:
-    """The writer of this rank of this job, as it was called before a restart."""
-    told = f"{os.getuid()} {_job_name()} {store} {rank}"
+    """The writer of this rank of this job, as it was called before a restart.
+
+    A folder is known by what it is: containers may have others at the same path.
+    """
+    where = store
+    if "://" not in store:
+        with contextlib.suppress(OSError):
+            os.makedirs(store, exist_ok=True)
+            about = os.stat(store)
+            where = f"{store} {about.st_dev} {about.st_ino}"
+    told = f"{os.geteuid()} {_job_name()} {where} {rank}"
     return f"headway-checkpoint-{hashlib.sha256(told.encode()).hexdigest()[:24]}"

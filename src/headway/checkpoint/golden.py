@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,13 +19,24 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway.checkpoint.ranks import Ranks
-from headway.checkpoint.state import Parts, unwrapped
+from headway.checkpoint.state import GOLDEN, Parts, unwrapped
+from headway.errors import HeadwayError
 
-PART = "golden"  # of the state
+PART = GOLDEN  # of the state
 TOLD = "publish"  # of `extra`: the factory, its arguments, how the inputs are handed over
 COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional")
 
 Recorded = dict[str, list[Tensor]]
+
+
+class Say(Protocol):
+    """Tells a person of a problem."""
+
+    def __call__(self, text: str, *, code: str) -> None: ...
+
+
+class NotRecorded(HeadwayError):
+    """Why there are no golden inputs, or outputs."""
 
 
 class NotAlone(Exception):
@@ -35,31 +46,32 @@ class NotAlone(Exception):
         super().__init__("the model is spread over ranks, and cannot be asked on one of them")
 
 
-def plain(model_arguments: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def plain(model_arguments: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """What is told of the factory's arguments; nothing, which is said, if JSON cannot hold them."""
     try:
         json.dumps(model_arguments)
     except (TypeError, ValueError) as error:
-        say(f"the arguments of the model were not recorded: {error}")
+        say(f"the arguments of the model were not recorded: {error}", code="arguments-not-json")
         return {}
     return {"arguments": dict(model_arguments)}
 
 
 def put(
-    parts: Parts, ranks: Ranks, given: Any, model: nn.Module | None, say: Callable[[str], None]
+    parts: Parts, ranks: Ranks, given: Any, model: nn.Module | None, say: Say
 ) -> dict[str, Any]:
     """Rank 0 has the golden part among its parts; what is told of it."""
     if ranks.rank:
         return {}
     if PART in parts.parts:
-        say(f"no golden inputs were recorded: the state has a part {PART!r}")
+        text = f"no golden inputs were recorded: the state has a part {PART!r}"
+        say(text, code="golden-part-taken")
         return {}
     asked = parts.model if model is None else unwrapped(model)
     part, told, why = record(given, asked, alone=ranks.world == 1)
     if part:
         parts.parts[PART] = part
-    if why:
-        say(why)
+    if why is not None:
+        say(str(why), code=why.code)
     return told
 
 
@@ -76,7 +88,7 @@ def handed_over(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def record(
     given: Any, model: nn.Module | None, *, alone: bool
-) -> tuple[Recorded, dict[str, Any], str]:
+) -> tuple[Recorded, dict[str, Any], NotRecorded | None]:
     """The part of the checkpoint, what is told of it, and why there are no outputs in it.
 
     `alone`: there are no other ranks.
@@ -84,20 +96,23 @@ def record(
     try:
         args, kwargs = handed_over(given)
     except ValueError as error:
-        return {}, {}, f"no golden inputs were recorded: example_inputs must be {error}"
+        text = f"no golden inputs were recorded: example_inputs must be {error}"
+        return {}, {}, NotRecorded(text, code="golden-inputs-invalid")
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
     found: Recorded = {"inputs": _kept(leaves)}
     told = {"inputs": pytree.treespec_dumps(spec)}
-    why = ""
+    none = "the golden outputs were not recorded"
     if model is None:
         why = "no module is among the parts of the state, and none was given as `model`"
-    else:
-        try:
-            found["outputs"] = _kept(_asked(model, leaves, spec, alone))
-        except Exception as error:  # of the user's code: the anchor counts for more
-            first = (str(error).strip().splitlines() or [""])[0]
-            why = first if isinstance(error, NotAlone) else f"{type(error).__name__}: {first}"
-    return found, told, f"the golden outputs were not recorded: {why}" if why else ""
+        return found, told, NotRecorded(f"{none}: {why}", code="golden-model-missing")
+    try:
+        found["outputs"] = _kept(_asked(model, leaves, spec, alone))
+    except NotAlone as error:
+        return found, told, NotRecorded(f"{none}: {error}", code="golden-model-not-alone")
+    except Exception as error:  # of the user's code: the anchor counts for more
+        why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        return found, told, NotRecorded(f"{none}: {why}", code="golden-model-failed")
+    return found, told, None
 
 
 def _kept(tensors: Sequence[Tensor]) -> list[Tensor]:

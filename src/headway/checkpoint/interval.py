@@ -87,7 +87,11 @@ def best(
     """
     _check(cost=cost, mtbf=mtbf, durable=durable, recover=recover, size=size)
     if not bandwidth > 0:
-        raise UsageError(f"bandwidth is in bytes a second and above 0, not {bandwidth!r}")
+        raise UsageError(
+            f"bandwidth is in bytes a second and above 0, not {bandwidth!r}",
+            code="value-out-of-range",
+            name="bandwidth",
+        )
     law = _renewal_optimum(cost, mtbf) if exact else young(cost, mtbf)
     # Both forms fall up to their optimum and rise after it: a bound above it is the best there is.
     found = {"law": law, "durable": durable, "bandwidth": size / bandwidth}
@@ -120,7 +124,15 @@ def _per(cost: float, interval: float) -> float:
 
 def _check(*, mtbf: float, **times: float) -> None:
     if not mtbf > 0:
-        raise UsageError(f"mtbf is the mean time between failures and above 0, not {mtbf!r}")
+        raise UsageError(
+            f"mtbf is the mean time between failures and above 0, not {mtbf!r}",
+            code="value-out-of-range",
+            name="mtbf",
+        )
     for name, value in times.items():
         if not value >= 0 or (math.isinf(value) and name != "interval"):
-            raise UsageError(f"{name} is 0 or more and finite, not {value!r}")
+            raise UsageError(
+                f"{name} is 0 or more and finite, not {value!r}",
+                code="value-out-of-range",
+                name=name,
+            )

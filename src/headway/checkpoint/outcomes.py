@@ -8,9 +8,10 @@ from typing import Any
 
 from headway.checkpoint import record
 from headway.checkpoint.pacing import Level, Pacing
+from headway.checkpoint.writer.write import problem
+from headway.errors import SaveFailed
 
 RECENT = 16  # saves from which it is known how long one takes
-VOID = "no checkpoint of step {}: a table was changed past its optimizer while it was copied"
 
 
 class Outcomes:
@@ -32,13 +33,19 @@ class Outcomes:
         """An image is whole, or void."""
         outcome = {"step": step, "level": level, "seconds": seconds}
         if not good:
-            self._copied.append({**outcome, "error": VOID.format(step)})
+            void = SaveFailed(
+                f"no checkpoint of step {step}: a table was changed past its optimizer while it "
+                "was copied",
+                code="image-not-whole",
+                step=step,
+            )
+            self._copied.append({**outcome, **problem(void)})
         elif level == "memory":
             self._copied.append(outcome)
         else:
             self._copied_s[step] = seconds
 
-    def heard(self, written: Iterable[Mapping[str, Any]]) -> list[str]:
+    def heard(self, written: Iterable[Mapping[str, Any]]) -> list[SaveFailed]:
         """What the writer tells, and images since the last time; the errors in it."""
         outcomes = [self._copied.popleft() for _ in range(len(self._copied))]
         for one in written:
@@ -50,7 +57,11 @@ class Outcomes:
             elif outcome["level"] == "disk":
                 self._durable_s.append(outcome["seconds"])
             self._tell(outcome)
-        return [one["error"] for one in outcomes if "error" in one]
+        return [
+            SaveFailed(one["error"], code=one["code"], **one["fields"])
+            for one in outcomes
+            if "error" in one
+        ]
 
     def _tell(self, outcome: Mapping[str, Any]) -> None:
         cost = self._pacing.ended(outcome)

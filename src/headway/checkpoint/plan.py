@@ -1,7 +1,9 @@
 """Who saves what: made once, by all ranks together, and good as long as the state looks the same.
 
-Ranks that hold the same tensor share the work; a rank saves the shards that it alone has. It is
-DCP's own plan, so that what is written is a DCP checkpoint. Later saves need no collective.
+Ranks that hold the same tensor share the work; a rank saves the shards that it alone has. What may
+differ a little between ranks, such as the statistics of a batch norm, is all saved by the first of
+them: DDP goes on with those of rank 0. It is DCP's own plan, so that what is written is a DCP
+checkpoint. Later saves need no collective.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,11 +21,14 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
-from headway.errors import HeadwayError
+from headway.checkpoint.state import flattened, unsupported
+from headway.errors import HeadwayError, UsageError
 
 
 class StateChanged(HeadwayError):
     """The state has other tensors than the plan was made for."""
+
+    code = "state-changed"
 
 
 @dataclass
@@ -57,31 +62,90 @@ class Plan:
         return Saved([tensor.detach() for tensor in tensors], values)
 
 
-def make(state: Mapping[str, Any], group: Any = None) -> Plan:
-    """Every rank of the group calls this with its state."""
+def make(state: Mapping[str, Any], group: Any = None, first: Container[str] = ()) -> Plan:
+    """Every rank of the group calls this with its state.
+
+    `first`: the flat names of tensors that the first rank saves which has them.
+    """
     alone = not dist.is_initialized()
     rank, world = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
-    planner = _planner(state, coordinator=rank == 0)
-    own = planner.create_local_plan()
-    plans: list[Any] = [own] * world
+    own: tuple[SavePlan, set[str]] | UsageError
+    try:
+        planner = _planner(state, coordinator=rank == 0)
+        plan = planner.create_local_plan()
+        own = plan, {item.index.fqn for item in plan.items if _is_of_first(item, first)}
+    except UsageError as error:  # the others would wait for this one
+        own = error
+    everyone: list[Any] = [own] * world
     if world > 1:
-        dist.all_gather_object(plans, own, group=group)
+        dist.all_gather_object(everyone, own, group=group)
+    for told in everyone:
+        if isinstance(told, UsageError):
+            raise told
+    _check_replicas([plan for plan, _ in everyone])
+    plans = _of_first(everyone)
     # Every rank works out the same from the same plans: nothing has to be sent back.
-    everyone, metadata = planner.create_global_plan(plans)
-    mine: SavePlan = planner.finish_plan(everyone[rank])
+    shares, metadata = planner.create_global_plan(plans)
+    mine: SavePlan = planner.finish_plan(shares[rank])
     return Plan(list(mine.items), pickle.dumps(metadata), _looks(planner.state_dict))
 
 
+def _is_of_first(item: WriteItem, first: Container[str]) -> bool:
+    return item.type == WriteItemType.BYTE_IO or item.index.fqn in first
+
+
+def _of_first(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePlan]:
+    """Without what an earlier rank saves as well, of the names that any rank has told."""
+    names = set().union(*(told for _, told in everyone))
+    taken: set[Any] = set()
+    plans = []
+    for plan, _ in everyone:
+        items = [item for item in plan.items if item.index not in taken]
+        taken |= {item.index for item in plan.items if item.index.fqn in names}
+        plans.append(replace(plan, items=items))
+    return plans
+
+
+def _check_replicas(plans: Sequence[SavePlan]) -> None:
+    """A tensor that several ranks have is saved by one of them: it has to be the same one."""
+    known: dict[str, tuple[int, Any]] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            data, name = item.tensor_data, item.index.fqn
+            form = None if data is None else (data.size, data.properties.dtype)
+            first, other = known.setdefault(name, (rank, form))
+            if form != other:
+                raise UsageError(
+                    f"{name} has another shape or type on rank {rank} than on rank {first}; "
+                    "a part that each rank has for itself is given as `own`",
+                    code="ranks-disagree",
+                    name=name,
+                    ranks=[first, rank],
+                )
+
+
 def _planner(state: Mapping[str, Any], *, coordinator: bool = True) -> DefaultSavePlanner:
+    """Of a state whose flat names differ, or UsageError says which do not."""
     planner = DefaultSavePlanner()
-    planner.set_up_planner(dict(state), is_coordinator=coordinator)
+    try:
+        planner.set_up_planner(dict(state), is_coordinator=coordinator)
+    except ValueError:
+        flattened(state)
+        raise
+    for name, value in planner.state_dict.items():
+        if why := unsupported(value):
+            raise UsageError(
+                f"{name} cannot be saved as a tensor: {why}",
+                code="tensor-not-supported",
+                name=name,
+            )
     return planner
 
 
 def _looks(flat: Mapping[str, Any]) -> str:
     """Names, shapes and types."""
     return "\n".join(
-        f"{key} {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else key
+        f"{key!r} {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else repr(key)
         for key, value in sorted(flat.items())
     )
 

@@ -38,7 +38,10 @@ class Notice:
     def listen(self) -> None:
         """From now on the signals are a notice."""
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError("the notice of a preemption can only be heard in the main thread")
+            raise UsageError(
+                "the notice of a preemption can only be heard in the main thread",
+                code="not-in-main-thread",
+            )
         self._listeners += 1
         self._pid = os.getpid()
         for number in SIGNALS if self._listeners == 1 else ():
@@ -97,7 +100,10 @@ class Preemption:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not grace_s > 0:
-            raise UsageError(f"grace_s is the seconds from the notice to the end, not {grace_s!r}")
+            raise UsageError(
+                f"grace_s is the seconds from the notice to the end, not {grace_s!r}",
+                code="grace-invalid",
+            )
         self._ranks, self._grace_s, self._heard, self._clock = ranks, grace_s, heard, clock
         self._next = 0
         self._passed_on = False

@@ -25,7 +25,8 @@ class FailureRate:
         if not (0 < self.shape < math.inf and 0 <= self.hours < math.inf):
             raise UsageError(
                 f"a failure rate needs a shape above 0 and hours of 0 or more, "
-                f"not {self.shape!r} and {self.hours!r}"
+                f"not {self.shape!r} and {self.hours!r}",
+                code="failure-rate-invalid",
             )
 
     @property
@@ -41,13 +42,17 @@ class FailureRate:
     def after(self, failures: float, hours: float) -> FailureRate:
         """Once these failures were seen in these hours as well."""
         if not (failures >= 0 and hours >= 0):
-            raise UsageError(f"{failures!r} failures in {hours!r} hours cannot be")
+            raise UsageError(
+                f"{failures!r} failures in {hours!r} hours cannot be", code="failures-invalid"
+            )
         return FailureRate(self.shape + failures, self.hours + hours)
 
     def quantile(self, share: float) -> float:
         """Failures per hour that are not exceeded with this probability."""
         if not 0 < share < 1:
-            raise UsageError(f"a quantile is between 0 and 1, not {share!r}")
+            raise UsageError(
+                f"a quantile is between 0 and 1, not {share!r}", code="quantile-out-of-range"
+            )
         if not self.known:
             return math.inf
         low, high = 0.0, self.shape

@@ -22,9 +22,9 @@ def preempted(**told: Any) -> None:
     _emit("preempted", told)
 
 
-def noted(text: str) -> None:
+def noted(text: str, *, code: str) -> None:
     """Something that a reader of the ledger should know."""
-    _emit("note", {"hook": "checkpoint", "text": text})
+    _emit("note", {"hook": "checkpoint", "code": code, "text": text})
 
 
 def _emit(event: str, told: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import os
-import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from headway.checkpoint.matching import Mismatch, merged
 from headway.checkpoint.snapshot.gpu import gpu
 from headway.checkpoint.snapshot.memory import Memory
 from headway.checkpoint.state import Parts
@@ -33,8 +34,15 @@ from headway.checkpoint.store import dcp, packed
 from headway.checkpoint.store.delta import apply_rows
 from headway.checkpoint.store.manifest import changed
 from headway.checkpoint.store.read import Checkpoint, Found, Store
+from headway.checkpoint.store.trust import load_metadata, load_value
 from headway.checkpoint.writer.images import WHOLE
-from headway.errors import CheckpointDamaged
+from headway.errors import (
+    CheckpointDamaged,
+    HeadwayError,
+    HeadwayWarning,
+    RestoreFailed,
+    with_code,
+)
 
 
 @dataclass(frozen=True)
@@ -74,9 +82,18 @@ def held(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[Held]:
     return found
 
 
-def from_memory(parts: Parts, images: Sequence[Held], group: Any) -> dict[str, Any]:
-    """Of one save by all ranks: the images of every rank of this machine."""
-    return _load(parts, _MemoryReader(images), group)
+def from_memory(
+    parts: Parts, images: Sequence[Held], group: Any, strict: bool = True
+) -> tuple[dict[str, Any], list[str]]:
+    """Of one save by all ranks: the images of every rank of this machine; values, and notes."""
+    reader = _MemoryReader(images)
+    metadata = reader.read_metadata()
+    wanted = parts.value_names(metadata)
+    values = _read(dict.fromkeys(wanted), reader, group, trusted=True)
+    targets = parts.match(metadata, values)
+    notes = _agreed(targets.mismatch, "in memory", strict, group)
+    _read(targets.flat, reader, group, trusted=True)
+    return parts.give_back(targets, values, metadata), notes
 
 
 def newest(store: str, group: Any, damaged: Mapping[str, str] | None = None) -> Found:
@@ -91,22 +108,39 @@ def newest(store: str, group: Any, damaged: Mapping[str, str] | None = None) -> 
     return found
 
 
-def from_store(store: str, parts: Parts, group: Any, found: Found | None = None) -> Restored | None:
-    """From `found`, the newest; from an older one if it turns out to be damaged, which is said."""
+def from_store(
+    store: str,
+    parts: Parts,
+    group: Any,
+    found: Found | None = None,
+    *,
+    strict: bool = True,
+    trust: bool | None = None,
+) -> Restored | None:
+    """From `found`, the newest; from an older one if it turns out to be damaged, which is said.
+
+    `strict`: an error if the checkpoint and the parts have other tensors, before any is changed.
+    `trust`: whether what is read may run code; None: if this user alone can have written it.
+    """
     damaged: dict[str, str] = {}
     found = found or newest(store, group)
     while (one := found.checkpoint) is not None:
         try:
-            values = _composed(found.chain, parts, group)
+            values, left_out = _composed(found.chain, parts, group, strict, trust)
         except _Damaged as error:
             damaged[error.one.manifest.save_id] = error.why
             found = newest(store, group, damaged)
             continue
         _say(store, found, f"{one.name} is restored")
-        return Restored(one.step, one.name, values, one.manifest.extra, found.notes)
+        notes = (*found.notes, *left_out)
+        return Restored(one.step, one.name, values, one.manifest.extra, notes)
     if damaged:  # and some of it is in the state by now
         why = "; ".join(found.notes)
-        raise CheckpointDamaged(f"no checkpoint of {store} can be restored: {why}")
+        raise CheckpointDamaged(
+            f"no checkpoint of {store} can be restored: {why}",
+            code="no-good-checkpoint",
+            notes=found.notes,
+        )
     _say(store, found, "nothing is restored")
     return None
 
@@ -114,7 +148,8 @@ def from_store(store: str, parts: Parts, group: Any, found: Found | None = None)
 def _say(store: str, found: Found, then: str) -> None:
     if found.notes:
         notes = "; ".join(found.notes)
-        warnings.warn(f"not all checkpoints of {store} are good: {notes}; {then}", stacklevel=4)
+        text = f"not all checkpoints of {store} are good: {notes}; {then}"
+        warnings.warn(HeadwayWarning(text, code="checkpoints-passed-over"), stacklevel=4)
 
 
 class _Damaged(Exception):
@@ -124,15 +159,16 @@ class _Damaged(Exception):
         self.one, self.why = one, why
 
 
-def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str, Any]:
+def _composed(
+    chain: Sequence[Checkpoint], parts: Parts, group: Any, strict: bool, trust: bool | None
+) -> tuple[dict[str, Any], list[str]]:
     """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
     if any(item.unpacked for one in chain for f in one.manifest.files for item in f.items):
         packed.needed()
-    readers = [dcp.Reader(one.path, check=True) for one in chain]
+    readers = [dcp.Reader(one.path, check=True, trusted=trust) for one in chain]
     for one, reader in zip(chain, readers, strict=True):
         _together(one, reader.read_metadata, group)
     metadata = readers[0].read_metadata()
-    targets = parts.targets(metadata)
     known = {
         dcp.item_name(index): index.fqn
         for reader in readers
@@ -148,14 +184,23 @@ def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str
     }
     for one, names in zip(chain, by_rows, strict=True):
         if not names <= whole.keys():
-            raise _Damaged(one, "it has rows of a tensor that it does not name")
-    for at in sorted(set(whole.values())):
-        mine = {name: target for name, target in targets.flat.items() if whole[name] == at}
-        try:
-            _read(mine, readers[at], group)
-        except CheckpointException as error:
-            raise _told(chain[at], error) from None
-        targets.flat.update(mine)
+            why = "it has rows of a tensor that it does not name"
+            raise _Damaged(one, with_code(why, code="rows-not-planned"))
+
+    def read(wanted: dict[str, Any]) -> None:
+        for at in sorted(set(whole.values())):
+            mine = {name: target for name, target in wanted.items() if whole[name] == at}
+            try:
+                _read(mine, readers[at], group, trusted=readers[at].trusted)
+            except CheckpointException as error:
+                raise _told(chain[at], error) from None
+            wanted.update(mine)
+
+    values = dict.fromkeys(parts.value_names(metadata))
+    read(values)
+    targets = parts.match(metadata, values)
+    notes = _agreed(targets.mismatch, chain[-1].name, strict, group)
+    read(targets.flat)
     for at, one in enumerate(chain):
         here = by_rows[at] & targets.flat.keys()
         rows = {name: targets.flat[name] for name in here if whole[name] < at}
@@ -164,7 +209,19 @@ def _composed(chain: Sequence[Checkpoint], parts: Parts, group: Any) -> dict[str
         }
         if by_rows[at]:
             _together(one, partial(apply_rows, one.path, one.manifest, rows, told), group)
-    return parts.give_back(targets, metadata)
+    return parts.give_back(targets, values, metadata), notes
+
+
+def _agreed(mine: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
+    """What does not fit, of all ranks: an error on each of them, or notes."""
+    everyone = [mine]
+    if dist.is_initialized() and dist.get_world_size(group) > 1:
+        everyone *= dist.get_world_size(group)
+        dist.all_gather_object(everyone, mine, group=group)
+    mismatch = merged(everyone)
+    if mismatch and strict:
+        raise mismatch.error(name)
+    return mismatch.notes(name)
 
 
 def _together(one: Checkpoint, do: Callable[[], Any], group: Any) -> None:
@@ -187,36 +244,58 @@ def _told(one: Checkpoint, error: CheckpointException) -> BaseException:
     found = [exception for exception, _ in error.failures.values()]
     if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in found):
         return _Damaged(one, _why(found[0]))
-    return error
+    first = next(e for e in found if not isinstance(e, (CheckpointDamaged, OSError)))
+    if isinstance(first, HeadwayError):
+        return first
+    why = f"{type(first).__name__}: {first}"
+    return RestoreFailed(f"{one.name} cannot be restored: {why}")
 
 
 def _why(error: BaseException) -> str:
     """The clause that follows "it is passed over"."""
     if isinstance(error, FileNotFoundError):
-        return f"{os.path.basename(str(error.filename))} is missing"
+        name = os.path.basename(str(error.filename))
+        return with_code(f"{name} is missing", code="file-missing")
     if isinstance(error, OSError):
-        return f"it cannot be read: {error.strerror or error}"
-    return str(error).partition(" cannot be loaded: ")[2] or str(error)
+        return with_code(f"it cannot be read: {error.strerror or error}", code="not-readable")
+    assert isinstance(error, CheckpointDamaged)
+    return with_code(str(error.fields.get("why", error)), code=error.code)
 
 
-def _load(parts: Parts, reader: StorageReader, group: Any) -> dict[str, Any]:
-    metadata = reader.read_metadata()
-    targets = parts.targets(metadata)
-    _read(targets.flat, reader, group)
-    return parts.give_back(targets, metadata)
-
-
-def _read(flat: dict[str, Any], reader: StorageReader, group: Any) -> None:
+def _read(
+    flat: dict[str, Any], reader: StorageReader, group: Any, *, trusted: bool
+) -> dict[str, Any]:
+    """Read into the tensors of `flat`, and put the values of other names into it."""
     alone = not dist.is_initialized()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
-            load(flat, storage_reader=reader, process_group=group, no_dist=alone)
+            load(
+                flat,
+                storage_reader=reader,
+                planner=_Planner(trusted),
+                process_group=group,
+                no_dist=alone,
+            )
         except CheckpointException as error:
             mine, _ = error.failures.get(0 if alone else dist.get_rank(group), (None, None))
             if mine is not None and not isinstance(mine, Exception):
                 raise mine from None  # an interrupt, which is no failure of the load
             raise
+    return flat
+
+
+class _Planner(DefaultLoadPlanner):
+    """Loads values by the rules of `store.trust`."""
+
+    def __init__(self, trusted: bool) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._trusted = trusted
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """CheckpointUntrusted if it needs a class that is not allowed."""
+        name = read_item.dest_index.fqn
+        self.original_state_dict[name] = load_value(value, trusted=self._trusted)
 
 
 class _MemoryReader(StorageReader):
@@ -233,7 +312,7 @@ class _MemoryReader(StorageReader):
             for image in images
             for name, value in zip(image.layout["values"], image.values, strict=True)
         }
-        self.metadata: Metadata = pickle.loads(base64.b64decode(images[0].layout["metadata"]))
+        self.metadata = load_metadata(base64.b64decode(images[0].layout["metadata"]))
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the plan of the save says."""

@@ -6,30 +6,46 @@ import base64
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from headway.checkpoint.behind.memory import available
 from headway.checkpoint.plan import Plan
 from headway.checkpoint.snapshot.memory import Memory, place
 from headway.checkpoint.snapshot.take import Changed
 from headway.checkpoint.store import dcp
 from headway.checkpoint.writer.client import Client, WriterFailed, WriterTaken
+from headway.errors import SaveFailed
 
 IMAGES = 2  # one is written while the other is filled
+STORE_TIMEOUT_S = 300.0  # without a sign of life of the store
 LOOK_S = 0.002
 ROOM = 1 << 20  # bytes of an image, or a share of them, that are left for what an anchor has more
 SHARE = 64
+
+
+class StoreSilent(SaveFailed):
+    """The store has not taken or answered anything for too long."""
+
+    code = "store-silent"
 
 
 class Staging:
     """Room for this rank's share of a state, twice if it is not said otherwise."""
 
     def __init__(
-        self, name: str, linger_s: float, *, commits: bool = False, images: int = IMAGES
+        self,
+        name: str,
+        linger_s: float,
+        *,
+        commits: bool = False,
+        images: int = IMAGES,
+        timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
         self.name, self.linger_s, self.images = name, linger_s, images
+        self._timeout_s = timeout_s
         self._commits = commits  # the writer of rank 0 makes checkpoints of what all have written
         self.views: list[list[Tensor]] = []  # of each image
         self._plan: Plan | None = None
@@ -73,8 +89,13 @@ class Staging:
         ]
         self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
 
+    def forget_plan(self) -> None:
+        """Another one will be reserved for."""
+        self.views, self._plan = [], None
+
     def _reserved(self, size: int, needed: int) -> list[Memory]:
         with self._lock:
+            self._check_memory(size)
             self._client.reserve(self.images, size)
             handles = self._client.images()
         memories = [Memory(handle, size) for handle in handles]
@@ -82,6 +103,20 @@ class Staging:
             os.close(handle)
         threading.Thread(target=_prepare, args=(memories, needed), daemon=True).start()
         return memories
+
+    def _check_memory(self, size: int) -> None:
+        """Raise if the images do not fit: the kernel would end the training instead."""
+        there = sum(memory.nbytes for memory in self._memories) or self._client.nbytes()
+        left = available() + there
+        if self.images * size > left:
+            count = "an image" if self.images == 1 else f"{self.images} images"
+            raise SaveFailed(
+                f"{count} of {size >> 20} MB need more than the {left >> 20} MB of memory that "
+                "are left; Checkpointer(..., images=1) needs half as much as with two",
+                code="no-memory-for-images",
+                needed=self.images * size,
+                available=left,
+            )
 
     def revive(self, tensors: Sequence[Tensor]) -> None:
         """The writer was killed: another one, with empty images."""
@@ -96,12 +131,33 @@ class Staging:
     def free_image(self, among: Sequence[int]) -> int:
         """One that is not being written, the older one first; waits for it."""
         while True:
-            busy = self.status()["busy"]
-            free = [image for image in among if image not in busy]
+            status = self.status()
+            free = [image for image in among if image not in status["busy"]]
             if free:
                 self.last = next((image for image in free if image != self.last), free[0])
                 return self.last
+            self.check_store(status)
             time.sleep(LOOK_S)
+
+    def settled(self, until: float | None = None) -> dict[str, Any]:
+        """The status once the writer has done everything, or at that time."""
+        while True:
+            status = self.status()
+            if not status["busy"] and not status["waiting"]:
+                return status
+            if until is not None and time.monotonic() > until:
+                return status
+            self.check_store(status)
+            time.sleep(LOOK_S)
+
+    def check_store(self, status: Mapping[str, Any]) -> None:
+        """Raise StoreSilent if nobody should wait for the store any longer."""
+        seconds = status["stalled_s"]
+        if seconds > self._timeout_s:
+            raise StoreSilent(
+                f"the store has not taken or answered anything for {seconds:.0f} s",
+                seconds=seconds,
+            )
 
     def spare(self, save: str) -> None:
         """The image of that save, found when this process came, is the last to be filled again."""

@@ -30,7 +30,11 @@ class SaveCost:
         for name in ("blocked_s", "slowdown_s", "durable_s", "size"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise UsageError(f"{name} of a save is 0 or more, not {value!r}")
+                raise UsageError(
+                    f"{name} of a save is 0 or more, not {value!r}",
+                    code="save-cost-invalid",
+                    name=name,
+                )
 
     @property
     def cost_s(self) -> float:
@@ -97,12 +101,14 @@ class Tuner:
         if not 0 <= shortest <= first <= longest or not 0 < first < math.inf:
             raise UsageError(
                 f"the first interval, {first!r} s, is above 0 and between the shortest, "
-                f"{shortest!r} s, and the longest, {longest!r} s"
+                f"{shortest!r} s, and the longest, {longest!r} s",
+                code="first-interval-out-of-range",
             )
         if not factor > 1 or recent < 1 or not bandwidth > 0:
             raise UsageError(
                 f"factor is above 1, recent 1 or more and bandwidth above 0, "
-                f"not {factor!r}, {recent!r} and {bandwidth!r}"
+                f"not {factor!r}, {recent!r} and {bandwidth!r}",
+                code="tuner-limits-invalid",
             )
         self._prior = self._rate = prior
         self._bandwidth, self._shortest, self._longest = bandwidth, shortest, longest

@@ -57,8 +57,10 @@ def test_errors_are_given_back_and_break_what_deltas_build_on(
     pacing.saved(7, "memory", 0.0)
     found.copied(7, "memory", 0.5, good=False)
     (error,) = found.heard([])
-    assert error.startswith("no checkpoint of step 7: a table was changed") and not found.broken
+    assert (error.code, error.fields) == ("image-not-whole", {"step": 7}) and not found.broken
     pacing.saved(8, "disk", 0.0)
-    assert found.heard([{"step": 8, "seconds": 1.0, "error": "disk full"}]) == ["disk full"]
+    failed = {"error": "disk full", "code": "store-failed", "fields": {"errno": 28}}
+    (full,) = found.heard([{"step": 8, "seconds": 1.0, **failed}])
+    assert (str(full), full.code, full.fields) == ("disk full", "store-failed", {"errno": 28})
     assert found.broken and found.durable_s == 0.0
-    assert [told["error"] for told in journal] == [error, "disk full"]
+    assert [told["error"] for told in journal] == [str(error), "disk full"]

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-from headway.checkpoint.ranks import Ranks
+from tests.support import lazy
+
+dist = lazy("torch.distributed")
+Ranks = lazy("headway.checkpoint.ranks:Ranks")
 
 pytestmark = pytest.mark.timeout(30)
 WORLD = 3

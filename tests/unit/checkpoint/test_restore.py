@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from torch import Tensor
 
-from headway.checkpoint import plan as plans
-from headway.checkpoint.restore import from_store
-from headway.checkpoint.state import Parts
-from headway.checkpoint.store import dcp
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import IDS, ROWS
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.place import Remote
 from headway.checkpoint.store.read import Checkpoint, Store
-from headway.errors import CheckpointDamaged
+from headway.errors import CheckpointDamaged, HeadwayWarning
+from tests.support import code_of, has_code, lazy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+torch = lazy("torch")
+plans = lazy("headway.checkpoint.plan")
+from_store = lazy("headway.checkpoint.restore:from_store")
+Parts = lazy("headway.checkpoint.state:Parts")
+dcp = lazy("headway.checkpoint.store.dcp")
 
 pytestmark = pytest.mark.timeout(60)
-State = dict[str, Tensor]
+State = dict[str, "Tensor"]
+PASSED_OVER = r"\[checkpoints-passed-over\]$"
 
 
 def save(store: str | Path, step: int, state: State, **rows: list[int]) -> Checkpoint:
@@ -99,14 +106,15 @@ def test_an_older_one_is_restored_and_it_is_said(tmp_path: Path) -> None:
     item = next(item for item in full.manifest.files[1].items if item.name == "a")
     data = Path(full.path) / "__0_0.distcp"
     flip(data, item.data)
-    with pytest.warns(UserWarning, match="step-0000000002 is passed over.*0001 is restored$"):
+    with pytest.warns(HeadwayWarning, match=PASSED_OVER) as told:
         found, step, notes = restored(tmp_path, state)
     assert step == 1 and equal(found, first)
-    assert notes == (
-        "step-0000000003 is passed over: it builds on step-0000000002, and a in __0_0.distcp "
-        "was changed",
-        "step-0000000002 is passed over: a in __0_0.distcp was changed",
-    )
+    assert [set(re.findall(r"step-\d+|__\d_0.distcp", note)) for note in notes] == [
+        {"step-0000000003", "step-0000000002", "__0_0.distcp"},  # which it builds on
+        {"step-0000000002", "__0_0.distcp"},
+    ]
+    assert {code_of(note) for note in notes} == {"checksum-mismatch"}
+    assert all(name in str(told[0].message) for name in (*notes, "step-0000000001"))
 
 
 def test_half_of_a_damaged_one_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -114,15 +122,17 @@ def test_half_of_a_damaged_one_is_not_gone_on_with(tmp_path: Path) -> None:
     one = save(tmp_path, 1, state)
     item = next(item for item in one.manifest.files[1].items if item.name == "a")
     flip(Path(one.path) / "__0_0.distcp", item.data)
-    with pytest.raises(CheckpointDamaged, match=r"no checkpoint of .* can be restored: step-"):
+    with pytest.raises(CheckpointDamaged, check=has_code("no-good-checkpoint")) as raised:
         restored(tmp_path, state)
+    (note,) = raised.value.fields["notes"]
+    assert one.name in note and note.endswith("[checksum-mismatch]")
 
 
 def test_bad_seals_alone_are_said_and_nothing_is_restored(tmp_path: Path) -> None:
     state = {"a": torch.rand(10, 3)}
     one = save(tmp_path, 1, state)
     (Path(one.path) / "manifest.json").write_bytes(b"{}")
-    with pytest.warns(UserWarning, match="manifest cannot be used.*; nothing is restored$"):
+    with pytest.warns(HeadwayWarning, match=rf"\[not-of-headway\].*{PASSED_OVER}"):
         assert from_store(str(tmp_path), Parts(dict(state), {}, 0), None) is None
 
 
@@ -136,7 +146,7 @@ def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
         planned = plans.make(collected).metadata
         content = dcp.metadata(planned, [_whole(tmp_path)])
         commit(draft, lambda _: content, kind="delta", parent="save-1")
-    with pytest.warns(UserWarning, match="rows of a tensor that it does not name"):
+    with pytest.warns(HeadwayWarning, match=rf"\[rows-not-planned\].*{PASSED_OVER}"):
         _, step, _ = restored(tmp_path, state)
     assert step == 1
 
@@ -159,6 +169,6 @@ def test_from_a_url_with_deltas_and_a_changed_byte() -> None:
     content = bytearray(there.read(newest.manifest.files[0].name))
     content[-1] ^= 1
     there.write(newest.manifest.files[0].name, bytes(content))
-    with pytest.warns(UserWarning, match="was changed"):
+    with pytest.warns(HeadwayWarning, match=rf"\[checksum-mismatch\].*{PASSED_OVER}"):
         found, step, _ = restored(url, state)
     assert step == 1 and equal(found, before)

@@ -12,6 +12,8 @@ import os
 import stat
 import time
 
+from headway.checkpoint.behind.image import Unsafe
+
 PREFIX = ".headway-save-"
 LOCK = ".headway-lock"
 
@@ -40,9 +42,10 @@ class Aside:
     def drop(self) -> None:
         """Leave nothing."""
         _clear(self.folder)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                os.close(lock)
 
 
 def _make(parent: str) -> tuple[str, int | None]:
@@ -127,19 +130,19 @@ def _clear(folder: str) -> None:
         os.rmdir(folder)
 
 
-def why_not(target: str) -> str:
-    """Why a rename would not do what writing into this file does; empty if it would."""
+def why_not(target: str) -> Unsafe | None:
+    """Why a rename would not do what writing into this file does."""
     try:
         found = os.stat(target)
     except OSError:
-        return ""
+        return None
     if not stat.S_ISREG(found.st_mode):
-        return "the target is no ordinary file"
+        return Unsafe("the target is no ordinary file", code="not-a-regular-file")
     if found.st_nlink > 1:
-        return "the file has a second name"
+        return Unsafe("the file has a second name", code="several-links")
     if found.st_uid != os.geteuid() or not os.access(target, os.W_OK):
-        return "the file is another's, or may not be written"
-    return ""
+        return Unsafe("the file is another's, or may not be written", code="not-writable")
+    return None
 
 
 def _mode(target: str) -> int | None:

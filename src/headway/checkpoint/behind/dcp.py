@@ -16,9 +16,10 @@ from typing import Any
 from headway.checkpoint.behind import aside
 from headway.checkpoint.behind.image import DEVICES, Unsafe
 from headway.checkpoint.behind.memory import room
-from headway.checkpoint.behind.queue import Job, queued
-from headway.checkpoint.behind.save import plain
+from headway.checkpoint.behind.queue import Job, failure, queued
+from headway.checkpoint.behind.save import ENDING, NESTED, copy_failed, no_memory, plain
 from headway.probe import pace
+from headway.probe.recorder import from_the_user
 
 KNOWN = {
     "checkpoint_id",
@@ -53,7 +54,7 @@ class Staging:
         if not free and len(self._stagers) < STAGERS and room(size):
             return StateDictStager()
         if not self._stagers:
-            raise Unsafe(f"there is no memory for a copy of {size:,} bytes")
+            raise no_memory(size)
         stager, job = self._stagers.pop(free[0] if free else 0)
         if job is not None and not free:
             queued.wait_for(job, "memory")
@@ -77,35 +78,35 @@ def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     with queued.at_work():
         start = monotonic_ns()
         why = _unlike(args, kwargs)
-        several = not why and _several(kwargs)
+        several = why is None and _several(kwargs)
         copy = stager = None
-        if not why:
-            why, copy, stager = _copy(saver, args, kwargs, nested)
+        if why is None:
+            why, copy, stager = _copy(saver, args, kwargs, nested, several)
         if several:
             why = _agreed(why)
         result = None
-        if not why:
+        if why is None:
             result = _behind(saver, original, copy, stager, several, start, kwargs)
         elif stager is not None:
             staging.keep(stager, None)
-    if result is not None:
+    if why is None:
         queued.raise_failed()  # of an earlier one; this one is on its way
         return result
     return plain(why, target, original, *args, **kwargs)
 
 
-def _unlike(args: Any, kwargs: Any) -> str:
+def _unlike(args: Any, kwargs: Any) -> Unsafe | None:
     """Why not, by what is the same on all ranks."""
     named = len(args) + ("state_dict" in kwargs) == 1
     if not named or kwargs.keys() - KNOWN:
-        return "old or unknown arguments"
+        return Unsafe("old or unknown arguments", code="arguments-not-supported")
     if kwargs.get("planner") is not None:
-        return "it has a planner of its own"
+        return Unsafe("it has a planner of its own", code="own-planner")
     if kwargs.get("process_group") is not None:
-        return "it has a process group of its own"
+        return Unsafe("it has a process group of its own", code="own-process-group")
     if kwargs.get("use_collectives") is False:
-        return "use_collectives is off"
-    return ""
+        return Unsafe("use_collectives is off", code="collectives-off")
+    return None
 
 
 def _several(kwargs: Any) -> bool:
@@ -115,34 +116,39 @@ def _several(kwargs: Any) -> bool:
     return not alone
 
 
-def _agreed(why: str) -> str:
+def _agreed(why: Unsafe | None) -> Unsafe | None:
     """What one rank cannot do, none does."""
     import torch.distributed as dist
 
     if not dist.is_gloo_available():
-        why = why or "there is no gloo"
+        why = why or Unsafe("there is no gloo", code="gloo-missing")
     answers: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(answers, why)
-    return next((f"rank {rank}: {one}" for rank, one in enumerate(answers) if one), "")
+    for rank, other in enumerate(answers):
+        if other is not None:
+            return Unsafe(f"rank {rank}: {other}", code=other.code)
+    return None
 
 
-def _copy(saver: Any, args: Any, kwargs: Any, nested: bool) -> tuple[str, Any, Any]:
+def _copy(
+    saver: Any, args: Any, kwargs: Any, nested: bool, several: bool
+) -> tuple[Unsafe | None, Any, Any]:
     """Why not, else a copy of the state and its memory."""
+    if nested or queued.closed:
+        return NESTED if nested else ENDING, None, None
     try:
         path = _path(kwargs)
-        if nested:
-            raise Unsafe("a save within a save")
-        if queued.closed:
-            raise Unsafe("the process ends")
         if os.path.exists(os.path.join(path, ".metadata")):
-            raise Unsafe("there is a checkpoint in that folder")
+            raise Unsafe("there is a checkpoint in that folder", code="checkpoint-in-folder")
         state = saver._stateful_to_state_dict(args[0] if args else kwargs["state_dict"])
         _check(state)
-        return "", *staging.stage(state)
+        return None, *staging.stage(state)
     except Unsafe as error:
-        return str(error), None, None
-    except Exception as error:  # the plain call raises it too, if it is the job's own
-        return f"{type(error).__name__}: {error}", None, None
+        return error.with_traceback(None), None, None  # whose frames hold the state
+    except Exception as error:
+        if from_the_user(error) and not several:  # other ranks wait for this one's answer
+            raise
+        return copy_failed(error), None, None
 
 
 def _path(kwargs: Any) -> str:
@@ -150,12 +156,12 @@ def _path(kwargs: Any) -> str:
 
     target, writer = kwargs.get("checkpoint_id"), kwargs.get("storage_writer")
     if writer is not None and type(writer) is not FileSystemWriter:
-        raise Unsafe(f"it is written by {type(writer).__name__}")
+        raise Unsafe(f"it is written by {type(writer).__name__}", code="own-storage-writer")
     if target is None and writer is not None:
         target = writer.path
     text = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
     if not isinstance(text, str) or "://" in text:
-        raise Unsafe("the target is no folder of this machine")
+        raise Unsafe("the target is no folder of this machine", code="not-a-local-folder")
     return os.path.realpath(text)
 
 
@@ -170,7 +176,8 @@ def _check(value: Any) -> None:
     elif isinstance(value, torch.Tensor):
         _check_tensor(value)
     elif type(value) not in (*SCALARS, torch.dtype, torch.device, torch.Size):
-        raise Unsafe(f"{type(value).__module__}.{type(value).__qualname__} is in the state")
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise Unsafe(f"{kind} is in the state", code="type-not-supported", type=kind)
 
 
 def _check_all(values: Iterable[Any]) -> None:
@@ -185,9 +192,14 @@ def _check_tensor(tensor: Any) -> None:
     if kind.startswith("torch.distributed.tensor.") and hasattr(tensor, "_local_tensor"):
         tensor = tensor._local_tensor
     elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise Unsafe(f"{kind} is in the state")
+        raise Unsafe(f"{kind} is in the state", code="type-not-supported", type=kind)
     if tensor.layout != torch.strided or tensor.device.type not in DEVICES:
-        raise Unsafe(f"a {tensor.layout} tensor on {tensor.device.type} is in the state")
+        what = f"a {tensor.layout} tensor on {tensor.device.type}"
+        raise Unsafe(f"{what} is in the state", code="tensor-not-supported")
+    for kind in ("conj", "neg", "quantized", "nested"):  # their memory is not all that they are
+        value = getattr(tensor, f"is_{kind}")
+        if value() if callable(value) else value:
+            raise Unsafe(f"a tensor with is_{kind} is in the state", code="tensor-not-supported")
 
 
 def _size(state: Any) -> int:
@@ -259,6 +271,8 @@ def _later(kind: type, job: Job) -> Any:
             if not name.startswith("__") and not own:
                 job.wait()
                 queued.raise_failed(job.path)
+                if job.error:  # which somebody else was told of
+                    raise failure([job])
                 own.update(vars(job.result))
             return object.__getattribute__(self, name)
 

@@ -6,13 +6,17 @@ the storages are copied beside that.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from headway.checkpoint.behind.memory import Pool
+from headway.errors import HeadwayError
 from headway.probe import pace
 
 ALIGNED = 64  # bytes
@@ -20,8 +24,8 @@ DEVICES = ("cpu", "cuda")
 ROOM = 0.05  # of a GPU's memory that must be left when the job is back at its peak
 
 
-class Unsafe(Exception):
-    """What is saved cannot be copied aside: why."""
+class Unsafe(HeadwayError):
+    """What is saved cannot be written behind the training: why."""
 
 
 class Records:
@@ -52,15 +56,30 @@ def pickled(serialization: Any, obj: object, protocol: int, no_byteorder: bool) 
     """Let torch pickle it now; raises Unsafe where a part of it cannot be copied."""
     records = Records()
     local = serialization._serialization_tls
-    if local.skip_data:
-        raise Unsafe("torch.serialization.skip_data is on")
-    local.skip_data = True  # so that torch leaves the storages to us
+    before = local.skip_data
+    if before:
+        raise Unsafe("torch.serialization.skip_data is on", code="skip-data-on")
+    local.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
     try:
         module = SimpleNamespace(Pickler=_pickler(records.storages), __name__="pickle")
         serialization._save(obj, records, module, protocol, no_byteorder)
     finally:
-        local.skip_data = False
+        local.skip_data = before
     return records
+
+
+class _SkipDataOf:
+    """A value of `skip_data` that is true only for the `_save` that writes to these records.
+
+    An object may save or load others while it is pickled, and so may a signal handler: for them it
+    is false.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def __bool__(self) -> bool:
+        return sys._getframe(1).f_locals.get("zip_file") is self._records
 
 
 def _pickler(storages: dict[str, Any]) -> type:
@@ -82,7 +101,7 @@ def _pickler(storages: dict[str, Any]) -> type:
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, torch.Tensor) and obj.device.type not in DEVICES:
-                raise Unsafe(f"a tensor is on {obj.device.type}")
+                raise Unsafe(f"a tensor is on {obj.device.type}", code="device-not-supported")
             return NotImplemented
 
     return Pickler
@@ -91,7 +110,7 @@ def _pickler(storages: dict[str, Any]) -> type:
 def _plain(storage: Any) -> Any:
     storage = getattr(storage, "_untyped_storage", storage)
     if storage.device.type not in DEVICES:
-        raise Unsafe(f"a storage is on {storage.device.type}")
+        raise Unsafe(f"a storage is on {storage.device.type}", code="device-not-supported")
     return storage
 
 
@@ -102,6 +121,7 @@ class Image:
         self.piece: mmap.mmap | None = piece
         self.kept: list[tuple[str, Any, int]] = []
         self._late: list[tuple[Any, Any]] = []  # still on a GPU, and where it goes
+        self._draining = threading.Lock()
         self._copied: list[Any] = []  # each GPU, and when the copies on it are there
         self._room: dict[Any, int] = {}  # bytes that each GPU can spare
         self._copy(records, piece)
@@ -126,7 +146,9 @@ class Image:
                 self._mark()
 
     def _take(self, place: Any, source: Any) -> None:
-        if source.is_cuda:
+        from headway.checkpoint.snapshot.gpu import on_gpu
+
+        if on_gpu(source):
             if source.device not in self._room:
                 self._room[source.device] = _room(source.device)
             room = self._room[source.device]
@@ -145,10 +167,22 @@ class Image:
 
     def drain(self) -> None:
         """Bring what is still on a GPU to the host, beside the training."""
-        for found, copied in self._copied:
-            pairs = [pair for pair in self._late if pair[1].device == found.device]
-            found.lanes.to_host(pairs, copied)
-        self._late.clear()
+        with self._draining:
+            for gpu, copied in self._copied:
+                pairs = [pair for pair in self._late if pair[1].device == gpu.device]
+                gpu.lanes.to_host(pairs, copied)
+            self._late.clear()
+            self._copied.clear()
+
+    def drain_ahead(self) -> None:
+        """The same in a thread of its own: the GPU has its memory back before the file's turn."""
+
+        def drain() -> None:
+            with contextlib.suppress(Exception):  # whoever writes the file meets it too
+                self.drain()
+
+        if self._late:
+            threading.Thread(target=drain, name="headway-drain", daemon=True).start()
 
     def free(self, pool: Pool) -> None:
         """Give its memory back."""

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from headway.probe import ENV_FOLDER
 from headway.probe.hooks import wrap
+from headway.probe.hooks.checkpoint import saving
 
 TALKS = (
     "all_gather_object",
@@ -36,6 +38,7 @@ def install(serialization: ModuleType) -> None:
         return save.save(serialization, original, *args, **kwargs)
 
     wrap(serialization, "save", save)
+    remove_unfinished()
 
 
 def install_dcp(saver: ModuleType) -> None:
@@ -83,13 +86,20 @@ def install_lightning(cloud_io: ModuleType) -> None:
     """Lightning saves into memory, and writes that; here it saves to the file."""
 
     def atomic_save(original: Callable[..., Any], checkpoint: Any, filepath: Any) -> Any:
-        if isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath):
-            return cloud_io.torch.save(checkpoint, filepath)
         from headway.checkpoint.behind import save, watch
 
-        watch.arm()
-        return save.plain("a URL", filepath, original, checkpoint, filepath)
+        def plain(*_: Any) -> Any:  # its own way leaves no torn file
+            return original(checkpoint, filepath)
 
+        def in_background(*args: Any) -> Any:
+            return save.save(cloud_io.torch.serialization, plain, *args)
+
+        watch.arm()
+        if isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath):
+            return measured(in_background, checkpoint, filepath)
+        return save.plain(save.URL, filepath, plain)
+
+    measured = saving(lambda checkpoint, filepath: filepath, "torch.save")
     wrap(cloud_io, "_atomic_save", atomic_save)
 
 
@@ -118,3 +128,57 @@ def install_last_checkpoint(utils: ModuleType) -> None:
         return pieces.last_whole(original, *args, **kwargs)
 
     wrap(utils, "get_last_checkpoint", get_last_checkpoint)
+    if hasattr(utils, "sort_checkpoints"):  # by the times of their folders
+        wrap(utils, "sort_checkpoints", _waiting)
+
+
+def install_trainer(trainer: ModuleType) -> None:
+    """transformers.trainer"""
+
+    def folder(self: Any, model: Any, trial: Any = None, *_: Any, **__: Any) -> str:
+        name = f"{trainer.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        return os.path.join(self._get_output_dir(trial=trial), name)
+
+    _need(trainer.Trainer, "_get_output_dir")
+    _need(trainer, "PREFIX_CHECKPOINT_DIR")
+    wrap(trainer.Trainer, "_save_checkpoint", _whole(folder))
+    if hasattr(trainer.Trainer, "_sorted_checkpoints"):
+        wrap(trainer.Trainer, "_sorted_checkpoints", _waiting)
+
+
+def install_accelerate(accelerator: ModuleType) -> None:
+    """accelerate.accelerator"""
+
+    def folder(self: Any, output_dir: Any = None, *_: Any, **__: Any) -> Any:
+        if not self.project_configuration.automatic_checkpoint_naming:
+            return output_dir
+        return os.path.join(self.project_dir, "checkpoints", f"checkpoint_{self.save_iteration}")
+
+    _need(accelerator.Accelerator, "project_dir", "save_iteration")
+    wrap(accelerator.Accelerator, "save_state", _whole(folder))
+
+
+def install_lightning_trainer(trainer: ModuleType) -> None:
+    """lightning.pytorch.trainer.trainer: strategies that shard save a folder."""
+    wrap(trainer.Trainer, "save_checkpoint", _whole(lambda self, filepath, *_, **__: filepath))
+
+
+def _whole(folder_of: Callable[..., Any]) -> Callable[..., Any]:
+    """A framework's call that saves all of a checkpoint into one folder."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        from headway.checkpoint.behind import folders, watch
+
+        watch.arm()
+        return folders.save(folder_of, original, *args, **kwargs)
+
+    return around
+
+
+def remove_unfinished() -> None:
+    """What an earlier attempt left in the middle, where torchrun restarts its workers itself."""
+    from headway.probe import unfinished
+
+    journal = os.environ.get(ENV_FOLDER)
+    if journal:
+        unfinished.remove(journal, unfinished.attempt())

@@ -5,11 +5,13 @@ Locks are bare: a signal handler may come in anywhere, and save or list files it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
@@ -17,13 +19,27 @@ from headway.checkpoint.behind.memory import Pool
 from headway.errors import SaveFailed
 from headway.probe.hooks import checkpoint, within
 from headway.probe.recorder import guard, recorder
+from headway.probe.unfinished import Unfinished
 
 WORTH_NOTING = 1_000_000  # ns; a shorter wait leaves no span
 BEHIND = "behind"
 
 
 class WriteFailed(SaveFailed, RuntimeError):
-    """A save that had returned could not be written; torch.save raises a RuntimeError then too."""
+    """A save that had returned could not be written.
+
+    What is raised is of this class, and of that of the error which the plain call raises as well.
+    """
+
+    code = "background-write-failed"
+    kind: type[BaseException]  # of the error that was met
+    errno: int | None
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> Any:  # the class is made for the error
+        return _write_failed, (self.kind, str(self), self.fields, self.errno)
 
 
 class Job:
@@ -34,8 +50,13 @@ class Job:
     ) -> None:
         self.path, self.what, self.size, self.step = path, what, size, step
         self.blocked = blocked  # ns that the call took
+        self.thread = threading.get_ident()  # that made the save
+        self.refused = False  # whether a removal was refused as it has failed
         self.error = ""
+        self.kind: type[BaseException] = WriteFailed  # of the error
+        self.errno: int | None = None
         self.result: Any = None
+        self.silent = False  # it is no save of its own
         self._write = write
         self._busy = threading.Lock()
         self._busy.acquire()
@@ -48,8 +69,10 @@ class Job:
                 self.result = self._write()
         except BaseException as error:
             self.error = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            self.kind, self.errno = type(error), getattr(error, "errno", None)
         del self._write  # with all that it holds
-        guard(BEHIND, self._note, start, monotonic_ns())
+        if not self.silent:
+            guard(BEHIND, self._note, start, monotonic_ns())
 
     def _note(self, start: int, end: int) -> None:
         told: dict[str, Any] = {"path": self.path, "step": self.step}
@@ -70,12 +93,37 @@ class Job:
             pass
 
 
+@dataclass
+class Folder:
+    """A checkpoint of several files that a framework saves."""
+
+    path: str
+    record: Unfinished | None
+    thread: int | None = field(default_factory=threading.get_ident)  # that is in the save
+    jobs: list[Job] = field(default_factory=list)
+    failed: bool = False
+
+    def finish(self) -> None:
+        """All of it is on disk, unless something went wrong: then it stays unfinished."""
+        if self.record is None or self.failed or any(job.error for job in self.jobs):
+            return
+        _finished.append(self.record)
+        for record in list(_finished):
+            with contextlib.suppress(OSError):  # tried again with the next one
+                record.finish()
+                _finished.remove(record)
+
+
+_finished: list[Unfinished] = []  # whose records are still there
+
+
 class Queue:
     """Of this process."""
 
     def __init__(self) -> None:
         self.pending: list[Job] = []
         self.failed: list[Job] = []  # that nobody has been told of
+        self.folder: Folder | None = None  # that a framework saves at present
         self.closed = False  # the process ends: saves are plain again
         self.pool = Pool()
         self.ours = threading.local()  # `busy`: this thread works for us, and waits for nobody
@@ -105,8 +153,11 @@ class Queue:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="headway-save", daemon=True)
             self._thread.start()
-        recorder.emit("saving", path=job.path, step=job.step)
-        checkpoint.unwritten.add(job.path)
+        if self.folder is not None and self.folder.thread == threading.get_ident():
+            self.folder.jobs.append(job)
+        if not job.silent:
+            recorder.emit("saving", path=job.path, step=job.step)
+            checkpoint.unwritten.add(job.path)
         self.pending.append(job)
         self._wake.put(None)
 
@@ -144,19 +195,58 @@ class Queue:
         if end - start >= WORTH_NOTING:
             guard(BEHIND, _note_wait, why, start, end)
 
+    def refuse(self, paths: list[str]) -> None:
+        """Raise what failed in this thread's saves before it removes or renames what is near.
+
+        Once for each; the next save raises it as well, as nobody may have heard of this.
+        """
+        thread = threading.get_ident()
+        failed = [
+            job
+            for job in self.failed
+            if job.thread == thread
+            and not job.refused
+            and any(below(path, os.path.dirname(os.path.dirname(job.path))) for path in paths)
+        ]
+        for job in failed:
+            job.refused = True
+        if failed:
+            raise failure(failed)
+
     def raise_failed(self, path: str | None = None) -> None:
         """Say, once, what could not be written: anything, or that path."""
         told = [job for job in self.failed if path is None or job.path == path]
         for job in told:
             self.failed.remove(job)
         if told:
-            raise WriteFailed(said(told))
+            raise failure(told)
 
 
-def said(jobs: list[Job]) -> str:
+def below(path: str, folder: str) -> bool:
+    """Whether that lies in the folder, at any depth."""
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def failure(jobs: list[Job]) -> WriteFailed:
     """One sentence on writes that failed."""
     more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
-    return f"{jobs[0].path} was not written{more}: {jobs[0].error}"
+    first = jobs[0]
+    sentence = f"{first.path} was not written{more}: {first.error}"
+    fields = {"path": first.path, "error": first.error}
+    return _write_failed(first.kind, sentence, fields, first.errno)
+
+
+def _write_failed(
+    kind: type[BaseException], sentence: str, fields: dict[str, Any], errno: int | None
+) -> WriteFailed:
+    made: type[WriteFailed] = WriteFailed
+    if not issubclass(WriteFailed, kind):
+        with contextlib.suppress(TypeError):  # a class that cannot be combined with others
+            names = {"__module__": __name__, "__qualname__": WriteFailed.__qualname__}
+            made = type(WriteFailed.__name__, (WriteFailed, kind), names)
+    error = made(sentence, **fields)
+    error.kind, error.errno = kind, errno
+    return error
 
 
 def _note_wait(why: str, start: int, end: int) -> None:

@@ -12,9 +12,24 @@ from headway.checkpoint.behind import aside
 from headway.checkpoint.behind.image import Image, Unsafe, pickled
 from headway.checkpoint.behind.queue import BEHIND, Job, queued
 from headway.probe import pace
-from headway.probe.recorder import guard, recorder
+from headway.probe.recorder import from_the_user, guard, recorder
 
 Original = Callable[..., Any]
+
+OPEN_FILE = Unsafe("an open file", code="open-file")
+URL = Unsafe("a URL", code="url")
+NESTED = Unsafe("a save within a save", code="nested-save")
+ENDING = Unsafe("the process ends", code="process-ends")
+
+
+def no_memory(size: int) -> Unsafe:
+    """Nor will there be."""
+    return Unsafe(f"there is no memory for a copy of {size:,} bytes", code="no-memory", size=size)
+
+
+def copy_failed(error: Exception) -> Unsafe:
+    """The plain call raises it too, if it is not ours."""
+    return Unsafe(f"{type(error).__name__}: {error}", code="copy-failed")
 
 
 def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
@@ -25,18 +40,18 @@ def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> A
     if told is None or isinstance(told["f"], (bytes, int)) or _in_memory(told["f"]):
         return original(*args, **kwargs)
     if not isinstance(told["f"], (str, os.PathLike)):
-        return plain("an open file", told["f"], original, *args, **kwargs)
+        return plain(OPEN_FILE, told["f"], original, *args, **kwargs)
     if queued.busy():  # a signal came while we were at work
-        return plain("a save within a save", told["f"], original, *args, **kwargs)
+        return plain(NESTED, told["f"], original, *args, **kwargs)
     with queued.at_work():
         why = _why_not(told) or _behind(serialization, **told)
-    if why:
+    if why is not None:
         return plain(why, told["f"], original, *args, **kwargs)
     queued.raise_failed()  # of an earlier one; this one is on its way
     return None
 
 
-def plain(why: str, target: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
+def plain(why: Unsafe, target: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
     """The call as it is without us, after all that came before it; counted."""
     guard(BEHIND, _note_plain, why, target)
     queued.wait("a plain save")
@@ -45,11 +60,11 @@ def plain(why: str, target: Any, original: Original, *args: Any, **kwargs: Any) 
     return result
 
 
-def _note_plain(why: str, target: Any) -> None:
+def _note_plain(why: Unsafe, target: Any) -> None:
     from headway.probe.hooks.checkpoint import path_of
 
     recorder.start()
-    recorder.emit("behind", path=path_of(target), why=why[:200])
+    recorder.emit("behind", path=path_of(target), why=str(why)[:200], code=why.code)
 
 
 def _arguments(args: Any, kwargs: Any) -> dict[str, Any] | None:
@@ -85,17 +100,18 @@ def _in_memory(target: Any) -> bool:
     )
 
 
-def _why_not(told: dict[str, Any]) -> str:
+def _why_not(told: dict[str, Any]) -> Unsafe | None:
     if queued.closed:
-        return "the process ends"
+        return ENDING
     if not isinstance(os.fspath(told["f"]), str):
-        return "the path is not text"
+        return Unsafe("the path is not text", code="path-not-text")
     if told["module"] is not pickle:
-        return f"pickle_module is {getattr(told['module'], '__name__', told['module'])}"
+        name = getattr(told["module"], "__name__", told["module"])
+        return Unsafe(f"pickle_module is {name}", code="pickle-module-not-supported")
     if not told["zipped"]:
-        return "the old format is asked for"
+        return Unsafe("the old format is asked for", code="format-not-supported")
     if _modes():
-        return "a torch dispatch mode is on"
+        return Unsafe("a torch dispatch mode is on", code="dispatch-mode-on")
     return aside.why_not(_real(told["f"]))
 
 
@@ -111,7 +127,7 @@ def _real(target: Any) -> str:
 
 def _behind(
     serialization: Any, obj: object, f: Any, protocol: int, no_byteorder: bool, **_: Any
-) -> str:
+) -> Unsafe | None:
     """Take the image and queue it; else why not, and nothing has happened."""
     start = monotonic_ns()
     path = _real(f)
@@ -128,11 +144,13 @@ def _behind(
         if job not in queued.pending:
             _give_up(beside, image)
         if isinstance(error, Unsafe):
-            return str(error)
-        if not isinstance(error, Exception):
+            return error.with_traceback(None)  # whose frames hold the state
+        if not isinstance(error, Exception) or from_the_user(error):
             raise
-        return f"{type(error).__name__}: {error}"  # the plain call raises what is the job's own
-    return ""
+        return copy_failed(error)
+    if queued.pending[:1] != [job]:
+        guard(BEHIND, image.drain_ahead)
+    return None
 
 
 def _writing(beside: aside.Aside, image: Image, opened: Any) -> Callable[[], None]:
@@ -165,5 +183,5 @@ def _image(records: Any) -> Image:
         if piece is not None:
             return Image(records, piece)
         if not waiting:
-            raise Unsafe(f"there is no memory for a copy of {records.nbytes:,} bytes")
+            raise no_memory(records.nbytes)
         queued.wait_for(waiting[0], "memory")

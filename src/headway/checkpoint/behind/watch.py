@@ -11,11 +11,12 @@ import atexit
 import contextlib
 import functools
 import os
-import pathlib
 import sys
 from typing import Any, NoReturn
 
-from headway.checkpoint.behind.queue import Job, Queue, queued, said
+from headway.checkpoint.behind import folders
+from headway.checkpoint.behind.queue import Job, Queue, below, failure, queued
+from headway.errors import with_code
 from headway.probe.hooks import checkpoint, inside
 from headway.probe.recorder import recorder
 
@@ -37,6 +38,9 @@ EVERYTHING = frozenset(
         "subprocess.Popen",
     }
 )
+# What it saved before may be removed, or get its final name, only if all that is new is written.
+NAMES = frozenset({"os.link", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate"})
+REMOVES = frozenset({"os.remove", "os.rmdir"})
 ITSELF = frozenset({"os.chmod", "os.chown", "os.utime"})
 LISTS = frozenset({"os.listdir", "os.scandir"})
 STATES = ("stat", "lstat", "access")
@@ -68,7 +72,7 @@ def arm() -> None:
 
 
 def _audit(event: str, args: tuple[Any, ...], queued: Queue = queued) -> None:
-    if not queued.pending and not queued.failed:
+    if not queued.pending and not queued.failed and queued.folder is None:
         return
     if queued.busy():  # by its argument: the hook outlives the names of this module
         return
@@ -78,6 +82,8 @@ def _audit(event: str, args: tuple[Any, ...], queued: Queue = queued) -> None:
         _opened(args[0], args[2])
     elif event in EVERYTHING:
         queued.wait(event)
+        if event in NAMES:
+            _changed(event, args)
     elif event in LISTS:
         _listed(event, args[0])
     elif event in ITSELF:
@@ -97,7 +103,7 @@ def _opened(path: Any, flags: Any) -> None:
     made = bool(flags & WRITING) and not flags & os.O_APPEND
     folder = os.path.dirname(real)
     if made and not inside(checkpoint.SAVE):  # it may tell others which file to read
-        queued.wait("a file beside it", lambda job: _is(job, real) or _below(job.path, folder))
+        queued.wait("a file beside it", lambda job: _is(job, real) or below(job.path, folder))
     else:
         queued.wait("open", lambda job: _is(job, real))
     if not made:
@@ -110,6 +116,24 @@ def _listed(event: str, path: Any) -> None:
         queued.wait(event, lambda job: os.path.dirname(job.path) == real or _is(job, real))
 
 
+def _changed(event: str, args: tuple[Any, ...]) -> None:
+    """A name is about to go or to change, and everything that was queued is written or failed."""
+    if event in REMOVES:
+        paths = [_place(*args[:2])]
+    else:
+        paths = [_place(path, -1) for path in args[:2] if isinstance(path, (str, bytes))]
+    queued.refuse(paths)
+    if event in REMOVES:
+        folders.before_removal(paths[0])
+
+
+def _place(path: Any, folder: Any) -> str:
+    """Where a name is; what it leads to does not matter."""
+    above, name = os.path.split(os.fsdecode(path))
+    real = _real(folder if folder != -1 and not os.path.isabs(above) else above or ".")
+    return os.path.join(real or above, name)
+
+
 def _looked_at(event: str, path: Any) -> None:
     real = _real(path)
     if real is not None:
@@ -118,11 +142,7 @@ def _looked_at(event: str, path: Any) -> None:
 
 def _is(job: Job, real: str) -> bool:
     """Whether that is what the job writes, or lies in it."""
-    return real == job.path or _below(real, job.path)
-
-
-def _below(path: str, folder: str) -> bool:
-    return path.startswith(folder.rstrip(os.sep) + os.sep)
+    return real == job.path or below(real, job.path)
 
 
 def _real(path: Any) -> str | None:
@@ -155,9 +175,6 @@ def _wrap_state(name: str) -> None:
         if original in functions:
             functions.add(state)
     setattr(os, name, state)
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # of Python 3.10
-    if getattr(accessor, name, None) is original:
-        setattr(accessor, name, state)
 
 
 def _wrap_start() -> None:
@@ -191,7 +208,9 @@ def _tell() -> bool:
     failed, queued.failed = queued.failed, []
     if failed:
         with contextlib.suppress(Exception):  # nobody may be left to read it
-            print(f"headway: {said(failed)}", file=sys.stderr, flush=True)
+            error = failure(failed)
+            line = with_code(f"headway: {error}", code=error.code)
+            print(line, file=sys.stderr, flush=True)
     return bool(failed)
 
 

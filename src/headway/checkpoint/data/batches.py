@@ -44,10 +44,13 @@ class GlobalBatches(Sampler[list[int]]):
         self.length = len(dataset)
         if self.length < 1 or batch_size < 1:
             raise UsageError(
-                f"a dataset of {self.length} samples cannot be read in batches of {batch_size!r}"
+                f"a dataset of {self.length} samples cannot be read in batches of {batch_size!r}",
+                code="batches-invalid",
             )
         if tail not in get_args(Tail):
-            raise UsageError(f"tail is one of {', '.join(get_args(Tail))}, not {tail!r}")
+            raise UsageError(
+                f"tail is one of {', '.join(get_args(Tail))}, not {tail!r}", code="tail-unknown"
+            )
         self.batch_size, self.seed, self.shuffle, self.tail = batch_size, seed, shuffle, tail
         self.rank, self.world = ranks(rank, world)
         self.epoch = self.offset = 0

@@ -51,7 +51,8 @@ class Position:
         if ahead and optimizer is not None:
             raise UsageError(
                 "a step of the optimizer cannot say which of the batches that were read ahead it "
-                "trained on: leave optimizer out and call trained()"
+                "trained on: leave optimizer out and call trained()",
+                code="optimizer-with-ahead",
             )
         self.source = source
         self._reader = _reader(source, sampler, *ranks(rank, world))
@@ -90,7 +91,11 @@ class Position:
         with self._lock:
             waiting = sum(not end for _, end in self._pending)
             if batches > waiting:
-                raise UsageError(f"{batches} batches trained on, but only {waiting} were read")
+                raise UsageError(
+                    f"{batches} batches trained on, but only {waiting} were read",
+                    code="batches-not-read",
+                    read=waiting,
+                )
             for _ in range(batches):
                 self._trained, _ = self._pending.popleft()
                 self._pass_end()
@@ -100,7 +105,8 @@ class Position:
         if self._pending and not (self._ahead or self._stepped or self._told):
             raise UsageError(
                 "a batch is in hand, and nothing says whether it was trained on: call trained() "
-                "after each optimizer step, or give Position the optimizer"
+                "after each optimizer step, or give Position the optimizer",
+                code="batch-in-hand",
             )
         place = self._trained
         state = {"version": VERSION, "kind": self._reader.kind, "epoch": place.epoch}
@@ -129,7 +135,10 @@ class Position:
 
     def _hand(self, number: int, place: Place, *, end: bool) -> None:
         if number != self._passes:
-            raise UsageError("this pass over the data is over: the position was moved since")
+            raise UsageError(
+                "this pass over the data is over: the position was moved since",
+                code="position-moved",
+            )
         with self._lock:
             self._handed = place
             self._pending.append((place, end))
@@ -175,9 +184,17 @@ def _length(source: Any, sampler: GlobalBatches | None) -> int | None:
 def _refuse(state: dict[str, Any], mine: dict[str, Any]) -> None:
     for name, value in mine.items():
         if name not in state:
-            raise UsageError(f"this is no position of the data: it has no {name!r}")
+            raise UsageError(
+                f"this is no position of the data: it has no {name!r}",
+                code="position-incomplete",
+                name=name,
+            )
         if state[name] != value:
             raise UsageError(
                 f"the position does not fit this data: {WORDS.get(name, name)} was "
-                f"{state[name]!r} and is {value!r} now"
+                f"{state[name]!r} and is {value!r} now",
+                code="position-mismatch",
+                name=name,
+                was=state[name],
+                now=value,
             )

@@ -12,11 +12,11 @@ from headway.errors import UsageError
 def ranks(rank: int | None, world: int | None) -> tuple[int, int]:
     """Rank and world size as given, else of the process group, of torchrun, or of one process."""
     if (rank is None) != (world is None):
-        raise UsageError("rank and world are given together, or neither")
+        raise UsageError("rank and world are given together, or neither", code="rank-without-world")
     if rank is None or world is None:
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if not 0 <= rank < world:
-        raise UsageError(f"there is no rank {rank} among {world}")
+        raise UsageError(f"there is no rank {rank} among {world}", code="rank-out-of-range")
     return rank, world

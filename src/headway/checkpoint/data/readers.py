@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from torch.utils.data import IterableDataset
 
 from headway.checkpoint.data.batches import GlobalBatches
-from headway.errors import UsageError
+from headway.errors import HeadwayWarning, UsageError
 
 
 class Place(NamedTuple):
@@ -117,7 +117,9 @@ class Counted:
             raise UsageError(
                 f"a {sampler} gives another order after a restart: give the DataLoader "
                 "batch_sampler=headway.checkpoint.data.GlobalBatches(...), or use torchdata's "
-                "StatefulDataLoader"
+                "StatefulDataLoader",
+                code="shuffle-not-repeatable",
+                sampler=sampler,
             )
 
     def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
@@ -146,14 +148,26 @@ class Counted:
     def _skip(self, source: Iterator[Any], done: int) -> None:
         skip = done - (self._behind if source is self._source else 0)
         if skip < 0:
-            raise UsageError("the source is an iterator, which cannot go back: give an iterable")
+            raise UsageError(
+                "the source is an iterator, which cannot go back: give an iterable",
+                code="iterator-cannot-go-back",
+            )
         if not skip:
             return
         warnings.warn(
-            f"headway: {skip} batches are read again and skipped to get back to the position; "
-            "headway.checkpoint.data.GlobalBatches or a reader with state_dict goes there at once",
+            HeadwayWarning(
+                f"headway: {skip} batches are read again and skipped to get back to the position; "
+                "headway.checkpoint.data.GlobalBatches or a reader with state_dict goes there at "
+                "once",
+                code="batches-skipped",
+            ),
             stacklevel=2,
         )
         found = sum(1 for _ in islice(source, skip))
         if found < skip:
-            raise UsageError(f"the data ended after {found} batches, but {done} were trained on")
+            raise UsageError(
+                f"the data ended after {found} batches, but {done} were trained on",
+                code="data-too-short",
+                batches=found,
+                trained=done,
+            )

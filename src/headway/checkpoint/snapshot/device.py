@@ -1,15 +1,15 @@
 """Images of tensors on a GPU: copied aside on the GPU itself, then to the host beside the training.
 
 The first copy is a part of the training's own stream and takes milliseconds; nobody waits for it.
-Where the GPU has no room for it, what nothing changes unseen goes straight to the host while the
-training goes on, and the first change waits until it is there; the rest, which is little, is copied
-aside all the same, or waited for if there is no room for that either.
+Where the GPU has no room for it at the peak of a step, what nothing changes unseen goes straight to
+the host while the training goes on, and the first change waits until it is there; the rest, which
+is little, is copied aside all the same, or waited for if there is no room for that either.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -26,17 +26,27 @@ class DeviceImages:
     def __init__(self, device: torch.device) -> None:
         self._gpu = gpu(device)
         self._aside: dict[int, Tensor] = {}  # by the number of the tensor; used again
+        self._copies = True
         self._copied: Any = None
         self._drained = threading.Event()  # what is read from the tensors themselves
         self._drained.set()
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._direct: list[tuple[Tensor, int]] = []  # those, and the changes they have seen
 
-    def begin(self, tensors: dict[int, Tensor], views: Sequence[Tensor], fixed: set[int]) -> None:
+    def begin(
+        self,
+        tensors: dict[int, Tensor],
+        views: Sequence[Tensor],
+        fixed: Set[int],
+        *,
+        copies: bool = True,
+    ) -> None:
         """From now on the views become what the tensors are at this point of the stream.
 
-        `fixed`: those that nothing changes without a fence before.
+        `fixed`: those that nothing changes without a fence before. `copies`: whether it is known
+        what memory the training needs, so that copies on the GPU may have the rest.
         """
+        self._copies = copies
         for number in self._aside.keys() - tensors.keys():
             del self._aside[number]  # its rows are gathered by now
         direct = set() if self._has_room(tensors) else fixed & tensors.keys()
@@ -59,7 +69,8 @@ class DeviceImages:
         new = {n: tensor for n, tensor in tensors.items() if n not in self._aside}
         if not new:
             return True
-        if sum(tensor.nbytes for tensor in new.values()) * ROOM > self._gpu.free():
+        needed = sum(tensor.nbytes for tensor in new.values()) * ROOM
+        if not self._copies or needed > self._gpu.free():
             return False
         try:
             self._aside |= {

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.checkpoint.snapshot.ages import Ages
-from headway.checkpoint.snapshot.gpu import on_gpu
+from headway.checkpoint.snapshot.gpu import is_capturing, on_gpu
 
 MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
 RESET = "reset_embedding_weight_momentum"
@@ -66,7 +66,7 @@ class Fused:
 
     def looked_up(self, given: dict[str, Any], found: Any) -> None:
         """Rows that will be changed if the gradient of what was found comes back."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if is_capturing():
             self._lost(self.tables)  # what is replayed tells nobody
         else:
             found.register_hook(partial(self._will_change, given))

@@ -11,6 +11,8 @@ import torch
 
 from headway.checkpoint.snapshot.lanes import Lanes
 
+SPARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
+
 
 class Gpu:
     """One of them; without CUDA everything happens in its order."""
@@ -56,10 +58,17 @@ class Gpu:
                 yield
 
     def free(self) -> int:
-        """Bytes that can still be had."""
-        free, _ = torch.cuda.mem_get_info(self.device)
-        held = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return free + held
+        """Bytes that can still be had when the job needs again what it once needed."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        held = torch.cuda.memory_reserved(self.device)
+        peak = torch.cuda.max_memory_allocated(self.device)
+        return int(free + held - peak - total * SPARE)
+
+
+def is_capturing() -> bool:
+    """Whether what is done now is recorded for a CUDA graph, whose replays run no hooks."""
+    cuda: Any = torch.cuda
+    return cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:

@@ -28,6 +28,11 @@ class Memory:
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that there was memory for when it was mapped."""
+        return self._pages
+
+    @property
     def address(self) -> int:
         """Where it begins in this process."""
         return self._bytes.data_ptr()

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.checkpoint.snapshot.device import DeviceImages
-from headway.checkpoint.snapshot.gpu import gpu
+from headway.checkpoint.snapshot.gpu import gpu, is_capturing
 from headway.checkpoint.snapshot.host import HostImages
 from headway.checkpoint.snapshot.tracking import Table, Tracker
+from headway.errors import HeadwayWarning
 from headway.threads import TorchThread
 
 PATIENCE_S = 30.0  # with an image that is under way when the process ends
+HOOKS = "_optimizer_step_pre_hooks"  # of every optimizer that torch has set up
 FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
 
 
@@ -43,10 +45,15 @@ class Taker:
         self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
     ) -> None:
         self._devices: dict[torch.device, DeviceImages] = {}
-        self.tracker = Tracker(optimizers, images, modules, self._fence_devices)
+        inner = dict.fromkeys(map(_within, optimizers))
+        optimizers = [one for one in inner if hasattr(one, HOOKS)]  # others step unseen
         self._optimizers = [one for one in optimizers if not _fused(one)]
+        # Whether hooks have told of a step since the last image, or ever, or of one in a graph.
+        self._stepped = self._ever_stepped = self._captured = False
+        self._is_changed_past = False  # what optimizers own was changed by something else before
         self._host = HostImages()
         self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
+        self.tracker = Tracker(optimizers, images, modules, self._fence_devices)
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
@@ -116,12 +123,16 @@ class Taker:
             if not rows.begin(image, [found[part.data_ptr()] for part in rows.tensors]):
                 for number in numbers[rows]:
                     on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
-        fixed = self._fixed(tensors) | tracked.keys()
-        self._host.begin(on_host, views, fixed)
+        late = self._stepped and not self._captured and not self._is_changed_past
+        owned = self._fixed(tensors) if late else set()
+        self._host.begin(on_host, views, owned)
+        fixed = tracked.keys() | owned
+        known = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
+        self._stepped = False
         for device in on_devices.keys() - self._devices.keys():
             self._devices[device] = DeviceImages(device)
         for device, images in self._devices.items():
-            images.begin(on_devices.get(device, {}), views, fixed)
+            images.begin(on_devices.get(device, {}), views, fixed, copies=known)
         changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
         return partial(self._bring, changes, list(self._devices.values()), whole)
 
@@ -153,6 +164,8 @@ class Taker:
         self._asked.put(None)
 
     def _fence(self, *_: Any) -> None:
+        self._stepped = self._ever_stepped = True
+        self._captured = self._captured or is_capturing()
         self._host.fence()
         self._fence_devices()
 
@@ -176,7 +189,8 @@ class Taker:
             found += [p for group in optimizer.param_groups for p in group["params"]]
             for state in optimizer.state.values():
                 found += [value for value in state.values() if isinstance(value, Tensor)]
-        return [getattr(tensor, "_local_tensor", tensor) for tensor in found]
+        found = [getattr(tensor, "_local_tensor", tensor) for tensor in found]
+        return [tensor for tensor in found if tensor.layout is torch.strided]
 
     def _bring(
         self,
@@ -191,6 +205,7 @@ class Taker:
             settled = self._host.drain()
             for device in devices:
                 settled = device.drain() and settled
+            self._is_changed_past = self._is_changed_past or not settled
             for rows, numbers, lists in tables:
                 rows.finish()
                 found = None if lists is None else rows.ids(lists)
@@ -230,7 +245,16 @@ class Taker:
 
 
 def _say(error: Exception) -> None:
-    warnings.warn(f"an image of the state could not be made: {error}", stacklevel=2)
+    text = f"an image of the state could not be made: {error}"
+    warnings.warn(HeadwayWarning(text, code="image-failed"), stacklevel=2)
+
+
+def _within(optimizer: Optimizer) -> Optimizer:
+    """What steps within a wrapper that has no hooks of its own, as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    if hasattr(optimizer, HOOKS) or not isinstance(inner, Optimizer):
+        return optimizer
+    return _within(inner)
 
 
 def _fused(optimizer: Optimizer) -> bool:

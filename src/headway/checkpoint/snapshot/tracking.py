@@ -7,6 +7,7 @@ a whole.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from headway.checkpoint.snapshot import fused
 from headway.checkpoint.snapshot.device_rows import DeviceRows
-from headway.checkpoint.snapshot.gpu import on_gpu
+from headway.checkpoint.snapshot.gpu import is_capturing, on_gpu
 from headway.checkpoint.snapshot.rows import Rows
 
 Table = Rows | DeviceRows
@@ -43,14 +44,13 @@ class Tracker:
         self._dense: set[Tensor] = set()
         self._versions: dict[Tensor, list[int]] = {}  # of a table and what is kept of its rows
         self._stepping = False
+        # That step, and the rows are known afterwards at the earliest: whether they are then.
+        self._unsure: dict[Optimizer, bool] = {}
         self._spoilt: set[Tensor] = set()  # they were changed past it while an image was made
-        self._hooks = []
+        self._hooks: dict[Optimizer, list[Any]] = {}
         for optimizer in optimizers:
             if _by_rows(optimizer):
-                self._hooks += [
-                    optimizer.register_step_pre_hook(self._before),
-                    optimizer.register_step_post_hook(self._after),
-                ]
+                self._hook(optimizer)
         self._fused = [
             fused.Fused(module, self._fused_change, self._fused_reset, self._fused_lost)
             for module in fused.modules(modules)
@@ -62,8 +62,9 @@ class Tracker:
 
     def close(self) -> None:
         """Nothing is tracked any more."""
-        for hook in self._hooks:
-            hook.remove()
+        for hooks in self._hooks.values():
+            for hook in hooks:
+                hook.remove()
         for one in self._fused:
             one.close()
         self.tables.clear()
@@ -73,6 +74,9 @@ class Tracker:
 
         A tensor is known by its memory, as a state_dict gives others than the parameters.
         """
+        for optimizer in self._hooks:
+            if not self._is_next_to_step(optimizer):
+                self._hook(optimizer)
         places = {_place(tensor): number for number, tensor in live.items()}
         found: dict[int, Table] = {}
         for table, kept in list(self._kept.items()):
@@ -99,11 +103,42 @@ class Tracker:
                 self._spoilt.add(table)
         return self._spoilt.isdisjoint(self.tables)
 
-    def _before(self, optimizer: Optimizer, *_: Any) -> None:
+    def _hook(self, optimizer: Optimizer) -> None:
+        """Hooks right before and right after the step: others may change what it steps with."""
+        for hook in self._hooks.get(optimizer, ()):
+            hook.remove()
+        after = optimizer.register_step_post_hook(self._after)
+        self._hooks[optimizer] = [optimizer.register_step_pre_hook(self._before), after]
+        with contextlib.suppress(AttributeError, KeyError):
+            optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
+
+    def _is_next_to_step(self, optimizer: Optimizer) -> bool:
+        """Whether no hook of others comes between those of `_hook` and the step."""
+        before, after = (
+            list(getattr(optimizer, f"_optimizer_step_{when}_hooks", {}).values())
+            for when in ("pre", "post")
+        )
+        if self._before not in before or self._after not in after:
+            return True  # this torch keeps them elsewhere
+        between = before[before.index(self._before) + 1 :] + after[: after.index(self._after)]
+        return all(getattr(hook, "__module__", "").startswith("headway.") for hook in between)
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._stepping = True
+        # What is replayed tells nobody which rows it changes; a momentum may have been set.
+        lost = is_capturing() or not _by_rows(optimizer)
+        closure = named.get("closure", args[1] if len(args) > 1 else None)
+        next_to_step = self._is_next_to_step(optimizer)
+        unsure = closure is not None or not next_to_step  # a closure makes the gradients
+        if unsure:
+            self._unsure[optimizer] = next_to_step
         for parameter in _parameters(optimizer):
             grad = parameter.grad
-            if grad is None:
+            if lost:
+                self._lost(parameter)
+            elif unsure:
+                self._will_change_any(parameter)
+            elif grad is None:
                 self._will_change(parameter)
             elif not grad.is_sparse:
                 self._lost(parameter)
@@ -143,8 +178,30 @@ class Tracker:
             rows.before(ids)
             rows.changed(ids)
 
+    def _will_change_any(self, table: Tensor) -> None:
+        self._will_change(table)
+        if (rows := self.tables.get(table)) is not None:
+            rows.release()
+
+    def _has_changed(self, optimizer: Optimizer, table: Tensor, *, known: bool) -> None:
+        """`known`: by the gradient that is there after the step."""
+        rows, grad = self.tables.get(table), table.grad
+        if grad is not None and not grad.is_sparse:
+            self._lost(table)
+        elif grad is not None and table not in self._dense:
+            self._kept.setdefault(table, partial(_kept_by_row, optimizer, table))
+        if rows is None or _versions(rows) == self._versions.get(table):
+            return
+        if known and grad is not None and grad.is_sparse:
+            rows.changed(grad._indices()[0])
+        else:
+            rows.all_changed()
+
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        known = self._unsure.pop(optimizer, None)
         for parameter in _parameters(optimizer):
+            if known is not None:
+                self._has_changed(optimizer, parameter, known=known)
             if parameter in self.tables:
                 self._versions[parameter] = _versions(self.tables[parameter])
         self._stepping = False

@@ -28,7 +28,9 @@ class Draft:
 
     def __init__(self, store: str | os.PathLike[str], step: int, save_id: str, world: int) -> None:
         if world < 1:
-            raise UsageError(f"a checkpoint has at least one rank, not {world}")
+            raise UsageError(
+                f"a checkpoint has at least one rank, not {world}", code="world-size-invalid"
+            )
         self.step, self.save_id, self.world = step, save_id, world
         self.place: Place = place(store)
         named = names.draft if self.place.renames else names.remote_step
@@ -105,7 +107,10 @@ def commit(
 ) -> Checkpoint:
     """Make a checkpoint of a draft that all ranks have written; it is there once this returns."""
     if kind not in manifests.KINDS or (kind == "delta") != (parent is not None):
-        raise UsageError(f"a checkpoint is full, or a delta with a parent, not {kind} of {parent}")
+        raise UsageError(
+            f"a checkpoint is full, or a delta with a parent, not {kind} of {parent}",
+            code="checkpoint-kind-invalid",
+        )
     told = _plain(extra or {})
     with failing(draft.failure):
         parts = _checked_parts(draft)
@@ -113,7 +118,11 @@ def commit(
         with draft.place.locked():
             there = [other.manifest for other in Store(draft.place.url).listed()[0]]
             if parent is not None and parent not in {other.save_id for other in there}:
-                raise SaveFailed(f"{draft.failure}: the save {parent} that it builds on is gone")
+                raise SaveFailed(
+                    f"{draft.failure}: the save {parent} that it builds on is gone",
+                    code="parent-missing",
+                    parent=parent,
+                )
             one = Manifest(
                 step=draft.step,
                 save_id=draft.save_id,
@@ -136,7 +145,9 @@ def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(json.dumps(dict(extra)))
         return found
     except (TypeError, ValueError) as error:
-        raise UsageError(f"`extra` has to be something that JSON can hold: {error}") from None
+        raise UsageError(
+            f"`extra` has to be something that JSON can hold: {error}", code="extra-not-json"
+        ) from None
 
 
 def _checked_parts(draft: Draft) -> list[Part]:
@@ -145,7 +156,9 @@ def _checked_parts(draft: Draft) -> list[Part]:
     missing = sorted(set(range(draft.world)) - {part.rank for part in parts})
     if missing:
         who = ", ".join(map(str, missing))
-        raise SaveFailed(f"{draft.failure}: no part is there of rank {who}")
+        raise SaveFailed(
+            f"{draft.failure}: no part is there of rank {who}", code="parts-missing", ranks=missing
+        )
     for part in parts:
         try:
             size = draft.place.size(f"{draft.name}/{part.file.name}")
@@ -153,7 +166,12 @@ def _checked_parts(draft: Draft) -> list[Part]:
             size = -1
         if size != part.file.size:
             there = f"{max(size, 0)} bytes instead of {part.file.size}"
-            raise SaveFailed(f"{draft.failure}: the file of rank {part.rank} has {there}")
+            raise SaveFailed(
+                f"{draft.failure}: the file of rank {part.rank} has {there}",
+                code="size-mismatch",
+                rank=part.rank,
+                size=max(size, 0),
+            )
     return parts
 
 
@@ -180,7 +198,9 @@ def _make_way(where: Folder, name: str) -> None:
         return
     if manifests.NAME not in where.names(name):
         raise SaveFailed(
-            f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere"
+            f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere",
+            code="name-taken",
+            path=where.path(name),
         )
     try:
         old = manifests.from_bytes(where.read(f"{name}/{manifests.NAME}")).save_id

@@ -7,6 +7,7 @@ import io
 import mmap
 import os
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,16 +39,18 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.futures import Future
 
-from headway.checkpoint.store import disk, packed
+from headway.checkpoint.store import disk, packed, trust
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
 from headway.checkpoint.store.part import BytesItem, TensorItem
 from headway.checkpoint.store.place import Remote
 from headway.checkpoint.store.sums import summed
-from headway.errors import CheckpointDamaged, SaveFailed, UsageError
+from headway.errors import CheckpointDamaged, HeadwayError, SaveFailed, UsageError
 
 THREADS = 4  # that read at once
 PIECE = 1 << 20  # bytes that each reads at a time
+# The end of a tensor's name that could be taken for what names of items have there.
+ITEM_LIKE = re.compile(rf"(\[[\d, ]*\]|{IDS}|{ROWS})\Z")
 
 
 # Saving
@@ -74,7 +77,11 @@ def record(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
         rebuild = torch._utils._rebuild_tensor_v2
         known = torch.storage._dtype_to_storage_type_map()
         if dtype not in known or str(dtype).startswith("torch.q"):
-            raise UsageError(f"tensors of type {dtype} cannot be saved by their bytes")
+            raise UsageError(
+                f"tensors of type {dtype} cannot be saved by their bytes",
+                code="dtype-not-supported",
+                dtype=str(dtype),
+            )
         storage = (getattr(torch, known[dtype]), "0", "cpu", elements)
     stand_in = _StandIn()
 
@@ -126,9 +133,9 @@ def items(plan: SavePlan, planner: SavePlanner) -> list[TensorItem | BytesItem]:
 
 
 def item_name(index: MetadataIndex) -> str:
-    """What an item is called where something is said of it."""
+    """What an item is called where something is said of it: no two of a checkpoint are alike."""
     if index.offset is None or not any(index.offset):
-        return index.fqn
+        return f"{index.fqn}[]" if ITEM_LIKE.search(index.fqn) else index.fqn
     return f"{index.fqn}[{', '.join(map(str, index.offset))}]"
 
 
@@ -138,7 +145,7 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
     Items are known by their `item_name`. It is all there once they are laid out: the parts need
     not be written yet. Of a delta it is the tensors that are in it as a whole.
     """
-    whole = pickle.loads(planned) if isinstance(planned, bytes) else planned
+    whole = trust.load_metadata(planned) if isinstance(planned, bytes) else planned
     missing = {item_name(index): index for index in indices(whole)}
     by_rows = set()  # tensors, as soon as one of their shards is
     for part in parts:
@@ -155,7 +162,10 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
             how = None if item.unpacked is None else [packed.DESCRIPTOR]
             storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
     if missing:
-        raise SaveFailed(f"no rank has saved {next(iter(missing))}, which is planned")
+        absent = next(iter(missing))
+        raise SaveFailed(
+            f"no rank has saved {absent}, which is planned", code="item-missing", item=absent
+        )
     kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
     whole = replace(whole, state_dict_metadata=kept)
     where = StorageMeta(save_id=save_id)
@@ -165,7 +175,12 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
 
 def _planned(missing: dict[str, MetadataIndex], name: str, part: Part) -> MetadataIndex:
     if name not in missing:
-        raise SaveFailed(f"rank {part.rank} has saved {name}, which is not planned")
+        raise SaveFailed(
+            f"rank {part.rank} has saved {name}, which is not planned",
+            code="item-not-planned",
+            rank=part.rank,
+            item=name,
+        )
     return missing.pop(name)
 
 
@@ -186,7 +201,8 @@ class Reader(FileSystemReader):
     """Reads checkpoints of a store without a copy in between; any other as torch does.
 
     `check`: compare the checksum of everything that is read. `mapped`: through the page cache, as
-    fast as it gets; some network file systems would rather have it read.
+    fast as it gets; some network file systems would rather have it read. `trusted`: whether it may
+    run code, see `trust`; None: if this user alone can have written it.
     """
 
     def __init__(
@@ -196,8 +212,10 @@ class Reader(FileSystemReader):
         check: bool = False,
         mapped: bool = True,
         threads: int = THREADS,
+        trusted: bool | None = None,
     ) -> None:
         super().__init__(path)
+        self._trusted = trusted
         self._remote = Remote(str(path)) if "://" in str(path) else None
         self._check, self._mapped, self._threads = check, mapped, threads
         self._metadata: Metadata | None = None
@@ -206,10 +224,28 @@ class Reader(FileSystemReader):
         """What the checkpoint says of its tensors; read once."""
         if self._metadata is None:
             if self._remote is None:
-                self._metadata = super().read_metadata(*args, **kwargs)
+                content = disk.read(os.path.join(self.path, manifests.METADATA))
             else:
-                self._metadata = pickle.loads(self._remote.read(manifests.METADATA))
+                content = self._remote.read(manifests.METADATA)
+            try:
+                found = trust.load_metadata(content, trusted=self.trusted)
+            except (HeadwayError, OSError):
+                raise
+            except Exception as error:  # a damaged pickle may raise anything
+                why = f"its {manifests.METADATA} cannot be read: {error}"
+                raise damaged(self.path, why, code="metadata-not-readable") from None
+            if found.storage_meta is None:
+                found.storage_meta = StorageMeta()
+            found.storage_meta.load_id = self.load_id
+            self._metadata = found
         return self._metadata
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is read may run code."""
+        if self._trusted is None:
+            self._trusted = self._remote is None and trust.is_own(self.path)
+        return self._trusted
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint, if one is named."""
@@ -235,7 +271,10 @@ class Reader(FileSystemReader):
         for one in plan.items:
             info = self.storage_data[one.storage_index]
             if (info.relative_path, info.offset) not in known:
-                raise self._damaged(f"its manifest does not know {one.storage_index.fqn}")
+                name = one.storage_index.fqn
+                raise damaged(
+                    self.path, f"its manifest does not know {name}", code="item-not-in-manifest"
+                )
             wanted.setdefault((info.relative_path, info.offset), []).append(one)
         targets = {
             id(one): planner.resolve_tensor(one).detach()
@@ -270,7 +309,8 @@ class Reader(FileSystemReader):
         except FileNotFoundError:
             return None
         except Unreadable as error:
-            raise self._damaged(f"its manifest cannot be used: {error}") from None
+            why = f"its manifest cannot be used: {error}"
+            raise damaged(self.path, why, code=error.code) from None
         return {(file.name, item.offset): item for file in manifest.files for item in file.items}
 
     def _open(self, name: str) -> Source:
@@ -279,7 +319,7 @@ class Reader(FileSystemReader):
                 return _Elsewhere(self._remote, name)
             return _Local(os.path.join(self.path, name), self._mapped)
         except FileNotFoundError:
-            raise self._damaged(f"{name} is missing") from None
+            raise damaged(self.path, f"{name} is missing", code="file-missing") from None
 
     def _read(
         self,
@@ -301,7 +341,8 @@ class Reader(FileSystemReader):
                 return b""
             data = packed.content(data, item)
         except Unreadable as error:
-            raise self._damaged(f"{item.name} in {source.name}: {error}") from None
+            why = f"{item.name} in {source.name}: {error}"
+            raise damaged(self.path, why, code=error.code, item=item.name) from None
         if requests[0].type == LoadItemType.BYTE_IO:
             return data
         tensor = self._tensor(requests[0].storage_index, data)
@@ -318,9 +359,11 @@ class Reader(FileSystemReader):
 
     def _verify(self, source: Source, item: Item, size: int, crc32: int) -> None:
         if size != item.size:
-            raise self._damaged(f"{source.name} ends before {item.name}")
+            why = f"{source.name} ends before {item.name}"
+            raise damaged(self.path, why, code="truncated", item=item.name)
         if self._check and crc32 != item.crc32:
-            raise self._damaged(f"{item.name} in {source.name} was changed")
+            why = f"{item.name} in {source.name} was changed"
+            raise damaged(self.path, why, code="checksum-mismatch", item=item.name)
 
     def _room(
         self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
@@ -333,7 +376,8 @@ class Reader(FileSystemReader):
         assert isinstance(told, TensorStorageMetadata)
         fits = target.size() == requests[0].lengths and target.nbytes == item.raw_size
         same = target.device.type == "cpu" and target.dtype == told.properties.dtype
-        if not fits or not same or not target.is_contiguous() or target.is_conj():
+        plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
+        if not fits or not same or not plain:
             return None
         increment_version(target)  # who watches for changes would not see this one
         return raw(target)
@@ -351,8 +395,13 @@ class Reader(FileSystemReader):
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
 
-    def _damaged(self, why: str) -> CheckpointDamaged:
-        return CheckpointDamaged(f"the checkpoint {self.path} cannot be loaded: {why}")
+
+def damaged(
+    path: str | os.PathLike[str], why: str, *, code: str, item: str = ""
+) -> CheckpointDamaged:
+    """The error of a checkpoint that cannot be loaded; `why` is a clause."""
+    sentence = f"the checkpoint {path} cannot be loaded: {why}"
+    return CheckpointDamaged(sentence, code=code, why=why, item=item)
 
 
 def opened(path: str, name: str) -> Source:

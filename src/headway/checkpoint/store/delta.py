@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.utils import find_tensor_shard
 from headway.checkpoint.store import dcp, packed
 from headway.checkpoint.store.manifest import IDS, ROWS, Item, Manifest, Unreadable
 from headway.checkpoint.store.sums import summed
-from headway.errors import CheckpointDamaged
 
 Place = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
 
@@ -86,7 +85,7 @@ class _Delta:
         data = self._files[file].bytes(item.data, item.size)
         if summed(data) != item.crc32:
             why = f"{name} was changed"
-            raise CheckpointDamaged(f"the checkpoint {self._path} cannot be loaded: {why}")
+            raise dcp.damaged(self._path, why, code="checksum-mismatch", item=name)
         content = _content(self._path, data, item)
         return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
 
@@ -96,7 +95,7 @@ def _content(path: str, data: memoryview, item: Item) -> memoryview:
         return packed.content(data, item)
     except Unreadable as error:
         why = f"{item.name}: {error}"
-        raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
+        raise dcp.damaged(path, why, code=error.code, item=item.name) from None
 
 
 def _places(name: str, target: Any) -> list[Place]:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 
 PIECE = 8 << 20  # bytes that are read or written at once
@@ -113,14 +114,23 @@ def changed(path: str) -> float:
 
 def read(path: str) -> bytes:
     """All of a file."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_file) as file:
         return file.read()
+
+
+def _file(path: str, flags: int) -> int:
+    """Not waiting for somebody to write, where a pipe was put in the place of a file."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "it is a pipe", path)
+    return fd
 
 
 def pieces(path: str) -> Iterator[memoryview]:
     """A file piece by piece; each is overwritten by the next."""
     room = memoryview(bytearray(PIECE))
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_file) as file:
         while got := file.readinto(room):
             yield room[:got]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from headway.checkpoint.store import names, owners
 from headway.checkpoint.store.commit import Draft
@@ -21,12 +21,13 @@ class GivenUp:
 
     rank: int
     why: str
+    code: str = ""  # of the problem
 
 
 def mark(draft: Draft, given: GivenUp) -> bool:
     """Leave it, in the place of one that is there; False if the store does not take it."""
     owner = json.loads(owners.describe())
-    content = json.dumps({"rank": given.rank, "why": given.why, "owner": owner}).encode()
+    content = json.dumps({**asdict(given), "owner": owner}).encode()
     where = draft.place
     try:
         where.make()
@@ -41,7 +42,7 @@ def marked(draft: Draft) -> GivenUp | None:
     """What was left; None if nobody has given it up."""
     try:
         found = json.loads(draft.place.read(names.given_up(draft.step, draft.save_id)))
-        return GivenUp(int(found["rank"]), str(found["why"]))
+        return GivenUp(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
     except Exception:  # of whatever the store is: looked for again
         return None
 

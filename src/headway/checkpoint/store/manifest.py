@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.errors import HeadwayError
+
 SCHEMA = 1
 NAME = "manifest.json"
 METADATA = ".metadata"
@@ -17,7 +19,7 @@ KINDS = ("full", "delta")
 IDS, ROWS = "#ids", "#rows"  # of a table in a delta: which rows have changed, and their bytes
 
 
-class Unreadable(Exception):
+class Unreadable(HeadwayError):
     """One clause that says why: "it ..."."""
 
 
@@ -105,7 +107,7 @@ def part_from_bytes(content: bytes) -> Part:
     try:
         return Part(_count(found["rank"]), _file_from_json(found["file"]))
     except (KeyError, TypeError, ValueError):
-        raise Unreadable("it is no part of a checkpoint") from None
+        raise Unreadable("it is no part of a checkpoint", code="not-a-part") from None
 
 
 def to_bytes(manifest: Manifest) -> bytes:
@@ -133,7 +135,7 @@ def from_bytes(content: bytes) -> Manifest:
     except (KeyError, TypeError, ValueError):
         fine = False
     if not fine:
-        raise Unreadable("it is no manifest of Headway")
+        raise Unreadable("it is no manifest of Headway", code="not-a-manifest")
     return manifest
 
 
@@ -150,15 +152,15 @@ def _unsealed(content: bytes) -> dict[str, Any]:
     """What was sealed; every byte of it is looked at."""
     begin, end = b'{"sha256":"', b"}\n"
     if not content.startswith(begin[: len(content)]):
-        raise Unreadable("it was not written by Headway")
+        raise Unreadable("it was not written by Headway", code="not-of-headway")
     if not content.endswith(end):
-        raise Unreadable("its end is missing")
+        raise Unreadable("its end is missing", code="truncated")
     text = content[len(_wrapped(b"")) - len(end) : -len(end)]
     if content != _wrapped(text):
-        raise Unreadable("it was changed: its checksum is another one")
+        raise Unreadable("it was changed: its checksum is another one", code="checksum-mismatch")
     found = json.loads(text)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise Unreadable("it was written by another version of Headway")
+        raise Unreadable("it was written by another version of Headway", code="other-schema")
     return found
 
 

@@ -55,11 +55,18 @@ def trash(number: int) -> str:
 
 def _checked(number: int) -> int:
     if not 0 <= number <= LAST_STEP:
-        raise UsageError(f"a step is between 0 and {LAST_STEP}, not {number}")
+        raise UsageError(
+            f"a step is between 0 and {LAST_STEP}, not {number}",
+            code="step-out-of-range",
+            step=number,
+        )
     return number
 
 
 def _checked_id(save_id: str) -> str:
     if re.fullmatch(ID, save_id) is None:
-        raise UsageError(f"a save id is 1 to 64 letters, digits, - and _, not {save_id!r}")
+        raise UsageError(
+            f"a save id is 1 to 64 letters, digits, - and _, not {save_id!r}",
+            code="save-id-invalid",
+        )
     return save_id

@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from headway.checkpoint.store.names import OWNER
-from headway.journal.writer import boot_id, pid_space
+from headway.journal.process import describe as describe
+from headway.journal.process import gone as gone
+from headway.journal.writer import boot_id
 
 
 def name() -> str:
     """The file by which this process says that it writes."""
     return f"{OWNER}{boot_id()}-{os.getpid()}.json"
-
-
-def describe(pid: int | None = None) -> bytes:
-    """Which process that is, so that no later one of the same number is taken for it."""
-    who = os.getpid() if pid is None else pid
-    return json.dumps({"boot": boot_id(), "space": pid_space(), **_born(who)}).encode()
-
-
-def gone(told: bytes) -> bool | None:
-    """Whether the process has ended; None if that cannot be told from here."""
-    try:
-        owner = json.loads(told)
-        here = json.loads(describe())
-        if any(owner[key] != here[key] for key in ("boot", "space")):
-            return None
-        return _born(int(owner["pid"])) != {"pid": owner["pid"], "born": owner["born"]}
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _born(pid: int) -> dict[str, object]:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return {"pid": pid, "born": None}
-    return {"pid": pid, "born": fields[19].decode()}

@@ -53,9 +53,9 @@ def unpack(data: memoryview, at: int, room: memoryview) -> None:
             while done < len(room) and (got := reader.readinto(room[done:])):
                 done += got
     except zstd.ZstdError:
-        raise Unreadable("it cannot be decompressed") from None
+        raise Unreadable("it cannot be decompressed", code="not-decompressible") from None
     if done != len(room):
-        raise Unreadable("it ends too early")
+        raise Unreadable("it ends too early", code="truncated")
 
 
 def content(data: memoryview, item: Item) -> memoryview:
@@ -73,6 +73,6 @@ def needed() -> Any:
     try:
         import zstandard
     except ImportError:
-        needs = "a checkpoint that is compressed needs zstandard; type: pip install 'headway[zstd]'"
-        raise MissingExtra(needs) from None
+        needs = "a compressed checkpoint needs zstandard"
+        raise MissingExtra(needs, package="zstandard", extra="zstd") from None
     return zstandard

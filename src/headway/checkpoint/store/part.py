@@ -22,10 +22,12 @@ from headway.checkpoint.store.past import LARGE, PAGE, SPARE_CORES
 from headway.checkpoint.store.place import Output, failing, place
 from headway.checkpoint.store.sums import SMALL, Beside, combine, summed
 from headway.checkpoint.store.torchfile import ALIGNMENT, Frame, frame
+from headway.errors import UsageError
 
 BUFFER = 1 << 20  # small items are written together
 PIECE = 4 << 20  # bytes that are summed and written at once
 PACED = 4 << 20  # bytes between two looks at the clock, where a rate is asked for
+WATCHED = 64 << 20  # bytes between two looks whether a store takes anything
 PACKED = 4 << 20  # bytes that are compressed at once
 
 
@@ -63,8 +65,12 @@ def write_part(
     fsync: bool = True,
     rate: float | None = None,
     compress: bool = False,
+    moved: Callable[[], None] = lambda: None,
 ) -> Part:
-    """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s."""
+    """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s.
+
+    `moved` is called now and then while bytes are taken by the store.
+    """
     pace = None if rate is None else Pace(rate)
     packer = Packer() if compress else None
     where = place(folder)
@@ -72,7 +78,7 @@ def write_part(
         where.delete(part_name(rank))
         out = where.open(data_name(rank))
         try:
-            file = _write(out, data_name(rank), items, pace, packer)
+            file = _write(out, data_name(rank), items, pace, packer, moved)
             out.finish(sync=fsync)
         except BaseException:
             out.drop()
@@ -109,9 +115,10 @@ def _write(
     items: Iterable[TensorItem | BytesItem],
     pace: Pace | None,
     packer: Packer | None,
+    moved: Callable[[], None],
 ) -> File:
     written: list[Item] = []
-    stream = _Stream(out, pace)
+    stream = _Stream(out, pace, moved)
     try:
         for item in items:
             with _gathered(item) as data:
@@ -187,11 +194,12 @@ def _flat(data: memoryview, name: str) -> memoryview:
 class _Stream:
     """What was written so far, and its checksum."""
 
-    def __init__(self, out: Output, pace: Pace | None) -> None:
+    def __init__(self, out: Output, pace: Pace | None, moved: Callable[[], None]) -> None:
         self.at = 0
         self.crc32 = 0
         self._out = out
         self._pace = pace
+        self._moved = moved
         self._small = bytearray()
         self._beside: Beside | None = None
 
@@ -255,12 +263,12 @@ class _Stream:
         self._small.clear()
 
     def _paced(self, data: memoryview) -> Iterator[memoryview]:
-        if self._pace is None:
-            yield data[:]
-            return
-        for start in range(0, len(data), PACED):
-            yield data[start : start + PACED]
-            self._pace.wait(min(PACED, len(data) - start))
+        size = WATCHED if self._pace is None else PACED
+        for start in range(0, len(data), size):
+            yield data[start : start + size]
+            self._moved()
+            if self._pace is not None:
+                self._pace.wait(min(size, len(data) - start))
 
     def close(self) -> None:
         """End the thread, if there is one."""
@@ -278,7 +286,7 @@ class Pace:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if rate <= 0:
-            raise ValueError(f"a rate is above 0, not {rate}")
+            raise UsageError(f"a rate is above 0, not {rate}", code="rate-invalid")
         self._rate, self._clock, self._sleep = rate, clock, sleep
         self._begun = clock()
         self._bytes = 0

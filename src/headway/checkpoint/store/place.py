@@ -22,7 +22,8 @@ def failing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SaveFailed(f"{what}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise SaveFailed(f"{what}: {why}", code="store-failed", errno=error.errno) from error
 
 
 class Output(Protocol):
@@ -128,7 +129,9 @@ class Folder:
     def __init__(self, root: str) -> None:
         self.url = self.root = os.path.abspath(os.path.expanduser(root))
         if os.path.isfile(self.root):
-            raise UsageError(f"{root} is a file; checkpoints need a folder or a URL")
+            raise UsageError(
+                f"{root} is a file; checkpoints need a folder or a URL", code="store-is-a-file"
+            )
 
     def path(self, name: str) -> str:
         """Its path."""

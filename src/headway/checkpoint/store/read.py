@@ -13,6 +13,7 @@ from headway.checkpoint.store import names
 from headway.checkpoint.store.manifest import METADATA, File, Manifest, Unreadable
 from headway.checkpoint.store.place import Place, place
 from headway.checkpoint.store.sums import summed
+from headway.errors import with_code
 
 LOOKS = 5  # at a list from which something went away meanwhile
 
@@ -39,12 +40,12 @@ class Unusable:
 
     name: str
     step: int
-    why: str
+    why: str  # ends with a code
 
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint to go on from, and a sentence for each newer one that is not good."""
+    """The checkpoint to go on from, and for each newer one that is not good a note with a code."""
 
     checkpoint: Checkpoint | None
     notes: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ class Store:
 
     def checkpoints(self) -> list[Checkpoint]:
         """All that are committed, the newest first; only the last save of a step."""
-        return _current(self.listed()[0])
+        return current(self.listed()[0])
 
     def listed(self) -> tuple[list[Checkpoint], list[Unusable]]:
         """All that are committed, also those that were replaced, and what cannot be read."""
@@ -94,15 +95,21 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             if not self.place.renames:  # still being written
                 return None
-            return Unusable(name, step, f"it has no {manifests.NAME}")
+            why = with_code(f"it has no {manifests.NAME}", code="manifest-missing")
+            return Unusable(name, step, why)
         except OSError as error:
-            return Unusable(name, step, f"its manifest cannot be read: {error.strerror or error}")
+            why = f"its manifest cannot be read: {error.strerror or error}"
+            return Unusable(name, step, with_code(why, code="manifest-not-readable"))
         try:
             one = manifests.from_bytes(content)
         except Unreadable as error:
-            return Unusable(name, step, f"its manifest cannot be used: {error}")
+            why = f"its manifest cannot be used: {error}"
+            return Unusable(name, step, with_code(why, code=error.code))
         if one.step != step or (not self.place.renames and not name.endswith(f"-{one.save_id}")):
-            return Unusable(name, step, f"its manifest is that of step {one.step}")
+            why = with_code(
+                f"its manifest is that of step {one.step}", code="manifest-of-other-step"
+            )
+            return Unusable(name, step, why)
         return Checkpoint(name, self.place.path(name), one)
 
     def newest_good(
@@ -113,10 +120,9 @@ class Store:
         `damaged`: by save id, what was found when one was read.
         """
         good, bad = self.listed()
-        current = _current(good)
         notes: list[str] = []
         found: Checkpoint | None = None
-        for one in current:
+        for one in current(good):
             why = self.verify(one, verify, good, damaged)
             if not why:
                 found = one
@@ -132,14 +138,20 @@ class Store:
         depth: Depth = "quick",
         known: Iterable[Checkpoint] | None = None,
         damaged: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
     ) -> str:
-        """Why it cannot be used, with all it builds on; empty if it can."""
+        """Why it cannot be used, with all it builds on, and a code; empty if it can.
+
+        `fresh`: its manifest was read just now, and cannot have been replaced since.
+        """
         chain = self.chain(one, known)
         missing = chain[0].manifest.parent
         if missing is not None:
-            return f"it builds on a save {missing}, which is not there"
+            why = f"it builds on a save {missing}, which is not there"
+            return with_code(why, code="parent-missing")
         for at in reversed(chain):
-            why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth)
+            why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth, fresh)
             if why:
                 return why if at is one else f"it builds on {at.name}, and {why}"
         return ""
@@ -154,26 +166,30 @@ class Store:
             found.append(parent)
         return found[::-1]
 
-    def _verify_alone(self, one: Checkpoint, depth: Depth) -> str:
+    def _verify_alone(self, one: Checkpoint, depth: Depth, fresh: bool) -> str:
         try:
-            if self.place.read(f"{one.name}/{manifests.NAME}") != manifests.to_bytes(one.manifest):
-                return "its manifest is another one by now"
+            if not fresh and self.place.read(f"{one.name}/{manifests.NAME}") != manifests.to_bytes(
+                one.manifest
+            ):
+                return with_code("its manifest is another one by now", code="manifest-replaced")
             for file in one.manifest.files:
                 why = self._verify_file(f"{one.name}/{file.name}", file, depth)
                 if why:
                     return why
         except FileNotFoundError as error:
-            return f"{os.path.basename(str(error.filename or error))} is missing"
+            name = os.path.basename(str(error.filename or error))
+            return with_code(f"{name} is missing", code="file-missing")
         except OSError as error:
-            return f"it cannot be read: {error.strerror or error}"
+            return with_code(f"it cannot be read: {error.strerror or error}", code="not-readable")
         if METADATA not in {file.name for file in one.manifest.files}:
-            return f"its manifest names no {METADATA}"
+            return with_code(f"its manifest names no {METADATA}", code="metadata-missing")
         return ""
 
     def _verify_file(self, name: str, file: File, depth: Depth) -> str:
         size = self.place.size(name)
         if size != file.size:
-            return f"{file.name} has {size} bytes instead of {file.size}"
+            why = f"{file.name} has {size} bytes instead of {file.size}"
+            return with_code(why, code="size-mismatch")
         if file.sha256 is not None:
             content = self.place.read(name)
             changed = hashlib.sha256(content).hexdigest() != file.sha256
@@ -184,10 +200,11 @@ class Store:
             changed = crc32 != file.crc32
         else:
             changed = False
-        return f"{file.name} was changed: its checksum is another one" if changed else ""
+        why = f"{file.name} was changed: its checksum is another one"
+        return with_code(why, code="checksum-mismatch") if changed else ""
 
 
-def _current(good: list[Checkpoint]) -> list[Checkpoint]:
+def current(good: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Without those that were replaced: the last save of each step, in order."""
     steps: set[int] = set()
     found = []

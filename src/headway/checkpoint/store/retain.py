@@ -10,7 +10,7 @@ from typing import Literal
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
 from headway.checkpoint.store.place import Folder, Place, failing
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store.read import Checkpoint, Store, current
 from headway.checkpoint.store.sweep import put_away
 from headway.errors import UsageError
 
@@ -34,9 +34,14 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.last < 1:
-            raise UsageError(f"at least the last checkpoint is kept; last={self.last} is not 1")
+            raise UsageError(
+                f"at least the last checkpoint is kept; last={self.last} is not 1",
+                code="retention-last-too-small",
+            )
         if self.every is not None and self.every < 1:
-            raise UsageError(f"every={self.every} is not a number of steps")
+            raise UsageError(
+                f"every={self.every} is not a number of steps", code="retention-every-too-small"
+            )
 
 
 def wanted(newest_first: Sequence[Checkpoint], policy: Policy) -> list[Checkpoint]:
@@ -79,9 +84,9 @@ def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
 
 def _doomed(shelf: Store, policy: Policy) -> list[Checkpoint]:
     listed, _ = shelf.listed()
-    good = [one for one in listed if not shelf.verify(one, known=listed)]
-    current = [one for one in shelf.checkpoints() if one in good]
-    kept = wanted(current, policy) + [one for one in listed if one not in good]
+    good = [one for one in listed if not shelf.verify(one, known=listed, fresh=True)]
+    newest_first = [one for one in current(listed) if one in good]
+    kept = wanted(newest_first, policy) + [one for one in listed if one not in good]
     kept += [one for one in listed if names.ANCHOR in shelf.place.names(one.name)]
     ids = _with_parents(kept, listed)
     return [one for one in good if one.manifest.save_id not in ids]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 
 from headway.checkpoint.store import disk, given_up, names, owners
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import leftover
 from headway.checkpoint.store.place import Folder, Place, failing, place
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.read import Checkpoint, Store
 
 OLD_S = 86400.0  # a draft whose writer cannot be asked is given up after this time
 
@@ -38,8 +39,9 @@ def _sweep_folder(where: Folder, before: float) -> list[str]:
             elif names.NEW.fullmatch(name):
                 where.delete(name)
         given_up.clear(where, before)
-        doomed += _settle(where)
-        for one in Store(where.url).listed()[0]:
+        listed, _ = Store(where.url).listed()
+        doomed += _settle(where, listed)
+        for one in listed:
             for left in filter(leftover, where.names(one.name)):
                 where.delete(f"{one.name}/{left}")
     for name in doomed:
@@ -69,13 +71,12 @@ def put_away(where: Folder, name: str) -> str:
     return gone
 
 
-def _settle(where: Folder) -> list[str]:
+def _settle(where: Folder, listed: Sequence[Checkpoint]) -> list[str]:
     """Finish replacements: the old one goes, or is back if the new one never came.
 
     Where the new one cannot be read any more, the old one stays.
     """
     doomed = []
-    listed, _ = Store(where.url).listed()
     needed = {one.manifest.parent for one in listed}
     newest_first = [one.name for one in listed]
     readable = set(newest_first)

@@ -9,14 +9,15 @@ import sys
 import time
 from typing import Any
 
-from headway.checkpoint.writer import wire
+from headway.checkpoint.writer import address, wire
+from headway.checkpoint.writer.address import NoFolder
 from headway.errors import HeadwayError
 
 START_S = 30.0  # for Python to come up on a machine that is busy
 ANSWER_S = 60.0
 LOOK_S = 0.005
 DYING_S = 3.0  # a process that was killed may still be there
-_started: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+started: list[subprocess.Popen[bytes]] = []  # by this process; or Python warns of them
 
 
 class WriterFailed(HeadwayError):
@@ -25,6 +26,8 @@ class WriterFailed(HeadwayError):
 
 class WriterTaken(WriterFailed):
     """Another process uses the writer of this name."""
+
+    code = "writer-taken"
 
 
 class Client:
@@ -39,6 +42,10 @@ class Client:
         given, self._handles = self._handles, []
         return given
 
+    def nbytes(self) -> int:
+        """Of memory that the images which `images` would give have taken already."""
+        return sum(os.fstat(handle).st_blocks * 512 for handle in self._handles)
+
     def reserve(self, count: int, size: int) -> dict[str, Any]:
         """Room for images; `images()` gives them."""
         wire.close(self.images())
@@ -50,7 +57,9 @@ class Client:
         try:
             wire.send(self._end, {"op": op, **message}, descriptors)
         except wire.Gone as error:
-            raise WriterFailed(f"the checkpoint writer is gone: {error}") from None
+            raise WriterFailed(
+                f"the checkpoint writer is gone: {error}", code="writer-gone"
+            ) from None
 
     def status(self) -> dict[str, Any]:
         """Which images are in work, and what became of those that were."""
@@ -66,27 +75,32 @@ class Client:
         wire.close(self.images())
         self._end.close()
 
+    def __del__(self) -> None:
+        """Of a training that has not come to its end: to leave the writer alone is no mistake."""
+        if hasattr(self, "_end"):
+            self.close()
+
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         try:
             wire.send(self._end, message)
             answer, handles = wire.receive(self._end)
         except (wire.Gone, TimeoutError) as error:
-            raise WriterFailed(f"the checkpoint writer does not answer: {error}") from None
+            raise WriterFailed(
+                f"the checkpoint writer does not answer: {error}", code="writer-silent"
+            ) from None
         if "error" in answer:
-            raise WriterFailed(answer["error"])
+            raise WriterFailed(answer["error"], code=answer["code"], **answer["fields"])
         return answer, handles
 
 
 def look(name: str) -> tuple[dict[str, Any], list[int]] | None:
     """What the writer of another rank holds, and its descriptors; None where there is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.settimeout(ANSWER_S)
-        try:
-            end.connect(f"\0{name}")
+    try:
+        with address.connect(name, ANSWER_S) as end:
             wire.send(end, {"op": "look"})
             return wire.receive(end)
-        except (OSError, wire.Gone):
-            return None
+    except (OSError, wire.Gone, NoFolder):
+        return None
 
 
 def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
@@ -94,10 +108,9 @@ def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any
     patience = time.monotonic() + DYING_S
     child: subprocess.Popen[bytes] | None = None
     while time.monotonic() < until:
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end: socket.socket | None = None
         try:
-            end.connect(f"\0{name}")
-            end.settimeout(ANSWER_S)
+            end = address.connect(name, ANSWER_S)
             wire.send(end, {"op": "hello"})
             hello, handles = wire.receive(end)
             if "taken" not in hello:
@@ -105,15 +118,25 @@ def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any
             end.close()
             if time.monotonic() > patience:
                 raise WriterTaken(f"another process uses the checkpoint writer {name}")
+        except NoFolder as error:
+            raise WriterFailed(str(error), code=error.code) from None
         except (OSError, wire.Gone):
-            end.close()
+            if end is not None:
+                end.close()
             code = child.poll() if child is not None else 0
             if code is not None and code > 0:
-                raise WriterFailed(f"the checkpoint writer ended with code {code}") from None
+                why = f": {words}" if (words := address.last_words(name)) else ""
+                raise WriterFailed(
+                    f"the checkpoint writer ended with code {code}{why}",
+                    code="writer-ended",
+                    status=code,
+                ) from None
             if code is not None:  # of one that ends the name may still have been taken
                 child = _start(name, linger_s)
         time.sleep(LOOK_S)
-    raise WriterFailed(f"no checkpoint writer came up within {START_S:g} s")
+    raise WriterFailed(
+        f"no checkpoint writer came up within {START_S:g} s", code="writer-start-timeout"
+    )
 
 
 def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
@@ -121,15 +144,21 @@ def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
     command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(linger_s)]
     try:
-        child = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        log = address.log(name)
+        try:
+            child = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
     except OSError as error:
-        raise WriterFailed(f"the checkpoint writer cannot be started: {error}") from None
-    _started.append(child)
+        raise WriterFailed(
+            f"the checkpoint writer cannot be started: {error}", code="writer-not-started"
+        ) from None
+    started.append(child)
     return child

@@ -19,9 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headway.checkpoint.store import disk
 from headway.checkpoint.store.commit import Draft
 from headway.checkpoint.store.given_up import GivenUp
-from headway.checkpoint.writer import wire
+from headway.checkpoint.store.sweep import sweep
+from headway.checkpoint.writer import address, wire
+from headway.checkpoint.writer.address import Address
 from headway.checkpoint.writer.images import EMPTY, FILLING, WHOLE, Images
 from headway.checkpoint.writer.write import (
     Job,
@@ -29,20 +32,23 @@ from headway.checkpoint.writer.write import (
     all_there,
     check,
     clear_up,
+    code_of,
     finish,
     give_up,
+    lost,
+    problem,
     settled,
-    told,
     write,
 )
 from headway.errors import HeadwayError, SaveFailed
 
 LOOK_S = 0.5  # how often it asks itself whether it is still wanted
 FIRST_S = 10.0  # for the first word of whoever comes
-PARTS_S = 0.01  # how often it looks for the parts of other ranks
+PARTS_S = 0.01  # how often it looks for the parts of other ranks, at first
+LOCAL_S = (PARTS_S, 0.25)  # the shortest and the longest time between two looks at a folder,
+REMOTE_S = (0.2, 5.0)  # and at an object store, where each look is some requests
 PATIENCE_S = 600.0  # for them
 KEPT = 100  # outcomes that are kept
-WAITING = 128  # ranks that look at once
 NICE = 10  # a tenth of what the training gets of a core, where both want it
 DCP = "headway.checkpoint.store.dcp"  # what imports torch
 
@@ -50,9 +56,16 @@ DCP = "headway.checkpoint.store.dcp"  # what imports torch
 class Writer:
     """Its state; one thread talks, another writes."""
 
-    def __init__(self, listening: socket.socket, linger_s: float) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        linger_s: float,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`release`: lets another one have its name."""
         self.listening = listening
         self.linger_s = linger_s
+        self._release = release
         self.images = Images()
         self.layouts: dict[str, dict[str, Any]] = {}
         self.jobs: queue.Queue[Asked] = queue.Queue()
@@ -68,6 +81,8 @@ class Writer:
         self.served = threading.Lock()  # held while a rank is there
         self.asker = 0  # its process, also when that is gone
         self.seen = time.monotonic()
+        self._moved = self._looked = self.seen  # when a store last took or told something
+        self._swept: set[str] = set()  # stores
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
             "prepare": self._prepare,
             "reserve": self._reserve,
@@ -104,9 +119,9 @@ class Writer:
     def _meet(self, end: socket.socket) -> None:
         """One rank at a time: another one is told so, and may come again, or only look."""
         with end, contextlib.suppress(wire.Gone, TimeoutError):
-            process, user = wire.peer(end)
-            if user != os.getuid():
+            if not address.is_own(end):
                 return
+            process, _ = wire.peer(end)
             end.settimeout(FIRST_S)
             first, handles = wire.receive(end)
             wire.close(handles)
@@ -153,7 +168,8 @@ class Writer:
         try:
             self.images.reserve(message["count"], message["size"])
         except OSError as error:
-            return {"error": f"no memory for {message['count']} images: {error}"}
+            text = f"no memory for {message['count']} images: {error}"
+            return problem(SaveFailed(text, code="no-memory-for-images"))
         return self._status()
 
     def _filling(self, message: dict[str, Any]) -> None:
@@ -161,7 +177,9 @@ class Writer:
         image.state, image.step = FILLING, message["step"]
 
     def _layout(self, message: dict[str, Any]) -> None:
-        self.layouts[message["id"]] = message["layout"]
+        used = {image.told.get("layout") for image in self.images.all}
+        kept = {name: layout for name, layout in self.layouts.items() if name in used}
+        self.layouts = {**kept, message["id"]: message["layout"]}
 
     def _whole(self, message: dict[str, Any]) -> None:
         number = message["image"]
@@ -181,7 +199,8 @@ class Writer:
             wire.close(message["handles"])
             if job.world > 1:
                 with contextlib.suppress(HeadwayError):  # there may be no such store
-                    give_up(job, job.draft(), GivenUp(job.rank, "its image is not whole"))
+                    given = GivenUp(job.rank, "its image is not whole", "image-not-whole")
+                    give_up(job, job.draft(), given)
             return
         (ids,) = message["handles"]
         with self.lock:
@@ -198,7 +217,17 @@ class Writer:
                 "busy": list(self.busy),
                 "waiting": [one.job.step for one in self.waiting if one.asker == self.asker],
                 "outcomes": list(self.outcomes),
+                "stalled_s": self._stalled_s(),
             }
+
+    def _stalled_s(self) -> float:
+        """For how long the store has not answered to what this writer does with it."""
+        now = time.monotonic()
+        writing = now - self._moved if self.busy else 0.0
+        return max(writing, now - self._looked if self.waiting else 0.0)
+
+    def _has_moved(self) -> None:
+        self._moved = time.monotonic()
 
     def _end(self, message: dict[str, Any]) -> dict[str, Any]:
         """The name is free before the rank hears of it: the next of that name may be started."""
@@ -209,43 +238,50 @@ class Writer:
                 raise wire.Gone("the rank has gone")
             time.sleep(PARTS_S)
         self.listening.shutdown(socket.SHUT_RDWR)
-        self.listening.close()
+        self._release()
         return self._status()
 
     def _write_all(self) -> None:
         while True:
             asked = self.jobs.get()
-            begun = time.monotonic()
+            begun = self._moved = time.monotonic()
             try:
                 self._write(asked, begun)
             except Exception as error:  # whatever it is, the next one may be written
-                outcome = {"error": str(error) or type(error).__name__}
-                self._over(asked.job, asked.asker, begun, outcome)
+                self._over(asked.job, asked.asker, begun, problem(error))
             with self.lock:
                 self.busy.remove(asked.image)
 
     def _write(self, asked: Asked, begun: float) -> None:
         job = self._standing(asked.job)
+        self._sweep(job)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
             handles.callback(wire.close, (asked.ids,))
             draft = job.draft()
             try:
                 if given := abandoned(job, draft):
-                    raise SaveFailed(told(job, given))
+                    raise lost(job, given)
                 stack.enter_context(draft)
                 handles.pop_all()  # it is closed by whoever reads it
-                size = write(job, draft, asked.view, asked.ids)
+                size = write(job, draft, asked.view, asked.ids, self._has_moved)
             except BaseException as error:
-                mine = GivenUp(job.rank, str(error) or type(error).__name__)
+                mine = _given_up(job.rank, error)
                 given = abandoned(job, draft) or mine
                 give_up(job, draft, given)
                 if given is not mine:  # whatever came of that, such as a folder that is gone
-                    raise SaveFailed(told(job, given)) from error
+                    raise lost(job, given) from error
                 raise
             took = {"bytes": size, "written_s": time.monotonic() - begun}
             with self.lock:
                 held = stack.pop_all()
                 self.waiting.append(Waiting(job, draft, asked.asker, begun, took, held))
+
+    def _sweep(self, job: Job) -> None:
+        """Once for each store: what the writers before this one have left when they were killed."""
+        if job.rank == 0 and job.store not in self._swept:
+            self._swept.add(job.store)
+            with contextlib.suppress(Exception):  # the commit does it again
+                sweep(job.store)
 
     def _standing(self, job: Job) -> Job:
         """Tables by their rows only where the save that these build on is there, or may yet be."""
@@ -257,31 +293,38 @@ class Writer:
         """The newest that all ranks have written; an older one that is not will never be."""
         while True:
             time.sleep(PARTS_S)
-            with self.lock:
-                waiting = list(self.waiting)
-            for number, one in reversed(list(enumerate(waiting))):
-                if _ready(one):
-                    self._commit(one, waiting[:number])
-                    break
-            with self.lock:
-                waiting = list(self.waiting)
-            for one in waiting:
-                if given := self._hopeless(one):
-                    self._drop(one, given)
+            self._looked = time.monotonic()
+            self._look(self._looked)
+
+    def _look(self, now: float) -> None:
+        """At those that are due."""
+        with self.lock:
+            waiting = list(self.waiting)
+        due = [one for one in waiting if one.next <= now]
+        for one in reversed(due):
+            if _ready(one):
+                self._commit(one, waiting[: waiting.index(one)])
+                break
+        with self.lock:
+            due = [one for one in due if one in self.waiting]
+        for one in due:
+            if given := self._hopeless(one):
+                self._drop(one, given)
+            one.next = now + pause_s(now - one.since, local=one.draft.place.renames)
 
     def _hopeless(self, one: Waiting) -> GivenUp | None:
         """Why it will never be a checkpoint; None if it may be."""
         now = time.monotonic()
         mine = one.job.rank
         if now - one.since > PATIENCE_S:
-            return GivenUp(mine, "not all ranks have written their part")
+            return GivenUp(mine, "not all ranks have written their part", "ranks-missing")
         if one.asker != self.asker and self.ending is not None and now - self.ending > FIRST_S:
-            return GivenUp(mine, "the ranks that have begun it are gone")
+            return GivenUp(mine, "the ranks that have begun it are gone", "ranks-gone")
         with contextlib.suppress(Exception):  # looked for again
             if given := abandoned(one.job, one.draft):
                 return given
             if mine == 0 and not any(part.rank == 0 for part in one.draft.parts()):
-                return GivenUp(mine, "its files were taken away")
+                return GivenUp(mine, "its files were taken away", "files-removed")
         return None
 
     def _commit(self, one: Waiting, older: list[Waiting]) -> None:
@@ -290,7 +333,7 @@ class Writer:
                 self._commit(other, [])
             else:
                 why = f"step {one.job.step} is there already"
-                self._drop(other, GivenUp(other.job.rank, why))
+                self._drop(other, GivenUp(other.job.rank, why, "newer-step-saved"))
         outcome = dict(one.took)
         try:
             with one.held:
@@ -302,9 +345,9 @@ class Writer:
             if one.job.rank == 0:
                 clear_up(one.job)
         except Exception as error:
-            outcome["error"] = str(error) or type(error).__name__
+            outcome |= problem(error)
             if one.job.rank == 0 and "name" not in outcome:
-                give_up(one.job, one.draft, GivenUp(0, outcome["error"]))
+                give_up(one.job, one.draft, _given_up(0, error))
         self._over(one.job, one.asker, one.begun, outcome, one)
 
     def _drop(self, one: Waiting, given: GivenUp) -> None:
@@ -312,7 +355,7 @@ class Writer:
             one.held.close()
             if one.job.rank == 0:
                 give_up(one.job, one.draft, given)
-        outcome = {**one.took, "error": told(one.job, given)}
+        outcome = {**one.took, **problem(lost(one.job, given))}
         self._over(one.job, one.asker, one.begun, outcome, one)
 
     def _over(
@@ -356,6 +399,13 @@ class Waiting:
     took: dict[str, Any]
     held: contextlib.ExitStack
     since: float = field(default_factory=time.monotonic)
+    next: float = 0.0  # when it is looked at again
+
+
+def pause_s(waited_s: float, *, local: bool) -> float:
+    """Until the next look: a quarter of the time for which was waited, within bounds."""
+    shortest, longest = LOCAL_S if local else REMOTE_S
+    return min(max(shortest, waited_s / 4), longest)
 
 
 def _ready(one: Waiting) -> bool:
@@ -371,16 +421,8 @@ def _ready(one: Waiting) -> bool:
         return False
 
 
-def listen(name: str) -> socket.socket:
-    """At a name that is nowhere on a disk; OSError where somebody has it."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        found.bind(f"\0{name}")
-    except OSError:
-        found.close()
-        raise
-    found.listen(WAITING)
-    return found
+def _given_up(rank: int, error: BaseException) -> GivenUp:
+    return GivenUp(rank, str(error) or type(error).__name__, code_of(error))
 
 
 def main(name: str, linger_s: float) -> None:
@@ -390,9 +432,12 @@ def main(name: str, linger_s: float) -> None:
     with contextlib.suppress(OSError):
         os.nice(NICE)
     try:
-        listening = listen(name)
-    except OSError:  # another one was faster
+        held = Address(name)
+    except disk.Busy:  # another one was faster
         return
-    writer = Writer(listening, linger_s)
-    signal.signal(signal.SIGTERM, lambda *_: setattr(writer, "dismissed", True))
-    writer.run()
+    try:
+        writer = Writer(held.socket, linger_s, held.release)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(writer, "dismissed", True))
+        writer.run()
+    finally:
+        held.release()

@@ -20,6 +20,10 @@ class Gone(ConnectionError):
     """The other end is not there any more."""
 
 
+class NotAMessage(Gone):
+    """The other end says something else than messages."""
+
+
 def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     """Raises Gone where nobody will read it."""
     content = json.dumps(message).encode()
@@ -51,7 +55,7 @@ def _message(end: socket.socket, length: int) -> dict[str, Any]:
     except ValueError:
         message = None
     if not isinstance(message, dict):
-        raise Gone("what came is no message")
+        raise NotAMessage("what came is no message")
     return message
 
 

@@ -19,9 +19,10 @@ from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Policy, pin, retain
 from headway.checkpoint.store.sweep import sweep
 from headway.checkpoint.writer.images import mapped
-from headway.errors import SaveFailed
+from headway.errors import HeadwayError, SaveFailed
 
 PICKED = 1 << 20  # bytes of rows that are picked at once
+UNKNOWN = "save-failed"  # the code of what is no error of Headway
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,20 @@ class Job:
         return Draft(self.store, self.step, self.save_id, self.world)
 
 
-def write(job: Job, draft: Draft, image: memoryview, ids: int) -> int:
+def write(
+    job: Job,
+    draft: Draft,
+    image: memoryview,
+    ids: int,
+    moved: Callable[[], None] = lambda: None,
+) -> int:
     """This rank's part, from its image; its bytes.
 
     `ids`: a descriptor, which is closed: of the rows that have changed, one table after the other.
     """
     items = list(_items(job, image, mapped(ids)))
     how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
+    how["moved"] = moved
     return write_part(draft.folder, job.rank, items, **how).file.size
 
 
@@ -72,7 +80,7 @@ def settled(draft: Draft) -> bool:
 def check(job: Job, draft: Draft) -> None:
     """By the other ranks: the checkpoint is there."""
     if not any(one.manifest.save_id == job.save_id for one in Store(job.store).listed()[0]):
-        raise SaveFailed(told(job, abandoned(job, draft) or GivenUp(0, "")))
+        raise lost(job, abandoned(job, draft) or GivenUp(0, ""))
 
 
 def abandoned(job: Job, draft: Draft) -> GivenUp | None:
@@ -91,11 +99,23 @@ def give_up(job: Job, draft: Draft, given: GivenUp) -> None:
         given_up.mark(draft, given)
 
 
-def told(job: Job, given: GivenUp) -> str:
+def lost(job: Job, given: GivenUp) -> SaveFailed:
     """What the rank hears of it."""
     by = f" by rank {given.rank}" if given.rank != job.rank else ""
     why = f": {given.why}" if given.why else ""
-    return f"the checkpoint of step {job.step} was given up{by}{why}"
+    sentence = f"the checkpoint of step {job.step} was given up{by}{why}"
+    return SaveFailed(sentence, code="save-given-up", rank=given.rank, cause=given.code)
+
+
+def problem(error: Exception) -> dict[str, Any]:
+    """What an outcome says of it."""
+    fields = error.fields if isinstance(error, HeadwayError) else {}
+    return {"error": str(error) or type(error).__name__, "code": code_of(error), "fields": fields}
+
+
+def code_of(error: BaseException) -> str:
+    """That of an error of Headway, else one for all others."""
+    return error.code if isinstance(error, HeadwayError) else UNKNOWN
 
 
 def finish(job: Job, draft: Draft) -> dict[str, Any]:

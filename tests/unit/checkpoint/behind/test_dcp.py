@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import fractions
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed.checkpoint as torch_dcp
-from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from headway.checkpoint.behind import dcp
 from headway.checkpoint.behind.queue import queued
-from tests.unit.checkpoint.behind.conftest import Behind, Disk
+from tests.support import AsyncSave, Disk, has_code, lazy
+
+torch = lazy("torch")
+torch_dcp = lazy("torch.distributed.checkpoint")
+state_dict_saver = lazy("torch.distributed.checkpoint.state_dict_saver")
+FileSystemWriter = lazy("torch.distributed.checkpoint:FileSystemWriter")
+Other = lazy("tests.unit.checkpoint.modules:Other")
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +31,7 @@ def loaded(folder: Path) -> Any:
     return into
 
 
-def test_it_is_the_state_at_the_call(behind: Behind, disk: Disk, tmp_path: Path) -> None:
+def test_it_is_the_state_at_the_call(behind: AsyncSave, disk: Disk, tmp_path: Path) -> None:
     state: dict[str, Any] = {"model": {"weight": torch.ones(4, 4)}, "step": 7}
     disk.free.clear()
     for number in range(3):  # the third in the memory of the first
@@ -43,7 +47,7 @@ def test_it_is_the_state_at_the_call(behind: Behind, disk: Disk, tmp_path: Path)
         assert found["step"] == 7
 
 
-def test_what_it_returns_waits_for_the_save(behind: Behind, disk: Disk, tmp_path: Path) -> None:
+def test_what_it_returns_waits_for_the_save(behind: AsyncSave, disk: Disk, tmp_path: Path) -> None:
     disk.free.clear()
     metadata = save({"a": torch.ones(2)}, storage_writer=FileSystemWriter(tmp_path / "a"))
     assert isinstance(metadata, state_dict_saver.Metadata) and queued.pending
@@ -52,54 +56,49 @@ def test_what_it_returns_waits_for_the_save(behind: Behind, disk: Disk, tmp_path
     assert not queued.pending
 
 
-class Other(FileSystemWriter):
-    """A writer of somebody's own."""
-
-
 @pytest.mark.parametrize(
-    ("value", "kwargs", "why"),
+    ("value", "more", "code"),
     [
-        (fractions.Fraction(1, 3), {}, "fractions.Fraction is in the state"),
-        (1, {"planner": torch_dcp.DefaultSavePlanner()}, "it has a planner of its own"),
-        (1, {"storage_writer": Other}, "it is written by Other"),
+        (fractions.Fraction(1, 3), lambda path: {"checkpoint_id": path}, "type-not-supported"),
+        (
+            1,
+            lambda path: {"checkpoint_id": path, "planner": torch_dcp.DefaultSavePlanner()},
+            "own-planner",
+        ),
+        (1, lambda path: {"storage_writer": Other(path)}, "own-storage-writer"),
     ],
 )
 def test_what_cannot_be_copied_is_saved_plainly(
-    behind: Behind,
+    behind: AsyncSave,
     tmp_path: Path,
     events: list[dict[str, Any]],
     value: Any,
-    kwargs: dict[str, Any],
-    why: str,
+    more: Callable[[Path], dict[str, Any]],
+    code: str,
 ) -> None:
-    if "storage_writer" in kwargs:
-        kwargs = {"storage_writer": Other(tmp_path / "a")}
-    else:
-        kwargs = {**kwargs, "checkpoint_id": tmp_path / "a"}
-    save({"a": torch.ones(2), "b": value}, **kwargs)
+    save({"a": torch.ones(2), "b": value}, **more(tmp_path / "a"))
     assert not queued.pending and (tmp_path / "a" / ".metadata").exists()
-    assert [event["why"] for event in events if "why" in event] == [why]
+    assert [event["code"] for event in events if "why" in event] == [code]
 
 
 def test_an_older_checkpoint_in_the_folder_is_not_written_over_behind(
-    behind: Behind, tmp_path: Path, events: list[dict[str, Any]]
+    behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:
     save({"a": torch.ones(2)}, checkpoint_id=str(tmp_path))
     queued.wait("the test")
     with pytest.warns(UserWarning, match="overwriting"):
         save({"a": torch.zeros(2)}, checkpoint_id=str(tmp_path))
     assert not queued.pending
-    whys = [event["why"] for event in events if "why" in event]
-    assert whys == ["there is a checkpoint in that folder"]
+    assert [event["code"] for event in events if "why" in event] == ["checkpoint-in-folder"]
 
 
 def test_a_failed_save_has_no_metadata_and_is_raised_by_the_next(
-    behind: Behind, disk: Disk, tmp_path: Path
+    behind: AsyncSave, disk: Disk, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "file" / "below")
     queued.wait("the test")
-    with pytest.raises(RuntimeError, match="was not written"):
+    with pytest.raises(RuntimeError, check=has_code("background-write-failed")):
         save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "b")
     queued.wait("the test")
     assert sorted(os.listdir(tmp_path)) == ["b", "file"]

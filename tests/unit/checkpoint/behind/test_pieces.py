@@ -62,22 +62,29 @@ def test_with_nothing_to_wait_for_it_is_written_at_once(tmp_path: Path, queued: 
     assert (tmp_path / "state.json").read_text() == "[3]" and not queued.pending
 
 
+def checkpoint(folder: Path, number: int) -> Path:
+    path = folder / f"checkpoint-{number}"
+    path.mkdir()
+    (path / pieces.LAST).write_text("{}")
+    return path
+
+
 def test_a_checkpoint_in_pieces_is_passed_over(tmp_path: Path) -> None:
-    for number in (2, 10, 4):
-        (tmp_path / f"checkpoint-{number}").mkdir()
-    assert last(tmp_path) == str(tmp_path / "checkpoint-10")
-    (tmp_path / "checkpoint-10" / f"{aside.PREFIX}1-a").mkdir()
-    assert last(tmp_path) == str(tmp_path / "checkpoint-4")
-    for number in (2, 4):
-        left = tmp_path / f"checkpoint-{number}" / f"{aside.PREFIX}1-a"
-        left.mkdir()
-        (left / aside.LOCK).touch()
+    made = {number: checkpoint(tmp_path, number) for number in (2, 10, 4)}
+    assert last(tmp_path) == str(made[10])
+    (made[10] / f"{aside.PREFIX}1-a").mkdir()
+    assert last(tmp_path) == str(made[4])
+    (made[4] / pieces.LAST).unlink()  # the Trainer writes it last
+    assert last(tmp_path) == str(made[2])
+    left = made[2] / f"{aside.PREFIX}1-a"
+    left.mkdir()
+    (left / aside.LOCK).touch()
     assert last(tmp_path) is None
 
 
 def test_what_is_being_written_is_not_in_pieces(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-1").mkdir()
-    beside = aside.Aside(str(tmp_path / "checkpoint-1" / "optimizer.pt"))
-    assert last(tmp_path) == str(tmp_path / "checkpoint-1")
+    path = checkpoint(tmp_path, 1)
+    beside = aside.Aside(str(path / "optimizer.pt"))
+    assert last(tmp_path) == str(path)
     beside.drop()
-    assert last(tmp_path) == str(tmp_path / "checkpoint-1")
+    assert last(tmp_path) == str(path)

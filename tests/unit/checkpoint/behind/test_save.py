@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import collections
+import io
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from headway.checkpoint.behind import memory
+from headway.checkpoint.behind import image, memory
 from headway.checkpoint.behind.aside import PREFIX
 from headway.checkpoint.behind.queue import WriteFailed, queued
 from headway.errors import SaveFailed
-from tests.unit.checkpoint.behind.conftest import Behind, Disk
+from tests.support import AsyncSave, Disk, has_code, lazy, wait_until
+
+torch = lazy("torch")
+torch_dcp = lazy("torch.distributed.checkpoint")
+gpu = lazy("headway.checkpoint.snapshot.gpu:gpu")
+FakeTensorMode = lazy("torch._subclasses.fake_tensor:FakeTensorMode")
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -47,7 +52,7 @@ def plain(obj: object, folder: Path, name: str) -> bytes:
 
 @pytest.mark.parametrize("name", ["last.pt", "no_suffix", "zwölf.pt"])
 def test_the_file_is_byte_for_byte_what_torch_writes(
-    behind: Behind, tmp_path: Path, name: str
+    behind: AsyncSave, tmp_path: Path, name: str
 ) -> None:
     saved = state()
     behind(saved, tmp_path / name)
@@ -58,7 +63,7 @@ def test_the_file_is_byte_for_byte_what_torch_writes(
 
 
 def test_it_is_the_state_at_the_call_whatever_changes_after_it(
-    behind: Behind, disk: Disk, tmp_path: Path
+    behind: AsyncSave, disk: Disk, tmp_path: Path
 ) -> None:
     saved = {"table": torch.randn(1000, 8), "numbers": [1, 2]}
     before = {"table": saved["table"].clone(), "numbers": [1, 2]}  # type: ignore[attr-defined]
@@ -73,7 +78,7 @@ def test_it_is_the_state_at_the_call_whatever_changes_after_it(
     assert torch.equal(found["table"], before["table"]) and found["numbers"] == [1, 2]
 
 
-def test_what_shares_memory_still_does(behind: Behind, tmp_path: Path) -> None:
+def test_what_shares_memory_still_does(behind: AsyncSave, tmp_path: Path) -> None:
     behind(state(), tmp_path / "a.pt")
     queued.wait("the test")
     found = torch.load(tmp_path / "a.pt", weights_only=False)
@@ -81,7 +86,7 @@ def test_what_shares_memory_still_does(behind: Behind, tmp_path: Path) -> None:
     assert found["view"][0, 0] == 42 and found["flat"][3 * 32] == 42
 
 
-def test_saves_are_written_in_their_order(behind: Behind, disk: Disk, tmp_path: Path) -> None:
+def test_saves_are_written_in_their_order(behind: AsyncSave, disk: Disk, tmp_path: Path) -> None:
     disk.free.clear()
     for number in range(3):
         behind(torch.tensor(number), tmp_path / "a.pt")
@@ -91,7 +96,7 @@ def test_saves_are_written_in_their_order(behind: Behind, disk: Disk, tmp_path: 
     assert torch.load(tmp_path / "a.pt").item() == 2
 
 
-def test_the_mode_stays_and_a_link_is_followed(behind: Behind, tmp_path: Path) -> None:
+def test_the_mode_stays_and_a_link_is_followed(behind: AsyncSave, tmp_path: Path) -> None:
     real = tmp_path / "real.pt"
     torch.save(1, real)
     real.chmod(0o640)
@@ -102,13 +107,18 @@ def test_the_mode_stays_and_a_link_is_followed(behind: Behind, tmp_path: Path) -
     assert torch.load(real) == 2 and real.stat().st_mode & 0o777 == 0o640
 
 
-def test_memory_is_used_again(behind: Behind, tmp_path: Path) -> None:
+def test_memory_is_used_again(behind: AsyncSave, tmp_path: Path) -> None:
     taken = []
     for number in range(3):
         behind(torch.full((300_000,), number), tmp_path / "a.pt")
         queued.wait("the test")
         taken.append([id(piece) for piece in queued.pool._free if len(piece) >= 2_400_000])
     assert taken[0] == taken[1] == taken[2] != []
+
+
+def plain_codes(events: list[dict[str, Any]]) -> list[str]:
+    """Why saves were not written behind."""
+    return [event["code"] for event in events if "why" in event]
 
 
 class Own:
@@ -118,38 +128,37 @@ class Own:
 
 
 @pytest.mark.parametrize(
-    ("obj", "kwargs", "why"),
+    ("make", "kwargs", "code"),
     [
-        (1, {"pickle_module": Own}, "pickle_module is Own"),
-        (1, {"_use_new_zipfile_serialization": False}, "the old format is asked for"),
-        (torch.empty(3, device="meta"), {}, "a tensor is on meta"),
-        (torch.empty(3, device="meta").untyped_storage(), {}, "a storage is on meta"),
+        (lambda: 1, {"pickle_module": Own}, "pickle-module-not-supported"),
+        (lambda: 1, {"_use_new_zipfile_serialization": False}, "format-not-supported"),
+        (lambda: torch.empty(3, device="meta"), {}, "device-not-supported"),
+        (lambda: torch.empty(3, device="meta").untyped_storage(), {}, "device-not-supported"),
     ],
 )
 def test_what_cannot_be_copied_is_saved_plainly_and_counted(
-    behind: Behind,
+    behind: AsyncSave,
     tmp_path: Path,
     events: list[dict[str, Any]],
-    obj: object,
+    make: Callable[[], Any],
     kwargs: dict[str, Any],
-    why: str,
+    code: str,
 ) -> None:
-    target = tmp_path / "a.pt"
+    target, obj = tmp_path / "a.pt", make()
     try:
         behind(obj, target, **kwargs)
     except NotImplementedError:  # torch cannot do it either
-        assert why == "a storage is on meta"
+        assert isinstance(obj, torch.UntypedStorage)
     else:
         assert target.exists()
     assert not queued.pending
-    assert [e for e in events if e["ev"] == "behind"] == [
-        {"ev": "behind", "path": str(target), "why": why}
-    ]
+    (event,) = (event for event in events if event["ev"] == "behind")
+    assert (event["path"], event["code"]) == (str(target), code) and event["why"]
     assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
 def test_targets_that_a_rename_would_change(
-    behind: Behind, tmp_path: Path, events: list[dict[str, Any]]
+    behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:
     torch.save(1, tmp_path / "a.pt")
     os.link(tmp_path / "a.pt", tmp_path / "b.pt")
@@ -159,15 +168,10 @@ def test_targets_that_a_rename_would_change(
     with open(tmp_path / "c.pt", "wb") as file:
         behind(4, file)
     assert torch.load(tmp_path / "c.pt") == 4
-    told = [event["why"] for event in events if "why" in event]
-    assert told == [
-        "the file has a second name",
-        "the target is no ordinary file",
-        "an open file",
-    ]
+    assert plain_codes(events) == ["several-links", "not-a-regular-file", "open-file"]
 
 
-def test_under_a_dispatch_mode_it_is_a_plain_save(behind: Behind, tmp_path: Path) -> None:
+def test_under_a_dispatch_mode_it_is_a_plain_save(behind: AsyncSave, tmp_path: Path) -> None:
     with FakeTensorMode():
         behind({"a": 1}, tmp_path / "a.pt")
         assert not queued.pending
@@ -181,8 +185,107 @@ def test_under_a_dispatch_mode_it_is_a_plain_save(behind: Behind, tmp_path: Path
     assert torch.load(tmp_path / "c.pt").tolist() == [1, 1, 1]
 
 
-def test_what_is_wrong_at_once_is_said_at_once(behind: Behind, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="Parent directory"):
+class SavesInside:
+    """While it is pickled it saves to memory and to a file, and loads what it has saved."""
+
+    def __init__(self, save: AsyncSave, path: Path) -> None:
+        self.save, self.path = save, path
+
+    def __getstate__(self) -> dict[str, Any]:
+        buffer = io.BytesIO()
+        self.save(torch.arange(1.0, 5.0), buffer)
+        self.save(torch.arange(5.0, 9.0), self.path)
+        with torch.serialization.skip_data():
+            self.save(torch.ones(3), self.path.with_suffix(".skipped"))
+        buffer.seek(0)
+        return {"inner": buffer.getvalue(), "again": torch.load(buffer)}
+
+
+def test_a_save_within_a_save_has_its_data(
+    behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    outer = torch.arange(9.0)
+    saved = {"first": outer, "object": SavesInside(behind, tmp_path / "b.pt"), "last": outer[2:]}
+    behind(saved, tmp_path / "a.pt")
+    assert len(queued.pending) == 1
+    queued.wait("the test")
+    found = torch.load(tmp_path / "a.pt", weights_only=False)
+    assert torch.equal(found["first"], outer) and torch.equal(found["last"], outer[2:])
+    within = vars(found["object"])
+    assert torch.load(io.BytesIO(within["inner"])).tolist() == [1, 2, 3, 4]
+    assert within["again"].tolist() == [1, 2, 3, 4]
+    assert torch.load(tmp_path / "b.pt").tolist() == [5, 6, 7, 8]
+    assert torch.load(tmp_path / "b.skipped").tolist() == [0, 0, 0]  # as it was asked for
+    assert plain_codes(events) == ["nested-save"] * 2
+
+
+def test_a_signal_handler_saves_while_torch_leaves_out_the_data(
+    behind: AsyncSave, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, buffer = torch.arange(1.0, 5.0), io.BytesIO()
+    leave_out = image.Records.write_record_metadata
+
+    def interrupted(records: image.Records, name: str, size: int) -> None:
+        behind(values, tmp_path / "emergency.pt")
+        behind(values, buffer)
+        torch_dcp.save({"values": values}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        leave_out(records, name, size)
+
+    monkeypatch.setattr(image.Records, "write_record_metadata", interrupted)
+    behind(torch.ones(3), tmp_path / "a.pt")
+    queued.wait("the test")
+    buffer.seek(0)
+    for source in (tmp_path / "emergency.pt", buffer):
+        assert torch.load(source).tolist() == [1, 2, 3, 4]
+    into = {"values": torch.zeros(4)}
+    torch_dcp.load(into, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert into["values"].tolist() == [1, 2, 3, 4]
+    assert torch.load(tmp_path / "a.pt").tolist() == [1, 1, 1]
+
+
+class FailsOnce:
+    """As the handler of a signal that comes while it is pickled."""
+
+    failed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not FailsOnce.failed:
+            FailsOnce.failed = True
+            raise TimeoutError("a handler")
+        return {}
+
+
+def test_an_exception_of_the_job_is_not_swallowed(behind: AsyncSave, tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match="a handler"):
+        behind(FailsOnce(), tmp_path / "a.pt")
+    assert not queued.pending and not os.listdir(tmp_path)
+
+
+def test_copies_on_a_gpu_go_before_it_is_their_turn(
+    behind: AsyncSave, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images: list[Any] = []
+
+    def mark(made: Any) -> None:
+        images.append(made)
+        made._copied.append((gpu(torch.device("cpu")), None))
+
+    monkeypatch.setattr(image.Image, "_mark", mark)
+    monkeypatch.setattr("headway.checkpoint.snapshot.gpu.on_gpu", lambda tensor: True)
+    monkeypatch.setattr(image, "_room", lambda device: 1 << 30)
+    disk.free.clear()
+    for number in range(3):
+        behind(torch.full((1000,), number), tmp_path / f"{number}.pt")
+    wait_until(lambda: not any(one._late for one in images))
+    assert len(queued.pending) == len(images) == 3
+    disk.free.set()
+    queued.wait("the test")
+    for number in range(3):
+        assert (torch.load(tmp_path / f"{number}.pt") == number).all()
+
+
+def test_what_is_wrong_at_once_is_said_at_once(behind: AsyncSave, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="Parent"):
         behind(1, tmp_path / "missing" / "a.pt")
     with pytest.raises((AttributeError, pickle.PicklingError)):
         behind(lambda: 1, tmp_path / "b.pt")
@@ -194,16 +297,18 @@ def test_what_is_wrong_at_once_is_said_at_once(behind: Behind, tmp_path: Path) -
 
 
 def test_a_failed_write_is_raised_at_the_next_save_and_the_old_file_stays(
-    behind: Behind, disk: Disk, tmp_path: Path
+    behind: AsyncSave, disk: Disk, tmp_path: Path
 ) -> None:
     torch.save(1, tmp_path / "a.pt")
     disk.error = OSError(28, "No space left on device")
     behind(2, tmp_path / "a.pt")
     queued.wait("the test")
     disk.error = None
-    with pytest.raises(WriteFailed, match=r"a\.pt was not written: .*No space left") as raised:
+    with pytest.raises(WriteFailed, check=has_code("background-write-failed")) as raised:
         behind(3, tmp_path / "b.pt")
     assert isinstance(raised.value, SaveFailed)
+    assert raised.value.fields["path"] == str(tmp_path / "a.pt")
+    assert "OSError: [Errno 28]" in raised.value.fields["error"]
     queued.wait("the test")
     assert torch.load(tmp_path / "a.pt") == 1
     assert torch.load(tmp_path / "b.pt") == 3  # which was saved all the same
@@ -211,7 +316,7 @@ def test_a_failed_write_is_raised_at_the_next_save_and_the_old_file_stays(
 
 
 def test_without_memory_a_save_waits_for_an_older_one_and_then_is_plain(
-    behind: Behind,
+    behind: AsyncSave,
     disk: Disk,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -236,12 +341,11 @@ def test_without_memory_a_save_waits_for_an_older_one_and_then_is_plain(
     queued.pool._free.clear()
     behind(torch.ones(700_000), tmp_path / "c.pt")
     assert not queued.pending and (tmp_path / "c.pt").exists()
-    whys = [event["why"] for event in events if "why" in event]
-    assert whys == ["there is no memory for a copy of 2,800,000 bytes"]
+    assert plain_codes(events) == ["no-memory"]
 
 
 def test_the_journal_tells_of_the_call_and_of_the_write(
-    behind: Behind, tmp_path: Path, events: list[dict[str, Any]]
+    behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:
     behind(torch.ones(1000), tmp_path / "a.pt")
     queued.wait("the test")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from headway.checkpoint.snapshot import ages as ages_module
-from headway.checkpoint.snapshot.ages import Ages
+from tests.support import examples, lazy
+
+if TYPE_CHECKING:
+    from headway.checkpoint.snapshot.ages import Ages
+
+torch = lazy("torch")
+ages_module = lazy("headway.checkpoint.snapshot.ages")
 
 pytestmark = pytest.mark.timeout(60)
 ROWS = 12
-CPU = torch.device("cpu")
 
 
+def made_ages() -> Ages:
+    return ages_module.Ages(ROWS, torch.device("cpu"))
+
+
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, ROWS - 1), max_size=5)), max_size=60))
 def test_an_image_lacks_what_has_changed_since(happens: list[list[int] | None]) -> None:
     """None: an image is made; a list: these rows change."""
-    ages = Ages(ROWS, CPU)
+    ages = made_ages()
     made: list[tuple[int, set[int]]] = []  # of what time it is, and what has changed since
     for ids in happens:
         if ids is None:
@@ -41,7 +48,7 @@ def test_an_image_lacks_what_has_changed_since(happens: list[list[int] | None]) 
 
 def test_after_many_saves_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ages_module, "KIND", torch.int8)
-    ages, times = Ages(ROWS, CPU), []
+    ages, times = made_ages(), []
     for number in range(300):
         times.append(ages.now() or 0)
         ages.changed(torch.tensor([number % ROWS]))
@@ -57,10 +64,10 @@ def test_after_many_saves_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("fails", ["zeros", "cat"])
 def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ages = Ages(ROWS, CPU)
+    ages = made_ages()
     time = ages.now() if fails == "cat" else 1
 
-    def none_left(*_: Any, **__: Any) -> Tensor:
+    def none_left(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as full:
@@ -81,12 +88,12 @@ def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPat
 def test_room_is_asked_for_once_and_not_for_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def none_left(*_: Any, **__: Any) -> Tensor:
+    def none_left(*_: Any, **__: Any) -> Any:
         asked.append(1)
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(torch, "zeros", none_left)
-    ages = Ages(ROWS, CPU)
+    ages = made_ages()
     for save in range(3):
         assert [ages.now() for _ in range(5)] == [None] * 5
         assert len(asked) == save + 1
@@ -94,15 +101,15 @@ def test_room_is_asked_for_once_and_not_for_every_table(monkeypatch: pytest.Monk
 
 
 def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any) -> Tensor:
+    def none_left(*_: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    ages = Ages(ROWS, CPU)
+    ages = made_ages()
     time = ages.now()
     assert time is not None
     ages.changed(torch.tensor([3]))
     with monkeypatch.context() as full:
-        full.setattr(Tensor, "__gt__", none_left)
+        full.setattr(torch.Tensor, "__gt__", none_left)
         assert ages.younger(time, 0, ROWS) is None
     lacked = ages.younger(time, 0, ROWS)
     assert lacked is not None and lacked.nonzero().tolist() == [[3]]
@@ -110,7 +117,7 @@ def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.Mon
 
 def test_many_ids_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ages_module, "IDS", 4)
-    ages = Ages(ROWS, CPU)
+    ages = made_ages()
     time = ages.now()
     same = torch.tensor([1, 2, 3])
     for _ in range(3):  # tables that are told of the same

@@ -6,19 +6,39 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from torch import Tensor, nn
 
-from headway.checkpoint.snapshot import ages, device_rows, fused, tracking
-from headway.checkpoint.snapshot.device import DeviceImages
-from headway.checkpoint.snapshot.device_rows import DeviceRows
-from headway.checkpoint.snapshot.fused import Fused, modules
-from headway.checkpoint.snapshot.gpu import Gpu, gpu
-from headway.checkpoint.snapshot.take import Changed, Taker
-from tests.fused_tables import Optimizer, SplitTableBatchedEmbeddingBagsCodegen, Training, Where
+from tests.support import lazy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headway.checkpoint.snapshot.gpu import Gpu
+    from headway.checkpoint.snapshot.take import Changed, Taker
+    from tests.fused_tables import SplitTableBatchedEmbeddingBagsCodegen, Training
+else:
+    Gpu = lazy("headway.checkpoint.snapshot.gpu:Gpu")
+    Taker = lazy("headway.checkpoint.snapshot.take:Taker")
+    SplitTableBatchedEmbeddingBagsCodegen = lazy(
+        "tests.fused_tables:SplitTableBatchedEmbeddingBagsCodegen"
+    )
+    Training = lazy("tests.fused_tables:Training")
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+ages = lazy("headway.checkpoint.snapshot.ages")
+device_rows = lazy("headway.checkpoint.snapshot.device_rows")
+fused = lazy("headway.checkpoint.snapshot.fused")
+tracking = lazy("headway.checkpoint.snapshot.tracking")
+DeviceImages = lazy("headway.checkpoint.snapshot.device:DeviceImages")
+DeviceRows = lazy("headway.checkpoint.snapshot.device_rows:DeviceRows")
+Fused = lazy("headway.checkpoint.snapshot.fused:Fused")
+modules = lazy("headway.checkpoint.snapshot.fused:modules")
+gpu = lazy("headway.checkpoint.snapshot.gpu:gpu")
+Optimizer = lazy("tests.fused_tables:Optimizer")
+Where = lazy("tests.fused_tables:Where")
 
 pytestmark = pytest.mark.timeout(60)
 NOTHING: Any = lambda _: None  # noqa: E731
@@ -330,7 +350,7 @@ def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.Monkey
     taker.close()
 
 
-@pytest.mark.filterwarnings("ignore:an image of the state could not be made")
+@pytest.mark.filterwarnings(r"ignore:.*\[image-failed\]")
 @pytest.mark.parametrize("fails", [(DeviceRows, "_gather"), (DeviceImages, "begin")])
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_what_a_failed_image_leaves_is_not_in_the_next(
@@ -369,7 +389,7 @@ def test_what_a_failed_image_leaves_is_not_in_the_next(
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     training = Training()
@@ -401,3 +421,23 @@ def test_a_first_image_in_inference_mode() -> None:
         training.step()
         assert same(images.end(), before)
     taker.close()
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_before_a_step_nobody_knows_what_memory_a_gpu_can_spare(
+    copies: bool, as_on_a_gpu: Gpu
+) -> None:
+    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
+    images.begin({0: live}, [view], set(), copies=copies)
+    assert bool(images._aside) == copies
+    live.zero_()
+    assert images.drain()
+    assert view.tolist() == [1.0] * 9
+
+
+def test_what_a_gpu_has_free_is_counted_at_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 80 GB with 30 GB of state, and once 40 GB of activations, which are cached."""
+    cuda = {"mem_get_info": (8, 80), "memory_reserved": 72, "max_memory_allocated": 70}
+    for name, value in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+    assert gpu(torch.device("cpu")).free() == 6

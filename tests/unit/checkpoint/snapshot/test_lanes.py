@@ -5,20 +5,28 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 
-from headway.checkpoint.snapshot import lanes as lanes_module
-from headway.checkpoint.snapshot.lanes import Lanes, pieces
+from tests.support import lazy
+
+torch = lazy("torch")
+lanes_module = lazy("headway.checkpoint.snapshot.lanes")
+Lanes = lazy("headway.checkpoint.snapshot.lanes:Lanes")
+pieces = lazy("headway.checkpoint.snapshot.lanes:pieces")
 
 pytestmark = pytest.mark.timeout(60)
 SHAPES = [(3, 5), (), (1000,), (0, 4), (7, 1)]
-TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+
+
+def types() -> list[torch.dtype]:
+    return [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
 
 
 def tensors(seed: int) -> list[torch.Tensor]:
     draw = torch.Generator().manual_seed(seed)
     return [
-        torch.randint(0, 2, shape, generator=draw).to(dtype) for shape in SHAPES for dtype in TYPES
+        torch.randint(0, 2, shape, generator=draw).to(dtype)
+        for shape in SHAPES
+        for dtype in types()
     ]
 
 
@@ -56,7 +64,7 @@ def test_rows_arrive_where_they_belong(
     lanes = Lanes(torch.device("cpu"), lanes=3, piece=64)
     ids = torch.tensor([8, 0, 3])
     parts, expected = [], []
-    for dtype in TYPES:
+    for dtype in types():
         table, rows = torch.zeros(shape, dtype=dtype), torch.ones(3, *shape[1:], dtype=dtype)
         expected.append(table.index_copy(0, ids, rows))
         parts.append((table, ids, rows))
@@ -68,9 +76,9 @@ def test_a_failure_in_a_lane_is_raised() -> None:
     lanes = Lanes(torch.device("cpu"), lanes=2, piece=64)
 
     def fails(*_: object) -> None:
-        raise RuntimeError("the bus is gone")
+        raise BufferError
 
-    with pytest.raises(RuntimeError, match="the bus is gone"):
+    with pytest.raises(BufferError):
         lanes._bring([(torch.zeros(1000), torch.ones(1000))], None, fails)
 
 

@@ -6,24 +6,25 @@ import ctypes
 import os
 
 import pytest
-import torch
 
-from headway.checkpoint.snapshot.memory import BLOCK, PAGE, Memory
+from tests.support import lazy
 
-SIZE, USED = 8 * PAGE, 6 * PAGE
+torch = lazy("torch")
+memory = lazy("headway.checkpoint.snapshot.memory")
 
 
 def test_pages_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds them made leaves them alone, and what is in them."""
+    size, used = 8 * memory.PAGE, 6 * memory.PAGE
     descriptor = os.memfd_create("headway-test")
-    os.ftruncate(descriptor, SIZE)
-    first = Memory(descriptor, SIZE)
+    os.ftruncate(descriptor, size)
+    first = memory.Memory(descriptor, size)
     assert os.fstat(descriptor).st_blocks == 0
-    first.populate(USED)
-    first.tensor(0, torch.uint8, (USED,)).fill_(7)  # does it where a kernel knows no such call
-    assert os.fstat(descriptor).st_blocks * BLOCK == USED  # the rest costs nothing
-    second = Memory(descriptor, SIZE)
+    first.populate(used)
+    first.tensor(0, torch.uint8, (used,)).fill_(7)  # does it where a kernel knows no such call
+    assert os.fstat(descriptor).st_blocks * memory.BLOCK == used  # the rest costs nothing
+    second = memory.Memory(descriptor, size)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: pytest.fail("the kernel was asked again"))
-    second.populate(USED)
-    assert second.tensor(0, torch.uint8, (USED,)).unique().tolist() == [7]
+    second.populate(used)
+    assert second.tensor(0, torch.uint8, (used,)).unique().tolist() == [7]
     os.close(descriptor)

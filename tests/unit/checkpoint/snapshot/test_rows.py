@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from headway.checkpoint.snapshot import rows as rows_module
-from headway.checkpoint.snapshot.device_rows import DeviceRows
-from headway.checkpoint.snapshot.rows import Rows
-from headway.checkpoint.snapshot.tracking import Tracker
+from tests.support import examples, lazy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+rows_module = lazy("headway.checkpoint.snapshot.rows")
+Rows = lazy("headway.checkpoint.snapshot.rows:Rows")
+DeviceRows = lazy("headway.checkpoint.snapshot.device_rows:DeviceRows")
+Tracker = lazy("headway.checkpoint.snapshot.tracking:Tracker")
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -44,7 +49,7 @@ def histories(draw: Any) -> list[tuple[str, Any]]:
     return draw(st.lists(act, max_size=40))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(history=histories(), block=st.sampled_from([1, 3, 100]))
 def test_an_image_is_the_table_at_the_moment_of_its_save(
     history: list[tuple[str, Any]], block: int
@@ -161,7 +166,7 @@ def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
 def tensors(bags: nn.Module, opt: torch.optim.Optimizer) -> list[Tensor]:
     found = [p.detach() for p in bags.parameters()]
     for state in opt.state.values():
-        found += [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
+        found += [value for value in state.values() if torch.is_tensor(value) and value.dim()]
     return found
 
 
@@ -356,3 +361,106 @@ def test_a_change_past_the_optimizer_is_noticed_when_the_image_is_made() -> None
     assert tracker.find(live) == {}, "it may happen again: from now on the table is copied"
     step()
     assert tracker.settled()
+
+
+def by_closure(bag: nn.Module, opt: Any, draw: Any) -> None:
+    """As Lightning steps: the gradients are made within the step."""
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = bag(torch.randint(0, len(bag.weight), (3,), generator=draw)).square().sum()
+        loss.backward()
+        return loss
+
+    opt.step(closure)
+
+
+def by_itself(bag: nn.Module, opt: Any, draw: Any) -> None:
+    opt.zero_grad()
+    bag(torch.randint(0, len(bag.weight), (3,), generator=draw)).square().sum().backward()
+    opt.step()
+
+
+def decays(opt: Any, *_: Any) -> None:
+    for group in opt.param_groups:
+        for parameter in group["params"]:
+            parameter.detach().mul_(0.5)
+
+
+def spreads(opt: Any, *_: Any) -> None:
+    for group in opt.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter).to_sparse(1)
+
+
+def hooked_before(opt: Any, change: Any) -> None:
+    opt.register_step_pre_hook(change)
+
+
+def hooked_after(opt: Any, change: Any) -> None:
+    opt.register_step_post_hook(change)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "SparseAdam"])
+@pytest.mark.parametrize("order", ["first", "last", "between"])
+@pytest.mark.parametrize(
+    ("step", "hooked", "change"),
+    [
+        (by_closure, None, None),
+        (by_closure, hooked_before, spreads),
+        (by_itself, hooked_before, decays),
+        (by_itself, hooked_before, spreads),
+        (by_itself, hooked_after, decays),
+    ],
+)
+def test_an_image_is_right_or_torn_whatever_is_in_a_step(
+    optimizer: str, order: str, step: Any, hooked: Any, change: Any
+) -> None:
+    """Of a step that makes its gradients, and with hooks of others before and after those here."""
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
+    bag = nn.Embedding(50, 4, sparse=True)
+    opt = getattr(torch.optim, optimizer)(list(bag.parameters()), lr=0.1)
+    if hooked is not None and order == "first":
+        hooked(opt, change)
+    tracker = Tracker([opt], images=2)
+    if hooked is not None and order == "last":
+        hooked(opt, change)
+    step(bag, opt, draw)
+    images: dict[int, list[Tensor]] = {}
+    for number in range(8):
+        live = tensors(bag, opt)
+        wanted = [tensor.clone() for tensor in live]
+        image = images.setdefault(number % 2, image_of(live))
+        found = tracker.find(dict(enumerate(live)))
+        for rows in dict.fromkeys(found.values()):
+            rows.block = 1
+            places = {tensor.data_ptr(): view for tensor, view in zip(live, image, strict=True)}
+            rows.begin(number % 2, [places[part.data_ptr()] for part in rows.tensors])
+            rows.advance()
+        for at in set(range(len(live))) - found.keys():
+            image[at].copy_(live[at])
+        if hooked is not None and order == "between" and number == 3:
+            hooked(opt, change)
+        step(bag, opt, draw)
+        for rows in dict.fromkeys(found.values()):
+            rows.finish()
+        torn = tracker.torn or not tracker.settled()
+        tracker.torn = False
+        assert torn or equal(image, wanted), number
+    tracker.close()
+    assert hooked is not None or set(found) == set(range(len(live))), "it is tracked to the end"
+
+
+def test_a_momentum_that_is_set_later_ends_the_tracking() -> None:
+    bag = nn.Embedding(9, 2, sparse=True)
+    opt = torch.optim.SGD(bag.parameters(), lr=0.1)
+    tracker = Tracker([opt], images=1)
+    by_itself(bag, opt, None)
+    live = {0: bag.weight.detach()}
+    assert tracker.find(live)
+    torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=10)
+    assert opt.param_groups[0]["momentum"]
+    bag(torch.tensor([1])).sum().backward()
+    opt.step()
+    assert not tracker.find(live)

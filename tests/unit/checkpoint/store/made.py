@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import Part
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.read import Checkpoint
+from headway.errors import CheckpointDamaged
 
 
 def content(save_id: str, rank: int, size: int = 3000) -> bytes:
@@ -26,6 +27,18 @@ def items(save_id: str, rank: int, size: int = 3000) -> list[TensorItem | BytesI
 
 def metadata(parts: Sequence[Part]) -> bytes:
     return repr([part.file.items for part in parts]).encode()
+
+
+def damaged(load: Callable[[], object]) -> CheckpointDamaged:
+    """The error that a load by DCP fails with."""
+    import pytest
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    with pytest.raises(CheckpointException) as raised:
+        load()
+    ((error, _),) = raised.value.failures.values()
+    assert isinstance(error, CheckpointDamaged)
+    return error
 
 
 def save(

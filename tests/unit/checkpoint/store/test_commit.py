@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from headway.checkpoint.store.part import write_part
 from headway.checkpoint.store.place import Remote, place
 from headway.checkpoint.store.read import Store
 from headway.errors import SaveFailed, UsageError
+from tests.support import has_code
 from tests.unit.checkpoint.store.made import items, metadata, save
 
 
@@ -63,8 +65,9 @@ def test_a_step_that_is_saved_again(store: str) -> None:
 def test_it_is_not_there_before_all_parts_are(store: str) -> None:
     with Draft(store, 5, "id", 3) as draft:
         write_part(draft.folder, 1, items("id", 1))
-        with pytest.raises(SaveFailed, match=r"step 5 .*: no part is there of rank 0, 2$"):
+        with pytest.raises(SaveFailed, check=has_code("parts-missing")) as raised:
             commit(draft, metadata)
+        assert raised.value.fields["ranks"] == [0, 2]
         assert Store(store).checkpoints() == []
         assert Store(store).newest_good().notes == ()
         write_part(draft.folder, 0, items("id", 0))
@@ -77,16 +80,19 @@ def test_a_part_whose_file_is_not_whole_is_refused(tmp_path: Path) -> None:
     with Draft(tmp_path, 5, "id", 1) as draft:
         write_part(draft.folder, 0, items("id", 0))
         os.truncate(f"{draft.folder}/__0_0.distcp", 10)
-        with pytest.raises(SaveFailed, match="the file of rank 0 has 10 bytes instead of"):
+        with pytest.raises(SaveFailed, check=has_code("size-mismatch")) as raised:
             commit(draft, metadata)
+        assert raised.value.fields == {"rank": 0, "size": 10}
         os.unlink(f"{draft.folder}/__0_0.distcp")
-        with pytest.raises(SaveFailed, match="the file of rank 0 has 0 bytes instead of"):
+        with pytest.raises(SaveFailed, check=has_code("size-mismatch")) as raised:
             commit(draft, metadata)
+        assert raised.value.fields == {"rank": 0, "size": 0}
 
 
 def test_a_delta_of_nothing_is_refused(store: str) -> None:
-    with pytest.raises(SaveFailed, match=r"step 5 .*: the save full that it builds on is gone$"):
+    with pytest.raises(SaveFailed, check=has_code("parent-missing")) as raised:
         save(store, 5, "delta", parent="full")
+    assert raised.value.fields["parent"] == "full"
     assert Store(store).checkpoints() == []
 
 
@@ -107,7 +113,7 @@ def test_the_note_of_a_rank_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "step-0000000005").mkdir()
     (tmp_path / "step-0000000005" / "precious").touch()
-    with pytest.raises(SaveFailed, match="is in the way and is no checkpoint of Headway"):
+    with pytest.raises(SaveFailed, check=has_code("name-taken")):
         save(tmp_path, 5, "id")
     assert (tmp_path / "step-0000000005" / "precious").exists()
 
@@ -125,10 +131,11 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "mkdir", refuse)
     with (
-        pytest.raises(SaveFailed, match=r"step 5 cannot be saved to .*: Read-only file system$"),
+        pytest.raises(SaveFailed, check=has_code("store-failed")) as raised,
         Draft(tmp_path, 5, "id", 1),
     ):
         pass
+    assert raised.value.fields["errno"] == errno.EROFS
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
@@ -144,27 +151,29 @@ def test_a_failing_disk_is_told_of(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, fail)
-            with pytest.raises(SaveFailed, match=r"step 5 cannot be saved .*: Input/output error"):
+            with pytest.raises(SaveFailed, check=has_code("store-failed")) as raised:
                 commit(draft, metadata)
+        assert raised.value.fields["errno"] == errno.EIO
         assert Store(tmp_path).newest_good("full").checkpoint == old
         commit(draft, metadata)
     assert Store(tmp_path).newest_good().checkpoint != old
 
 
 @pytest.mark.parametrize(
-    ("call", "why"),
+    ("call", "code"),
     [
-        (lambda url: Draft(url, -1, "id", 1), "a step is between 0 and 9999999999, not -1"),
-        (lambda url: Draft(url, 1, "../x", 1), "a save id is 1 to 64 letters"),
-        (lambda url: Draft(url, 1, "id", 0), "at least one rank, not 0"),
-        (lambda url: save(url, 1, "id", extra={"a": object()}), "that JSON can hold"),
-        (lambda url: Draft(f"{url}/file", 1, "id", 1), "is a file; checkpoints need a folder"),
+        (lambda url: Draft(url, -1, "id", 1), "step-out-of-range"),
+        (lambda url: Draft(url, 10**10, "id", 1), "step-out-of-range"),
+        (lambda url: Draft(url, 1, "../x", 1), "save-id-invalid"),
+        (lambda url: Draft(url, 1, "id", 0), "world-size-invalid"),
+        (lambda url: save(url, 1, "id", extra={"a": object()}), "extra-not-json"),
+        (lambda url: Draft(f"{url}/file", 1, "id", 1), "store-is-a-file"),
     ],
 )
-def test_wrong_use_is_told_in_a_sentence(call: object, why: str, tmp_path: Path) -> None:
+def test_wrong_use(call: Callable[[Path], object], code: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=why):
-        call(tmp_path)  # type: ignore[operator]
+    with pytest.raises(UsageError, check=has_code(code)):
+        call(tmp_path)
 
 
 JOB = """

@@ -18,6 +18,7 @@ from headway.checkpoint.store.place import place
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.checkpoint.store.retain import Policy, retain
 from headway.checkpoint.store.sweep import sweep
+from tests.support import examples
 from tests.unit.checkpoint.store.crashing import Crash, Disk
 from tests.unit.checkpoint.store.made import content, items, save
 
@@ -160,5 +161,7 @@ class Saves(RuleBasedStateMachine):
             assert stored[item.data : item.data + item.size] == content(save_id, rank, 100)
 
 
-Saves.TestCase.settings = settings(max_examples=300, stateful_step_count=15, deadline=None)
+Saves.TestCase.settings = settings(
+    max_examples=examples(300), stateful_step_count=15, deadline=None
+)
 TestSaves = pytest.mark.timeout(110)(Saves.TestCase)

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.distributed.checkpoint import (
-    DefaultSavePlanner,
-    FileSystemReader,
-    FileSystemWriter,
-    load,
-    save,
-)
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from headway.checkpoint.store import dcp
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.manifest import File, Part
 from headway.checkpoint.store.part import laid_out, write_part
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store.read import Checkpoint
 from headway.errors import CheckpointDamaged, SaveFailed
-from tests.unit.checkpoint.store import ranks
+from tests.support import has_code, lazy
+from tests.unit.checkpoint.store.made import damaged
+
+torch = lazy("torch")
+torch_dcp = lazy("torch.distributed.checkpoint")
+load = lazy("torch.distributed.checkpoint:load")
+FsspecReader = lazy("torch.distributed.checkpoint._fsspec_filesystem:FsspecReader")
+MetadataIndex = lazy("torch.distributed.checkpoint.metadata:MetadataIndex")
+dcp = lazy("headway.checkpoint.store.dcp")
 
 
 def state(seed: int) -> dict[str, Any]:
@@ -55,7 +48,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def planned(given: dict[str, Any]) -> tuple[Any, Any, Any]:
-    planner = DefaultSavePlanner()
+    planner = torch_dcp.DefaultSavePlanner()
     planner.set_up_planner(given, is_coordinator=True)
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     return planner.finish_plan(plan), planner, metadata
@@ -72,8 +65,8 @@ def saved(store: str | Path, given: dict[str, Any], step: int = 7) -> Checkpoint
 @pytest.mark.parametrize(
     "reader",
     [
-        FileSystemReader,
-        dcp.Reader,
+        lambda path: torch_dcp.FileSystemReader(path),
+        lambda path: dcp.Reader(path),
         lambda path: dcp.Reader(path, check=True),
         lambda path: dcp.Reader(path, mapped=False, check=True, threads=1),
     ],
@@ -86,7 +79,11 @@ def test_a_state_comes_back(reader: Any, tmp_path: Path) -> None:
     assert same(loaded, state(3))
 
 
-@pytest.mark.parametrize("reader", [FsspecReader, dcp.Reader])
+@pytest.mark.parametrize(
+    "reader",
+    [lambda path: FsspecReader(path), lambda path: dcp.Reader(path)],
+    ids=["torch", "headway"],
+)
 def test_from_a_url(reader: Any) -> None:
     one = saved(f"memory://{secrets.token_hex(8)}/store", state(3))
     loaded = state(0)
@@ -95,7 +92,7 @@ def test_from_a_url(reader: Any) -> None:
 
 
 def test_what_torch_has_written_is_read_as_torch_does(tmp_path: Path) -> None:
-    save(state(3), storage_writer=FileSystemWriter(tmp_path))
+    torch_dcp.save(state(3), storage_writer=torch_dcp.FileSystemWriter(tmp_path))
     loaded = state(0)
     load(loaded, storage_reader=dcp.Reader(tmp_path, check=True))
     assert same(loaded, state(3))
@@ -114,9 +111,9 @@ def test_a_plan_and_its_parts_have_to_agree(tmp_path: Path) -> None:
     plan, planner, metadata = planned(state(3))
     items = dcp.items(plan, planner)
     short = write_part(tmp_path, 0, items[:-1])
-    with pytest.raises(SaveFailed, match=r"no rank has saved .*, which is planned"):
+    with pytest.raises(SaveFailed, check=has_code("item-missing")):
         dcp.metadata(metadata, [short])
-    with pytest.raises(SaveFailed, match=r"rank 0 has saved .*, which is not planned"):
+    with pytest.raises(SaveFailed, check=has_code("item-not-planned")):
         dcp.metadata(metadata, [write_part(tmp_path, 0, [*items, items[0]])])
 
 
@@ -133,9 +130,8 @@ def test_a_changed_byte_is_found_on_the_way(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[item.data + 1000] ^= 4
     path.write_bytes(content)
-    why = r"CheckpointDamaged: .* model\.weight in __0_0\.distcp was changed"
-    with pytest.raises(CheckpointException, match=why):
-        load(state(0), storage_reader=dcp.Reader(one.path, check=True))
+    error = damaged(lambda: load(state(0), storage_reader=dcp.Reader(one.path, check=True)))
+    assert (error.code, error.fields["item"]) == ("checksum-mismatch", "model.weight")
     load(state(0), storage_reader=dcp.Reader(one.path))
 
 
@@ -143,15 +139,15 @@ def test_a_changed_byte_is_found_on_the_way(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_is_found_on_the_way(mapped: bool, tmp_path: Path) -> None:
     one = saved(tmp_path, state(3))
     os.truncate(Path(one.path) / "__0_0.distcp", 5000)
-    with pytest.raises(CheckpointException, match=r"__0_0\.distcp ends before"):
-        load(state(0), storage_reader=dcp.Reader(one.path, mapped=mapped))
+    error = damaged(lambda: load(state(0), storage_reader=dcp.Reader(one.path, mapped=mapped)))
+    assert error.code == "truncated"
 
 
 def test_a_damaged_manifest_is_not_passed_over(tmp_path: Path) -> None:
     one = saved(tmp_path, state(3))
     (Path(one.path) / "manifest.json").write_bytes(b"{}")
     reader = dcp.Reader(one.path)
-    with pytest.raises(CheckpointDamaged, match="its manifest cannot be used: it was not written"):
+    with pytest.raises(CheckpointDamaged, check=has_code("not-of-headway")):
         reader._known()
 
 
@@ -162,30 +158,3 @@ def test_bytes_are_those_of_the_tensor() -> None:
     assert view[0] == 77, "no copy was made"
     with pytest.raises(ValueError):
         dcp.raw(torch.zeros(4, 4).T)
-
-
-def run(mode: str, world: int, store: Path) -> None:
-    meet = store.parent / secrets.token_hex(8)
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, ranks.__file__, mode, str(store)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "MEET": str(meet)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    told = [job.communicate(timeout=100)[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [0] * world, "\n".join(told)
-
-
-@pytest.mark.timeout(110)
-@pytest.mark.parametrize(("before", "after"), [pytest.param(2, 1, marks=pytest.mark.slow), (1, 2)])
-def test_any_world_size_from_any_other(before: int, after: int, tmp_path: Path) -> None:
-    run("save", before, tmp_path / "store")
-    (one,) = Store(tmp_path / "store").checkpoints()
-    assert one.manifest.world == before
-    assert len([name for name in os.listdir(one.path) if name.endswith(".distcp")]) == before
-    moved = tmp_path / "moved"  # nothing in it says where it lay
-    shutil.move(tmp_path / "store", moved)
-    run("load", after, moved)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from headway.checkpoint.store.manifest import NAME
+from headway.checkpoint.store.place import Folder
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Best, Policy, pin, release, retain
+from headway.checkpoint.store.sweep import sweep
 from headway.errors import SaveFailed, UsageError
+from tests.support import has_code
 from tests.unit.checkpoint.store.made import save
 
 
@@ -54,7 +59,7 @@ def test_what_is_gone_is_not_pinned(store: str) -> None:
     first = save(store, 1, "one")
     save(store, 2, "two")
     retain(store, Policy(last=1))
-    with pytest.raises(SaveFailed, match="cannot be made an anchor"):
+    with pytest.raises(SaveFailed, check=has_code("store-failed")):
         pin(store, first)
     assert steps(store) == [2]
 
@@ -93,7 +98,31 @@ def test_nothing_is_left_of_what_goes(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".lock", "latest", "step-0000000002"]
 
 
-@pytest.mark.parametrize("rule", [{"last": 0}, {"every": 0}])
-def test_rules_that_make_no_sense(rule: dict[str, int]) -> None:
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [({"last": 0}, "retention-last-too-small"), ({"every": 0}, "retention-every-too-small")],
+)
+def test_rules_that_make_no_sense(rule: dict[str, int], code: str) -> None:
+    with pytest.raises(UsageError, check=has_code(code)):
         Policy(**rule)  # type: ignore[arg-type]
+
+
+def test_a_commit_and_what_follows_read_each_manifest_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the lock of the store is held nobody else gets on."""
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, f"s{step}")
+    reads: Counter[str] = Counter()
+    read = Folder.read
+
+    def counted(folder: Folder, name: str) -> bytes:
+        reads[name] += name.endswith(NAME)
+        return read(folder, name)
+
+    monkeypatch.setattr(Folder, "read", counted)
+    save(tmp_path, 5, "s5")
+    sweep(tmp_path)
+    retain(tmp_path, Policy(last=4))
+    assert steps(str(tmp_path)) == [5, 4, 3, 2]
+    assert reads["step-0000000001/manifest.json"] == 3

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import zipfile
 import zlib
 from pathlib import Path
 
 import pytest
-import torch
 
-from headway.checkpoint.store import dcp
 from headway.checkpoint.store.sums import combine
 from headway.checkpoint.store.torchfile import ALIGNMENT, frame
 from headway.errors import UsageError
+from tests.support import has_code, lazy
 
-KNOWN = torch.storage._new_dtypes() | set(torch.storage._dtype_to_storage_type_map())
-DTYPES = sorted(
-    (dtype for dtype in KNOWN if not str(dtype).startswith(("torch.q", "torch.bits"))), key=str
-)
+torch = lazy("torch")
+dcp = lazy("headway.checkpoint.store.dcp")
+
+
+def dtypes() -> list[torch.dtype]:
+    known = torch.storage._new_dtypes() | set(torch.storage._dtype_to_storage_type_map())
+    plain = (dtype for dtype in known if not str(dtype).startswith(("torch.q", "torch.bits")))
+    return sorted(plain, key=str)
 
 
 def filed(tensor: torch.Tensor) -> bytes:
@@ -42,22 +46,22 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (7,), (3, 5, 2)])
-def test_every_type_is_read_by_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    count = 1
-    for size in shape:
-        count *= size
-    noise = torch.randint(0, 2 if dtype == torch.bool else 256, (count * dtype.itemsize,))
-    tensor = noise.to(torch.uint8).view(dtype).view(shape)
-    stored = filed(tensor)
-    assert same(torch.load(io.BytesIO(stored), weights_only=True), tensor)
-    with zipfile.ZipFile(io.BytesIO(stored)) as file:
-        assert file.testzip() is None
+def test_every_type_is_read_by_torch(shape: tuple[int, ...]) -> None:
+    assert len(dtypes()) >= 20
+    for dtype in dtypes():
+        count = math.prod(shape) * dtype.itemsize
+        noise = torch.randint(0, 2 if dtype == torch.bool else 256, (count,))
+        tensor = noise.to(torch.uint8).view(dtype).view(shape)
+        stored = filed(tensor)
+        assert same(torch.load(io.BytesIO(stored), weights_only=True), tensor), dtype
+        with zipfile.ZipFile(io.BytesIO(stored)) as file:
+            assert file.testzip() is None, dtype
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
-def test_the_record_is_that_of_torch(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_the_record_is_that_of_torch(name: str) -> None:
+    dtype = getattr(torch, name)
     tensor = torch.zeros(4, 3).to(dtype)
     out = io.BytesIO()
     torch.save(tensor, out)
@@ -66,8 +70,9 @@ def test_the_record_is_that_of_torch(dtype: torch.dtype) -> None:
 
 
 def test_what_cannot_be_saved_by_its_bytes_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"tensors of type torch\.qint8 cannot"):
+    with pytest.raises(UsageError, check=has_code("dtype-not-supported")) as raised:
         dcp.record(torch.qint8, (3,))
+    assert raised.value.fields["dtype"] == "torch.qint8"
 
 
 @pytest.mark.timeout(60)

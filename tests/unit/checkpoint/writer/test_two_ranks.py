@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-from headway.checkpoint import plan as plans
-from headway.checkpoint.staging import _layout
 from headway.checkpoint.store.place import place
 from headway.checkpoint.store.read import Store
-from headway.checkpoint.writer import client, wire
+from headway.checkpoint.writer import wire
 from headway.checkpoint.writer.client import Client
+from tests.support import lazy, wait_until
+
+if TYPE_CHECKING:
+    from tests.writers import Started
+
+torch = lazy("torch")
+plans = lazy("headway.checkpoint.plan")
+layout_of = lazy("headway.checkpoint.staging:_layout")
 
 pytestmark = pytest.mark.timeout(60)
 BAD_RATE = -1.0  # with which nothing can be written
-WHY = "a rate is above 0, not -1.0"
+BAD = ("rate-invalid", None, None)
+
+
+Problem = tuple[str, Any, Any]  # its code; of a save that was given up by which rank and why
+NONE: Problem = ("", None, None)
+
+
+def problem(outcome: dict[str, Any]) -> Problem:
+    fields = outcome.get("fields", {})
+    return outcome.get("code", ""), fields.get("rank"), fields.get("cause")
+
+
+def by(rank: int, cause: str) -> Problem:
+    return "save-given-up", rank, cause
 
 
 class Rank:
@@ -33,7 +51,7 @@ class Rank:
         wire.close(self.client.images())
         state = {"w": torch.zeros(4)}
         plan = plans.make(state)
-        layout = _layout(plan, plan.share(state).tensors, [0])
+        layout = layout_of(plan, plan.share(state).tensors, [0])
         if number:
             layout |= {"tensors": [], "values": []}
         self.client.tell("layout", id="plan", layout=layout)
@@ -48,18 +66,20 @@ class Rank:
         self.client.tell("whole", ids, image=0, good=good, job=job, **about)
         os.close(ids)
 
-    def errors(self, count: int) -> list[str]:
+    def problems(self, count: int) -> list[Problem]:
         """Of so many saves, once they are over."""
-        while True:
+
+        def over() -> list[Problem] | None:
             status = self.client.status()
-            if not status["busy"] and len(status["outcomes"]) >= count:
-                return [one.get("error", "") for one in status["outcomes"]]
-            time.sleep(0.01)
+            outcomes = status["outcomes"]
+            done = not status["busy"] and len(outcomes) >= count
+            return [problem(one) for one in outcomes] if done else None
+
+        return wait_until(over)
 
     def waits(self) -> None:
         """Until its part is written, and the other's is not there."""
-        while not self.client.status()["waiting"]:
-            time.sleep(0.01)
+        wait_until(lambda: self.client.status()["waiting"])
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -68,31 +88,25 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def ranks(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rank]]:
-    monkeypatch.setattr(client, "_started", [])
+def ranks(store: str, writers: list[Started]) -> Iterator[list[Rank]]:
     both = [Rank(0, store), Rank(1, store)]
     yield both
     for rank in both:
         rank.client.close()
-    for child in client._started:
-        child.kill()
-        child.wait()
+    for writer in writers:
+        writer.kill()
 
 
 def marks(store: str) -> list[str]:
     return [name for name in place(store).names() if name.startswith(".given-up")]
 
 
-def by(rank: int, step: int, why: str) -> str:
-    return f"the checkpoint of step {step} was given up by rank {rank}: {why}"
-
-
 def test_rank_0_gave_up_before_the_other_began(ranks: list[Rank], store: str) -> None:
     first, second = ranks
     first.save(1, rate=BAD_RATE)
-    assert first.errors(1) == [WHY]
+    assert first.problems(1) == [BAD]
     second.save(1)
-    assert [one["error"] for one in second.client.end()["outcomes"]] == [by(0, 1, WHY)]
+    assert [problem(one) for one in second.client.end()["outcomes"]] == [by(0, "rate-invalid")]
     assert len(marks(store)) == 1 and Store(store).checkpoints() == []
 
 
@@ -101,15 +115,15 @@ def test_rank_0_gives_up_while_the_other_waits(ranks: list[Rank], store: str) ->
     second.save(1)
     second.waits()
     first.save(1, rate=BAD_RATE)
-    assert second.errors(1) == [by(0, 1, WHY)]
-    assert first.errors(1) == [WHY]
+    assert second.problems(1) == [by(0, "rate-invalid")]
+    assert first.problems(1) == [BAD]
 
 
 def test_an_image_that_is_void_is_given_up(ranks: list[Rank], store: str) -> None:
     first, second = ranks
     first.save(1, good=False)
     second.save(1)
-    assert second.errors(1) == [by(0, 1, "its image is not whole")]
+    assert second.problems(1) == [by(0, "image-not-whole")]
 
 
 def test_rank_0_hears_of_the_other_too(ranks: list[Rank], store: str) -> None:
@@ -117,19 +131,19 @@ def test_rank_0_hears_of_the_other_too(ranks: list[Rank], store: str) -> None:
     first.save(1)
     first.waits()
     second.save(1, rate=BAD_RATE)
-    assert first.errors(1) == [by(1, 1, WHY)]
-    assert second.errors(1) == [WHY]
+    assert first.problems(1) == [by(1, "rate-invalid")]
+    assert second.problems(1) == [BAD]
 
 
 def test_the_next_checkpoint_takes_the_mark_away(ranks: list[Rank], store: str) -> None:
     first, second = ranks
     first.save(1, rate=BAD_RATE)
-    first.errors(1)
+    first.problems(1)
     second.save(1)
-    second.errors(1)
+    second.problems(1)
     for rank in ranks:
         rank.save(2)
-    assert [rank.errors(2)[1] for rank in ranks] == ["", ""]
+    assert [rank.problems(2)[1] for rank in ranks] == [NONE, NONE]
     assert [one.step for one in Store(store).checkpoints()] == [2]
     assert marks(store) == []
 
@@ -137,7 +151,7 @@ def test_the_next_checkpoint_takes_the_mark_away(ranks: list[Rank], store: str) 
 def test_the_mark_is_there_after_rank_0_was_killed(ranks: list[Rank], store: str) -> None:
     first, second = ranks
     first.save(1, rate=BAD_RATE)
-    first.errors(1)
+    first.problems(1)
     os.kill(first.client.found["pid"], 9)
     second.save(1)
-    assert second.errors(1) == [by(0, 1, WHY)]
+    assert second.problems(1) == [by(0, "rate-invalid")]

@@ -63,7 +63,7 @@ def test_what_is_no_message_ends_it(content: bytes, ends: Ends) -> None:
     ours, theirs = ends
     before = open_files()
     socket.send_fds(ours, [content], [ours.fileno()])
-    with pytest.raises(wire.Gone, match="what came is no message"):
+    with pytest.raises(wire.NotAMessage):
         wire.receive(theirs)
     assert open_files() == before
 
@@ -73,8 +73,9 @@ def test_an_end_that_goes_in_the_middle_is_gone(content: bytes, ends: Ends) -> N
     ours, theirs = ends
     ours.sendall(content)
     ours.close()
-    with pytest.raises(wire.Gone, match="the other end has closed"):
+    with pytest.raises(wire.Gone) as raised:
         wire.receive(theirs)
+    assert raised.type is wire.Gone
 
 
 def test_nobody_reads_it(ends: Ends) -> None:

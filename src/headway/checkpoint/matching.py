@@ -1,0 +1,105 @@
+"""Which name of a checkpoint is which of the live state, and what is left over on either side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from headway.errors import CheckpointMismatch
+
+WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+SHOWN = 10  # names of each side that an error lists
+COMPARED = 1000  # names among which the nearest one is looked for
+
+
+def paired(saved: Iterable[str], live: Iterable[str]) -> dict[str, str]:
+    """For each saved name the live one: the same, or the only one that differs by wrappers."""
+    saved, live = list(saved), dict.fromkeys(live)
+    pairs = {name: name for name in saved if name in live}
+    left = _by_core(name for name in saved if name not in pairs)
+    free = _by_core(name for name in live if name not in pairs)
+    for core, names in left.items():
+        if len(names) == 1 and len(free.get(core, ())) == 1:
+            pairs[names[0]] = free[core][0]
+    return pairs
+
+
+def _by_core(names: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        core = tuple(word for word in name.split(".") if word not in WRAPPERS)
+        found.setdefault(core, []).append(name)
+    return found
+
+
+@dataclass
+class Mismatch:
+    """In what a checkpoint and the live state differ."""
+
+    missing: list[str] = field(default_factory=list)  # in the checkpoint
+    unexpected: list[str] = field(default_factory=list)  # it has them, and no rank of the state
+    different: list[str] = field(default_factory=list)  # sentences about names that both have
+    converted: list[str] = field(default_factory=list)  # the same, of types that can be converted
+    unreadable: list[str] = field(
+        default_factory=list
+    )  # live tensors that nothing can be read into
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.missing or self.unexpected or self.different or self.converted or self.unreadable
+        )
+
+    def error(self, checkpoint: str) -> CheckpointMismatch:
+        """One sentence with the first names of each side."""
+        text = (
+            f"the checkpoint {checkpoint} does not fit the state: {'; '.join(self._clauses())}; "
+            "to restore what fits: restore(strict=False)"
+        )
+        return CheckpointMismatch(
+            text,
+            missing=self.missing,
+            unexpected=self.unexpected,
+            different=[*self.different, *self.converted, *self.unreadable],
+        )
+
+    def notes(self, checkpoint: str) -> list[str]:
+        """What a restore that is not strict has left out, or converted."""
+        return [f"{checkpoint}: {clause}" for clause in self._clauses()]
+
+    def _clauses(self) -> list[str]:
+        clauses = [
+            _listed(self.missing, "not in the checkpoint", self.unexpected, "the checkpoint has"),
+            _listed(self.unexpected, "without a place in the state", self.missing, "the state has"),
+            _shown("of another shape", self.different),
+            _shown("of another type", self.converted),
+            _shown("that cannot be read into", self.unreadable),
+        ]
+        return [clause for clause in clauses if clause]
+
+
+def merged(ranks: Sequence[Mismatch]) -> Mismatch:
+    """Of all ranks: a name of the checkpoint has a place if it has one on any of them."""
+    everywhere = set.intersection(*(set(one.unexpected) for one in ranks))
+    return Mismatch(
+        list(dict.fromkeys(name for one in ranks for name in one.missing)),
+        [name for name in ranks[0].unexpected if name in everywhere],
+        list(dict.fromkeys(text for one in ranks for text in one.different)),
+        list(dict.fromkeys(text for one in ranks for text in one.converted)),
+        list(dict.fromkeys(text for one in ranks for text in one.unreadable)),
+    )
+
+
+def _listed(names: Sequence[str], what: str, others: Sequence[str], have: str) -> str:
+    """With the nearest name of the other side, where there is one."""
+    near = []
+    for name in names[:SHOWN]:
+        best = difflib.get_close_matches(name, others[:COMPARED], 1)
+        near.append(f"{name} ({have} {best[0]})" if best else name)
+    return _shown(what, near, len(names))
+
+
+def _shown(what: str, items: Sequence[str], count: int | None = None) -> str:
+    count = len(items) if count is None else count
+    more = f" and {count - SHOWN} more" if count > SHOWN else ""
+    return f"{count} {what}: {', '.join(items[:SHOWN])}{more}" if items else ""

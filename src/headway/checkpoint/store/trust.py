@@ -1,0 +1,115 @@
+"""What of a checkpoint is unpickled, and by which rules. This file imports torch.
+
+Unpickling runs whatever code a file names. What this user alone can have written is loaded as
+`torch.load` and DCP load it. Of anything else `.metadata` is read by a list of classes, and values
+by `torch.load(weights_only=True)`, with the classes that the training has allowed besides.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint import metadata as described
+from torch.distributed.checkpoint.metadata import Metadata
+
+from headway.checkpoint.state import Name, Skeleton
+from headway.errors import CheckpointUntrusted
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+ALLOW = "torch.serialization.add_safe_globals"
+DESCRIBED = (
+    *("Metadata", "MetadataIndex", "StorageMeta", "BytesStorageMetadata", "TensorStorageMetadata"),
+    *("ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING"),
+)
+PLAIN = {
+    ("collections", "OrderedDict"),
+    ("builtins", "dict"),
+    ("builtins", "list"),
+    ("builtins", "set"),
+    ("builtins", "tuple"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    (filesystem.__name__, "_StorageInfo"),
+    *((described.__name__, name) for name in DESCRIBED),
+}
+
+
+def is_own(folder: str | os.PathLike[str]) -> bool:
+    """Whether nobody but this user and root can have written a checkpoint, or can replace it."""
+    path = os.fspath(folder).removeprefix("file://")
+    if "://" in path:
+        return False
+    try:
+        with os.scandir(path) as entries:
+            found = [os.stat(path), os.stat(os.path.dirname(os.path.abspath(path)))]
+            found += [entry.stat() for entry in entries]
+    except OSError:
+        return False
+    return all(one.st_uid in (os.geteuid(), 0) and not one.st_mode & OTHERS for one in found)
+
+
+def load_metadata(content: bytes, *, trusted: bool = False) -> Metadata:
+    """The content of `.metadata`; CheckpointUntrusted if it names anything that it never has."""
+    try:
+        found = _Restricted(io.BytesIO(content)).load()
+    except CheckpointUntrusted:
+        if not trusted:
+            raise
+        found = pickle.loads(content)
+    if not isinstance(found, Metadata):
+        raise pickle.UnpicklingError(f"it is a {type(found).__name__}")
+    return found
+
+
+def load_value(content: io.BytesIO, *, trusted: bool = False) -> Any:
+    """A value; CheckpointUntrusted if it needs a class that the training has not allowed."""
+    if trusted:
+        return torch.load(content, weights_only=False)
+    with torch.serialization.safe_globals([Skeleton, Name, frozenset]):
+        try:
+            return torch.load(content, weights_only=True)
+        except pickle.UnpicklingError as error:
+            content.seek(0)
+            raise _refused(_unsafe(content), str(error).partition("\n")[0]) from None
+
+
+class _Restricted(pickle.Unpickler):
+    """Makes nothing but what a checkpoint of DCP is described by."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises for any other."""
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) not in PLAIN:
+            text = f"its .metadata needs {module}.{name}, which no checkpoint of DCP does"
+            raise CheckpointUntrusted(text, classes=[f"{module}.{name}"])
+        return super().find_class(module, name)
+
+
+def _unsafe(content: io.BytesIO) -> list[str]:
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(content))
+    except Exception:  # it is damaged besides
+        return []
+
+
+def _refused(classes: list[str], why: str) -> CheckpointUntrusted:
+    if not classes:
+        return CheckpointUntrusted(
+            f"a value cannot be loaded without running code: {why}; "
+            "to allow it: Checkpointer(..., trust=True) for all of this store"
+        )
+    names = ", ".join(classes)
+    text = (
+        f"a value of the checkpoint needs {names}, and others may have written it; "
+        f"to allow it: {ALLOW}([{names}]), or Checkpointer(..., trust=True) for all of this store"
+    )
+    return CheckpointUntrusted(text, classes=classes)

@@ -1,0 +1,151 @@
+"""Where writers listen: sockets in a folder that nobody but this user may enter.
+
+So nobody else can take the name of a writer, before it starts or after it has ended; and each end
+of a connection looks whose process the other one is. Containers share writers only if they share
+that folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+
+from headway.checkpoint.store import disk
+from headway.checkpoint.writer import wire
+from headway.errors import HeadwayError
+
+WAITING = 128  # ranks that look at once
+PUBLIC = ("/tmp", "/dev/shm")  # anybody may have taken the name in them
+KINDS = ("", ".lock", ".log")  # of files of a writer: its socket, who has it, and its errors
+
+
+class NoFolder(HeadwayError):
+    """There is no place in which sockets are this user's alone."""
+
+    code = "no-folder-for-writers"
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[str]:
+    """A path to the folder, short enough for a socket, for as long as it is held."""
+    descriptor = _opened()
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _opened() -> int:
+    bases = [*PUBLIC, os.environ.get("XDG_RUNTIME_DIR", "")]
+    with contextlib.suppress(OSError):
+        bases.insert(0, tempfile.gettempdir())
+    own = _own_base()
+    for base in filter(None, [*bases, own]):
+        if base == own:  # it is made only where somebody else has taken all others
+            with contextlib.suppress(OSError):
+                os.makedirs(base, 0o700, exist_ok=True)
+        path = os.path.join(base, f"headway-{os.geteuid()}")
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(path, flags)
+            about = os.fstat(descriptor)
+            if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
+                return descriptor
+            os.close(descriptor)  # somebody else was there first
+    raise NoFolder(
+        f"no folder for checkpoint writers can be made in {', '.join(filter(None, [*bases, own]))}"
+    )
+
+
+def _own_base() -> str:
+    """Below the home of this user, which other machines may have too; empty if it has none."""
+    home = os.path.expanduser("~")
+    return os.path.join(home, ".cache", os.uname().nodename) if os.path.isabs(home) else ""
+
+
+def connect(name: str, timeout_s: float) -> socket.socket:
+    """To the writer of that name; OSError, or Gone, where there is none of this user."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end.settimeout(timeout_s)
+        with folder() as path:
+            end.connect(f"{path}/{name}")
+        if not is_own(end):
+            raise wire.Gone("it is another user's process")
+    except BaseException:
+        end.close()
+        raise
+    return end
+
+
+def is_own(end: socket.socket) -> bool:
+    """Whether the process at the other end is this user's."""
+    return wire.peer(end)[1] == os.geteuid()
+
+
+class Address:
+    """The name of a writer, held until it is released; Busy where another one has it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = -1
+        with folder() as path:
+            self._lock = disk.lock(f"{path}/{name}.lock", wait=False)
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                with contextlib.suppress(FileNotFoundError):  # of one that was killed
+                    os.unlink(f"{path}/{name}")
+                self.socket.bind(f"{path}/{name}")
+                self.socket.listen(WAITING)
+            except OSError:
+                self.release()
+                raise
+
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Take away what writers have left that were killed."""
+        with contextlib.suppress(OSError), folder() as path:
+            for name in disk.names(path):
+                base, _, kind = name.rpartition(".")
+                if kind == "lock" and base != self._name:
+                    with contextlib.suppress(disk.Busy, OSError):
+                        lock = disk.lock(f"{path}/{name}", wait=False)
+                        _unlink(path, base)
+                        disk.close(lock)
+
+    def release(self) -> None:
+        """The next of that name may start; nothing of this one is left."""
+        self.socket.close()
+        if self._lock < 0:
+            return
+        with contextlib.suppress(OSError, NoFolder), folder() as path:
+            _unlink(path, self._name)
+        disk.close(self._lock)
+        self._lock = -1
+
+
+def _unlink(path: str, name: str) -> None:
+    for kind in KINDS:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}/{name}{kind}")
+
+
+def log(name: str) -> int:
+    """A descriptor of the file for what a writer says before it ends."""
+    with folder() as path:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(f"{path}/{name}.log", flags, 0o600)
+
+
+def last_words(name: str) -> str:
+    """The last line of that file; empty where there is none."""
+    with contextlib.suppress(OSError, NoFolder), folder() as path:
+        lines = disk.read(f"{path}/{name}.log")[-4096:].decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
