@@ -16,7 +16,8 @@ from types import ModuleType, TracebackType
 from headway.compile.archive.signing import read_key
 from headway.compile.archive.store import Found, Store, Wanted
 from headway.compile.archive.tree import Tree
-from headway.errors import UsageError
+from headway.compile.courier import code_of, describe
+from headway.errors import Reason, UsageError, with_code
 from headway.probe import ENV_COMPILE, fingerprint
 from headway.probe.hooks import cached as hooks
 
@@ -38,7 +39,10 @@ class Cached:
         self.store = Store(url, read_key(key) if key else None)
         why = self.store.distrust()
         if why:
-            raise UsageError(f"archives are run as code, and {why}; give the team's key")
+            raise UsageError(
+                f"archives are run as code, and {why}; give the team's key",
+                code="archive-key-missing",
+            )
         self.job = job or Path(sys.argv[0] or "python").stem
         self._idle = bool(os.environ.get(ENV_COMPILE))  # the launcher does it already
         self._found: Found | None = None
@@ -47,7 +51,8 @@ class Cached:
     def load(self) -> str:
         """Fill the cache folder; how near the archive is: exact, job, near or miss.
 
-        Ranks of one node share the folder: the first fills it, the others wait for that.
+        Ranks of one node share the folder: the first fetches what is missing, the others wait for
+        that and fetch nothing.
         """
         if self._idle:
             return "launcher"
@@ -57,11 +62,16 @@ class Cached:
         self._tree = Tree(Path(given) if given else own, own=not given)
         os.environ[FOLDER] = str(self._tree.root.absolute())
         _patch()
-        with _alone(self._tree.root):
+        try:
             found = self.store.find(self._wanted())
-            self._found, _ = self.store.restore(found, self._tree)
+            with _alone(self._tree.root):
+                self._found, _ = self.store.restore(found, self._tree)
+        except Exception as error:  # any store, any network: the job compiles without
+            text = f"no archive could be taken from {self.store.place.url}: {describe(error)}"
+            why = Reason(text, code="archive-not-fetched")
+            self._found = Found(level="miss", why=why, refused=(why,))
         for text in self._found.refused:
-            print(f"headway: {text}", file=sys.stderr)
+            print(with_code(f"headway: {text}", code=text.code), file=sys.stderr)
         return self._found.level
 
     def save(self) -> bool:
@@ -73,7 +83,16 @@ class Cached:
             return False
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return False
-        made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
+        if self.store.key is not None and not self.store.key.signs:
+            text = "headway: nothing is saved, as the key can only verify"
+            print(with_code(text, code="compile-cache-key-verify-only"), file=sys.stderr)
+            return False
+        try:
+            made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
+        except Exception as error:  # what was trained is not to be lost for it
+            text = f"headway: nothing could be saved to {self.store.place.url}: {describe(error)}"
+            print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
+            return False
         if made is not None:
             self._found = Found(level="exact", manifests=(made,))
         return made is not None
@@ -92,9 +111,8 @@ class Cached:
 
     def _wanted(self) -> Wanted:
         torch = importlib.import_module("torch")
-        script = Path(sys.argv[0] or "")
-        content = script.read_bytes() if script.is_file() else b""
-        code = hashlib.sha256(content).hexdigest()[:16]
+        script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
+        code = code_of([script] if script else [])
         return Wanted(facts=fingerprint.facts(torch), job=self.job, code=code)
 
     def _seconds(self) -> float:

@@ -9,20 +9,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headway import redact
 from headway.compile.archive.manifest import Manifest
 from headway.compile.archive.store import Found, Store, Wanted
 from headway.compile.archive.tree import Tree
+from headway.errors import Reason, with_code
 from headway.journal.folder import write_atomically
 from headway.journal.writer import now
 from headway.probe import ENV_COMPILE
@@ -41,6 +46,8 @@ DISABLING = {
     "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
 }
 CONFIG_BYTES = 1 << 20  # larger files are data
+MODULE = ("-m", "--module")
+PROGRAM = re.compile(r"python|(ba|da|z|k)?sh$|-")  # takes a text after -c; options may come between
 PRECOMPILE = "TORCH_CACHING_PRECOMPILE"
 FOLDER, TRITON, JOB = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_COMPILE_JOB_ID"
 JOB_TOO = "TORCH_COMPILE_STICKY_PGO_KEY"  # another name for it, which counts for less
@@ -54,17 +61,39 @@ def disabled(env: Mapping[str, str] = os.environ) -> str:
 
 
 def code_of(command: Sequence[str]) -> str:
-    """What tells one version of a job's code from another: its scripts."""
-    digest = hashlib.sha256()
-    for word in command:
-        if word.endswith(".py"):
-            digest.update(_content(word))
-    return digest.hexdigest()[:16]
+    """What tells one version of a job's code from another: its scripts, or the module or the text
+    that stands for them. Empty where none of them can be read: then nobody can tell."""
+    parts = [_content(word) for word in command if word.endswith(".py")]
+    if not any(parts):
+        named = (name for word, name in itertools.pairwise(command) if word in MODULE)
+        parts = [*map(_module, named), *_texts(command)]
+    if not any(parts):
+        parts = [_content(word) for word in command]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16] if any(parts) else ""
+
+
+def _module(name: str) -> bytes:
+    """The file of a module, where Python would find it; nothing is imported for that."""
+    below = name.replace(".", "/")
+    folders = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    for folder in (os.getcwd(), *filter(None, folders)):
+        for file in (f"{below}/__main__.py", f"{below}.py"):
+            content = _content(os.path.join(folder, file))
+            if content:
+                return content
+    return b""
+
+
+def _texts(command: Sequence[str]) -> Iterator[bytes]:
+    """What an interpreter is given as text."""
+    for program, word, text in zip(command, command[1:], command[2:], strict=False):
+        if word == "-c" and PROGRAM.match(os.path.basename(program)):
+            yield text.encode(errors="replace")
 
 
 def config_of(command: Sequence[str]) -> str:
-    """What a job is told: its words, and what is in the files that they name."""
-    digest = hashlib.sha256("\0".join(command).encode())
+    """What a job is told: its words but for secrets, and what is in the files that they name."""
+    digest = hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace"))
     for word in command:
         digest.update(_content(word.rpartition("=")[2]))
     return digest.hexdigest()[:12]
@@ -158,7 +187,9 @@ class Courier:
                 until, hurried = min(until, time.monotonic() + HURRY_S), True
             self._thread.join(LOOK_S)
         if self._thread.is_alive():  # its folder is in use; the next launcher clears it away
-            self._tell("the compile cache could not be saved in time")
+            self._tell(
+                "the compile cache could not be saved in time", code="compile-cache-save-late"
+            )
             return
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -169,7 +200,10 @@ class Courier:
             self._look()
             self._save_all()
         except Exception as error:  # a full disk, a folder that somebody has taken away
-            self._tell(f"the compile cache is not used any more: {_of(error)}")
+            self._tell(
+                f"the compile cache is not used any more: {describe(error)}",
+                code="compile-cache-stopped",
+            )
         finally:
             self._lock.close()  # nobody is to wait for an answer
 
@@ -200,14 +234,16 @@ class Courier:
         try:
             found, files = self.store.restore(self.store.find(wanted), self.tree)
         except Exception as error:  # any store, any network: the job compiles without
-            why = f"no archive could be taken from {self.store.place.url}: {_of(error)}"
-            found = Found(level="miss", why=why)
+            text = f"no archive could be taken from {self.store.place.url}: {describe(error)}"
+            why = Reason(text, code="archive-not-fetched")
+            found = Found(level="miss", why=why, refused=(why,))
         self._found[key] = found
         if found.level in ("miss", "near"):
             self._cold.add(key)
+        code = found.why.code if found.why in found.refused else ""
         told = {
             "level": found.level,
-            "why": found.why,
+            "why": with_code(found.why, code=code),
             "files": files,
             "bytes": sum(one.size for one in found.manifests),
             "cold_s": found.cold_s,
@@ -216,14 +252,17 @@ class Courier:
         self._note({"ev": "cache", "what": "load", "t": begun, "end": now(), **told})
         for text in found.refused:
             if text != found.why:
-                self._tell(text)
-        self._tell(_in_words(found, files, (now() - begun) / 1e9))
+                self._tell(text, code=text.code)
+        self._tell(_in_words(found, files, (now() - begun) / 1e9), code=code)
 
     def _save_all(self) -> None:
         """For whoever has compiled; others may have asked and compiled nothing."""
         self._changed_at = 0.0
         if self.store.key is not None and not self.store.key.signs:
-            self._tell("compile cache: nothing is saved, as the key can only verify")
+            self._tell(
+                "compile cache: nothing is saved, as the key can only verify",
+                code="compile-cache-key-verify-only",
+            )
             return
         for key in self._wants:
             seconds = self._seconds(key)
@@ -236,7 +275,9 @@ class Courier:
             made = self.store.publish(self.tree, self._wants[key], self._found[key], cold_s)
         except Exception as error:
             self._tell(
-                f"the compile cache could not be saved to {self.store.place.url}: {_of(error)}"
+                f"the compile cache could not be saved to {self.store.place.url}: "
+                f"{describe(error)}",
+                code="compile-cache-save-failed",
             )
             return
         if made is None:
@@ -263,11 +304,11 @@ class Courier:
             else:
                 self._write(event)
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, code: str = "") -> None:
         text = "".join(sign if sign.isprintable() else "?" for sign in text)  # some is the store's
         if text not in self._told:
             self._told.add(text)
-            self.say(f"headway: {text}")
+            self.say(with_code(f"headway: {text}", code=code))
 
 
 def _in_words(found: Found, files: int, seconds: float) -> str:
@@ -283,7 +324,8 @@ def _in_words(found: Found, files: int, seconds: float) -> str:
     )
 
 
-def _of(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """What went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"

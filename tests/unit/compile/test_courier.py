@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +20,8 @@ from headway.compile.archive import signing
 from headway.compile.archive.store import Store, Wanted
 from headway.compile.courier import Courier, code_of, config_of, disabled
 from headway.probe import fingerprint
-
-from .archive.made import FACTS, content, fill, library, save, tree, wanted
+from tests.support import Golden, codes, wait_until
+from tests.unit.compile.archive.made import FACTS, content, fill, library, save, tree, wanted
 
 FILES = {"ab/x.so": library(), "ab/x.py": b"print()"}
 KEY = fingerprint.key(FACTS)
@@ -35,6 +37,10 @@ class Desk:
         self.courier.begin(self.events.append)
 
     @property
+    def text(self) -> str:
+        return "\n".join(self.said)
+
+    @property
     def cache(self) -> Path:
         return Path(self.courier.env["TORCHINDUCTOR_CACHE_DIR"])
 
@@ -48,7 +54,7 @@ class Desk:
         key = fingerprint.key(facts)
         self.put(f"want-{key}.json", facts)
         ready = self.courier.folder / "talk" / f"ready-{key}.json"
-        until(ready.exists)
+        wait_until(ready.exists)
         told: dict[str, Any] = json.loads(ready.read_text())
         return told
 
@@ -85,22 +91,13 @@ def open_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]
         desk.courier.close()
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def test_there_and_back(team: Store, open_desk: Open, tmp_path: Path) -> None:
+def test_there_and_back(team: Store, open_desk: Open, tmp_path: Path, golden: Golden) -> None:
     first = open_desk(team)
     told = first.ask()
-    assert (told["level"], told["why"]) == ("miss", "the store is empty")
+    assert told["level"] == "miss"
     first.compiled(FILES)
     first.close()
-    assert first.said == [
-        "headway: compile cache: nothing for this job yet (the store is empty)",
-    ]
+    assert codes(first.text) == [""]  # no problem, only what was found
     assert [event["what"] for event in first.events] == ["load", "save"]
     assert first.events[1]["files"] == 2 and first.events[1]["cold_s"] == 5.0
     second = open_desk(team)
@@ -108,10 +105,11 @@ def test_there_and_back(team: Store, open_desk: Open, tmp_path: Path) -> None:
     assert (told["level"], told["files"], told["cold_s"]) == ("exact", 2, 5.0)
     assert content(second.cache) == FILES
     second.close()
-    assert second.said[0].startswith("headway: compile cache: exact archive of train, 2 files,")
-    assert "compiled in 5.0 s then" in second.said[0]
+    assert codes(second.text) == [""]
     assert [event["what"] for event in second.events] == ["load"]
     assert list((tmp_path / "tmp").iterdir()) == []
+    text = "\n".join([*first.said, *second.said, ""])
+    golden("courier.txt", re.sub(r"in \d+\.\d+ s", "in TIME", text))
 
 
 def test_saved_once_it_is_quiet_and_again_at_the_end(
@@ -121,9 +119,9 @@ def test_saved_once_it_is_quiet_and_again_at_the_end(
     desk = open_desk(team)
     desk.ask()
     desk.compiled(FILES)
-    until(lambda: len(desk.events) == 2)
+    wait_until(lambda: len(desk.events) == 2)
     desk.compiled({"ab/y.py": b"more"}, seconds=7.0)
-    until(lambda: len(desk.events) == 3)
+    wait_until(lambda: len(desk.events) == 3)
     assert desk.events[2]["files"] == 3
     assert desk.events[2]["cold_s"] == 7.0  # still the same cold start
     fill(desk.cache, {"triton/k.best_config": b"{}"})  # found while the job ran: nobody tells
@@ -213,8 +211,9 @@ def test_a_store_that_fails_costs_the_job_nothing(
     assert level == ("miss" if operation in ("entries", "read") else "exact")
     desk.compiled({"ab/y.py": b"more"})
     desk.close()
-    words = "Permission denied" if isinstance(error, OSError) else type(error).__name__
-    assert any(words in line for line in desk.said)
+    code = "archive-not-fetched" if level == "miss" else "compile-cache-save-failed"
+    (line,) = [line for line in desk.said if codes(line) == [code]]
+    assert ("Permission denied" if isinstance(error, OSError) else type(error).__name__) in line
     assert all("\n" not in line for line in desk.said)
 
 
@@ -230,9 +229,8 @@ def test_a_tampered_archive_is_told_once_and_replaced(
     assert content(desk.cache) == {}
     desk.compiled(FILES)
     desk.close()
-    (line,) = desk.said
-    assert line.startswith("headway: compile cache: nothing for this job yet (the archive ")
-    assert "of train is not used: its chunk" in line
+    assert codes(desk.text) == ["compression-damaged"]
+    assert desk.events[0]["why"].endswith("[compression-damaged]")
     again = open_desk(team)
     assert again.ask()["level"] == "exact" and content(again.cache) == FILES
 
@@ -249,7 +247,7 @@ def test_what_a_store_says_cannot_reach_the_terminal(team: Store, open_desk: Ope
 def test_a_key_that_only_verifies_saves_nothing(
     team: Store, open_desk: Open, tmp_path: Path
 ) -> None:
-    from .archive.test_signing import pair
+    from tests.unit.compile.archive.test_signing import pair
 
     private, public = map(signing.read_key, pair(tmp_path))
     url = str(tmp_path / "pair")
@@ -258,24 +256,25 @@ def test_a_key_that_only_verifies_saves_nothing(
     assert desk.ask()["level"] == "exact"
     desk.compiled({"new": b"new"})
     desk.close()
-    assert desk.said[-1] == "headway: compile cache: nothing is saved, as the key can only verify"
+    assert codes(desk.text)[1:] == ["compile-cache-key-verify-only"]
     assert len(Store(url, public).find(wanted()).manifests[0].files) == 2
 
 
 def test_an_answer_that_cannot_be_read_frees_those_who_wait(team: Store, open_desk: Open) -> None:
     desk = open_desk(team)
     (desk.courier.folder / "talk/want-x.json").write_text("{")
-    until(lambda: not locked(desk.courier.folder))
-    assert "the compile cache is not used any more" in desk.said[0]
+    wait_until(lambda: not locked(desk.courier.folder))
+    assert codes(desk.text) == ["compile-cache-stopped"]
 
 
 def test_a_folder_that_is_taken_away_costs_the_job_nothing(team: Store, open_desk: Open) -> None:
     desk = open_desk(team)
     desk.ask()
     (desk.courier.folder / "talk").rename(desk.courier.folder / "gone")
-    until(lambda: len(desk.said) == 2)
+    wait_until(lambda: len(desk.said) == 2)
     desk.close()
-    assert desk.said[1].endswith("not used any more: No such file or directory")
+    assert codes(desk.text) == ["", "compile-cache-stopped"]
+    assert os.strerror(errno.ENOENT) in desk.said[1]
 
 
 def locked(folder: Path) -> bool:
@@ -327,10 +326,10 @@ def test_the_end_is_not_held_up_for_long(
     desk.compiled(FILES)
     desk.courier.close(lambda: told)
     desk.courier.end()
-    assert desk.said[-1] == "headway: the compile cache could not be saved in time"
+    assert codes(desk.text)[-1] == "compile-cache-save-late"
     assert content(desk.cache) == FILES  # it is in use: not half of it is saved later
     stall.go.set()
-    until(lambda: team.find(wanted()).level == "exact")
+    wait_until(lambda: team.find(wanted()).level == "exact")
     assert len(desk.events) == 1  # nothing is written into a journal that is closed
 
 
@@ -346,7 +345,7 @@ def test_one_attempt_does_not_wait_for_what_another_saves(
     later: list[dict[str, Any]] = []
     desk.courier.begin(later.append)
     stall.go.set()
-    until(lambda: later)
+    wait_until(lambda: later)
     assert [event["what"] for event in desk.events] == ["load"]
     assert [event["what"] for event in later] == ["save"]
 
@@ -359,9 +358,9 @@ def test_what_is_saved_between_two_attempts_is_told_by_the_second(
     desk.ask()
     desk.courier.end()
     desk.compiled(FILES)
-    until(lambda: team.find(wanted()).level == "exact")
+    wait_until(lambda: team.find(wanted()).level == "exact")
     later: list[dict[str, Any]] = []
-    until(lambda: desk.courier._unwritten)
+    wait_until(lambda: desk.courier._unwritten)
     desk.courier.begin(later.append)
     assert [event["what"] for event in later] == ["save"]
 
@@ -406,9 +405,43 @@ def test_the_code_of_a_job_is_in_its_scripts(tmp_path: Path) -> None:
     assert one == code_of(["python", str(script), "--lr", "0.2"])
     script.write_text("two")
     assert code_of(["python", str(script)]) != one
-    assert code_of(["python", str(tmp_path / "not there.py")]) == code_of(["python", "\0.py"])
+    assert code_of(["python", str(tmp_path / "not there.py")]) == code_of(["python", "\0.py"]) == ""
     (tmp_path / "folder.py").mkdir()
     code_of(["python", str(tmp_path / "folder.py")])
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (["python", "-m", "pkg.train", "--lr", "1"], "pkg/train.py"),
+        (["torchrun", "--nproc", "2", "-m", "pkg.train"], "pkg/train.py"),
+        (["accelerate", "launch", "--module", "pkg"], "pkg/__main__.py"),
+        (["bash", "job.sh"], "job.sh"),
+    ],
+)
+def test_the_code_of_a_job_without_a_script_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path, {"pkg/train.py": b"one", "pkg/__main__.py": b"one", "job.sh": b"one"})
+    one = code_of(command)
+    assert one and one == code_of([*command, "--more"])
+    (tmp_path / file).write_text("two")
+    assert code_of(command) not in ("", one)
+
+
+def test_the_code_of_a_job_that_is_text() -> None:
+    one = code_of(["python", "-u", "-c", "train(1)"])
+    assert one and one != code_of(["python", "-u", "-c", "train(2)"])
+    assert code_of(["srun", "-c", "8", "train"]) == ""
+
+
+def test_code_that_nobody_can_tell_is_not_the_same(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "s"))
+    nobody = wanted(code=code_of(["python", "-m", "not.there"]))
+    save(store, tree(tmp_path / "a", FILES), nobody)
+    found = store.find(nobody)
+    assert (found.level, found.why.code) == ("job", "code-unknown")
 
 
 def test_the_configuration_is_in_its_words_and_files(tmp_path: Path) -> None:
@@ -419,6 +452,8 @@ def test_the_configuration_is_in_its_words_and_files(tmp_path: Path) -> None:
     assert one == config_of(words) != config_of([*words, "--wide"])
     file.write_text("layers: 3")
     assert config_of(words) != one
+    assert config_of(["python", "t.py", "\udcff"])  # bytes that are no text
+    assert config_of([*words, "--token=a"]) == config_of([*words, "--token=b"])
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ content says so, never at a fixed distance: a file that comes or goes changes on
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headway.errors import MissingExtra
+from headway.errors import HeadwayError, install
 
 WHOLE = 1 << 20  # a chunk that is this large ends with its file
 PIECE = 4 << 20  # a file that is larger is cut
@@ -24,7 +23,7 @@ LEVEL = 3
 RAW, ZLIB, ZSTD = b"r", b"d", b"z"
 
 
-class Corrupt(Exception):
+class Corrupt(HeadwayError):
     """Bytes that are not what their name says."""
 
 
@@ -54,9 +53,11 @@ def name(content: bytes) -> str:
 
 
 def pack(content: bytes) -> bytes:
-    """Compressed, with a first byte that says how."""
-    zstd = _zstd()
-    packed = ZSTD + zstd.compress(content) if zstd else ZLIB + zlib.compress(content, LEVEL)
+    """Compressed, with a first byte that says how.
+
+    By zlib, which every Python has: whoever shares the archives can read them.
+    """
+    packed = ZLIB + zlib.compress(content, LEVEL)
     return packed if len(packed) <= len(content) else RAW + content
 
 
@@ -68,60 +69,51 @@ def unpack(packed: bytes, size: int) -> bytes:
     elif how == ZLIB:
         content = _inflate(body, size)
     elif how == ZSTD:
-        content = _need_zstd().decompress(body, size)
+        content = _unzstd(body, size)
     else:
-        raise Corrupt("it is not compressed in a way that is known")
+        raise Corrupt("it is not compressed in a way that is known", code="compression-unknown")
     if len(content) != size:
-        raise Corrupt(f"it has {len(content)} bytes where {size} were written")
+        raise Corrupt(
+            f"it has {len(content)} bytes where {size} were written",
+            code="size-mismatch",
+            size=len(content),
+            expected=size,
+        )
     return content
 
 
 def _inflate(body: bytes, size: int) -> bytes:
+    inflater = zlib.decompressobj()
     try:
-        return zlib.decompressobj().decompress(body, size + 1)
+        content = inflater.decompress(body, size + 1)
     except zlib.error as error:
-        raise Corrupt(str(error)) from None
+        raise Corrupt(str(error), code="compression-damaged") from None
+    if len(content) <= size and not inflater.eof:
+        raise Corrupt("its end is missing", code="compression-damaged")
+    return content
 
 
-class _Zstandard:
-    """The package of that name, or Python's own from 3.14 on, in one manner."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._own = module.__name__ != "zstandard"
-
-    def compress(self, content: bytes) -> bytes:
-        if self._own:
-            packed: bytes = self._module.compress(content, level=LEVEL)
+def _unzstd(body: bytes, size: int) -> bytes:
+    """Archives of earlier versions."""
+    module = _zstd()
+    if module is None:
+        raise Corrupt(f"it is compressed by zstd; type: {install('zstd')}", code="missing-package")
+    unpacker = module.ZstdDecompressor()
+    try:
+        if module.__name__ == "zstandard":
+            content: bytes = unpacker.stream_reader(body).read(size + 1)
         else:
-            packed = self._module.ZstdCompressor(level=LEVEL).compress(content)
-        return packed
-
-    def decompress(self, body: bytes, size: int) -> bytes:
-        errors = self._module.ZstdError
-        try:
-            if self._own:
-                content: bytes = self._module.ZstdDecompressor().decompress(body, size + 1)
-            else:
-                reader = self._module.ZstdDecompressor().stream_reader(body)
-                content = reader.read(size + 1)
-        except (errors, EOFError) as error:
-            raise Corrupt(str(error)) from None
-        return content
+            content = unpacker.decompress(body, size + 1)
+    except (module.ZstdError, EOFError) as error:
+        raise Corrupt(str(error), code="compression-damaged") from None
+    return content
 
 
-@functools.cache
-def _zstd() -> _Zstandard | None:
+def _zstd() -> Any:
+    """Python's own from 3.14 on, or the package of that name; None without them."""
     for module in ("compression.zstd", "zstandard"):
         try:
-            return _Zstandard(importlib.import_module(module))
+            return importlib.import_module(module)
         except ImportError:
             continue
     return None
-
-
-def _need_zstd() -> _Zstandard:
-    found = _zstd()
-    if found is None:
-        raise MissingExtra("this archive needs zstandard; type: pip install zstandard")
-    return found

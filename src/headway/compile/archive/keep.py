@@ -11,6 +11,7 @@ from headway.compile.archive.manifest import Manifest
 from headway.compile.archive.places import DRAFTS, Gone
 from headway.compile.archive.store import Store
 from headway.compile.archive.tree import DAY
+from headway.errors import FINE, Reason
 
 GRACE_S = DAY  # a chunk may belong to an archive that is just being made
 
@@ -22,7 +23,7 @@ class Shelved:
     name: str
     size: int  # bytes of the manifest
     manifest: Manifest | None
-    why: str = ""  # it cannot be used
+    why: Reason = FINE  # it cannot be used
 
     @property
     def id(self) -> str:
@@ -50,7 +51,7 @@ def shelf(store: Store) -> Iterator[Shelved]:
         except Gone:
             continue
         except (chunks.Corrupt, signing.Untrusted) as error:
-            yield Shelved(name, size, None, str(error))
+            yield Shelved(name, size, None, Reason(str(error), code=error.code))
 
 
 def sizes(store: Store) -> dict[str, int]:
@@ -58,7 +59,7 @@ def sizes(store: Store) -> dict[str, int]:
     return {name.rpartition("/")[2]: size for name, size, _ in store.place.entries("chunks")}
 
 
-def verify(store: Store, shelved: Shelved) -> str:
+def verify(store: Store, shelved: Shelved) -> Reason:
     """Empty if every byte of it is there and right, else what is wrong."""
     if shelved.manifest is None:
         return shelved.why
@@ -66,8 +67,8 @@ def verify(store: Store, shelved: Shelved) -> str:
         for _ in store.fetch(shelved.manifest):
             pass
     except chunks.Corrupt as error:
-        return str(error)
-    return ""
+        return Reason(str(error), code=error.code)
+    return FINE
 
 
 def clear(

@@ -16,6 +16,7 @@ from headway.compile.archive.chunks import Corrupt, pack, unpack
 SCHEMA = 1
 LIMIT = 256 << 20  # bytes of a manifest
 PLAIN = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that may stand in a path
+LONGEST_PATH, LONGEST_NAME = 1024, 255  # bytes
 CHUNK = re.compile(r"[0-9a-f]{64}")
 
 
@@ -74,12 +75,12 @@ def from_bytes(stored: bytes) -> Manifest:
     """Read one; whatever is wrong with it is said before a byte is used."""
     size = int.from_bytes(stored[:8], "big")
     if size > LIMIT:
-        raise Corrupt("its list of files is too long")
+        raise Corrupt("its list of files is too long", code="archive-too-large")
     plain = unpack(stored[8:], size)
     try:
         found = json.loads(plain)
         if found.pop("schema") != SCHEMA:
-            raise Corrupt("it was made by another version of Headway")
+            raise Corrupt("it was made by another version of Headway", code="archive-other-version")
         manifest = Manifest(
             **{
                 **found,
@@ -89,26 +90,30 @@ def from_bytes(stored: bytes) -> Manifest:
             }
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Corrupt("its list of files cannot be read") from None
+        raise Corrupt("its list of files cannot be read", code="archive-not-readable") from None
     _check(manifest)
     return manifest
 
 
 def _check(manifest: Manifest) -> None:
     if not _well_typed(manifest):
-        raise Corrupt("its list of files cannot be read")
+        raise Corrupt("its list of files cannot be read", code="archive-not-readable")
     if not all(PLAIN.fullmatch(n) for n in (manifest.job, manifest.id, *manifest.supersedes)):
-        raise Corrupt("it has a name that is no name")
+        raise Corrupt("it has a name that is no name", code="archive-name-malformed")
     for chunk in manifest.chunks:
         if not CHUNK.fullmatch(chunk.name):
-            raise Corrupt(f"it has a chunk {chunk.name!r} without a proper name")
+            raise Corrupt(
+                f"it has a chunk {chunk.name!r} without a proper name", code="chunk-name-malformed"
+            )
         if not 0 < chunk.size <= chunks.LARGEST:
-            raise Corrupt("it has a chunk of a size that none has")
+            raise Corrupt("it has a chunk of a size that none has", code="chunk-size-malformed")
     if manifest.size != sum(chunk.size for chunk in manifest.chunks):
-        raise Corrupt("its files and its chunks are not of one size")
+        raise Corrupt("its files and its chunks are not of one size", code="size-mismatch")
     for file in manifest.files:
         if not _inside(file.path):
-            raise Corrupt(f"it has a file {file.path!r} outside its folder")
+            raise Corrupt(
+                f"it has a file {file.path!r} outside its folder", code="file-outside-folder"
+            )
     _check_tree([file.path for file in manifest.files])
 
 
@@ -137,6 +142,8 @@ def _inside(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     parts = path.split("/")
+    if len(named) > LONGEST_PATH or max(map(len, named.split(b"/"))) > LONGEST_NAME:
+        return False
     return b"\0" not in named and not any(part in ("", ".", "..") for part in parts)
 
 
@@ -144,4 +151,4 @@ def _check_tree(paths: list[str]) -> None:
     files = set(paths)
     folders = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
     if len(files) != len(paths) or files & folders:
-        raise Corrupt("it has two files of one name")
+        raise Corrupt("it has two files of one name", code="file-twice")

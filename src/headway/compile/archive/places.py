@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headway.compile.archive.chunks import Corrupt
 from headway.compile.archive.signing import Untrusted, own_and_safe, unsafe
-from headway.errors import UsageError
+from headway.errors import FINE, Reason, UsageError
 from headway.journal import remote
 
 DRAFTS = "drafts"  # what is being written; what is old there was left by somebody who was killed
@@ -42,7 +42,7 @@ class Place(Protocol):
     def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
 
-    def distrust(self) -> str:
+    def distrust(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
 
 
@@ -60,7 +60,9 @@ class Folder:
         self.root = root.expanduser()
         self.url = str(root)
         if self.root.exists() and not self.root.is_dir():
-            raise UsageError(f"{root} is a file; archives need a folder or a URL")
+            raise UsageError(
+                f"{root} is a file; archives need a folder or a URL", code="store-is-a-file"
+            )
 
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
         """The content of an object; looked at while it is open, so that it cannot be changed."""
@@ -70,9 +72,9 @@ class Folder:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise Gone(name)
-                why = unsafe(found, path) if own else ""
+                why = unsafe(found, path) if own else FINE
                 if why:
-                    raise Untrusted(why)
+                    raise Untrusted(why, code=why.code)
                 return _whole(file.read(min(found.st_size, most) + 1), most)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Gone(name) from None
@@ -121,13 +123,13 @@ class Folder:
                         relative = os.path.relpath(path, self.root).replace(os.sep, "/")
                         yield relative, found.st_size, found.st_mtime
 
-    def distrust(self) -> str:
+    def distrust(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
         for below in ("chunks", "archives"):
             why = own_and_safe(self.root / below)
             if why:
                 return why
-        return ""
+        return FINE
 
 
 class Remote:
@@ -140,7 +142,8 @@ class Remote:
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
         """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
         if own:
-            raise Untrusted(self.distrust())
+            why = self.distrust()
+            raise Untrusted(why, code=why.code)
         try:
             return _whole(self._objects.get(name, most + 1), most)
         except FileNotFoundError:
@@ -158,14 +161,15 @@ class Remote:
         """Name, size and time of change of each object below a name."""
         return self._objects.listed(below)
 
-    def distrust(self) -> str:
+    def distrust(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
-        return f"{self.url} is not a folder of your own, and there is no key"
+        text = f"{self.url} is not a folder of your own, and there is no key"
+        return Reason(text, code="store-not-trusted")
 
 
 def _whole(content: bytes, most: int) -> bytes:
     if len(content) > most:
-        raise Corrupt("it is larger than it can be")
+        raise Corrupt("it is larger than it can be", code="archive-too-large")
     return content
 
 

@@ -13,13 +13,13 @@ import stat
 from pathlib import Path
 from typing import Any, Protocol
 
-from headway.errors import MissingExtra, UsageError
+from headway.errors import FINE, HeadwayError, MissingExtra, Reason, UsageError
 
 MAGIC = b"headway-archive"
 SHORTEST = 16  # bytes of a secret
 
 
-class Untrusted(Exception):
+class Untrusted(HeadwayError):
     """Why an archive is not used."""
 
 
@@ -70,9 +70,13 @@ class Ed25519:
             else:
                 self._public = serialization.load_pem_public_key(pem)
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the key for compile archives cannot be read: {error}") from None
+            raise UsageError(
+                f"the key for compile archives cannot be read: {error}", code="key-not-readable"
+            ) from None
         if "Ed25519" not in type(self._public).__name__:
-            raise UsageError("the key for compile archives is not an ed25519 key")
+            raise UsageError(
+                "the key for compile archives is not an ed25519 key", code="key-not-ed25519"
+            )
         self.signs = self._private is not None
 
     def sign(self, body: bytes) -> bytes:
@@ -96,17 +100,28 @@ def read_key(path: str) -> Key:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(1 << 16).strip()
     except OSError as error:
-        raise UsageError(f"the key {path} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"the key {path} cannot be read: {error.strerror}", code="key-not-readable"
+        ) from None
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UsageError(f"the key {path} can be written by others; type: chmod go-w {path}")
+        raise UsageError(
+            f"the key {path} can be written by others; type: chmod go-w {path}",
+            code="key-writable-by-others",
+        )
     if content.startswith(b"-----BEGIN PUBLIC"):
         return Ed25519(content)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(f"the key {path} can be read by others; type: chmod 600 {path}")
+        raise UsageError(
+            f"the key {path} can be read by others; type: chmod 600 {path}",
+            code="key-readable-by-others",
+        )
     if content.startswith(b"-----BEGIN"):
         return Ed25519(content)
     if len(content) < SHORTEST:
-        raise UsageError(f"the key {path} is shorter than {SHORTEST} bytes; make another one")
+        raise UsageError(
+            f"the key {path} is shorter than {SHORTEST} bytes; make another one",
+            code="key-too-short",
+        )
     return Secret(content)
 
 
@@ -121,26 +136,28 @@ def open_sealed(stored: bytes, key: Key | None) -> bytes:
     line, newline, body = stored.partition(b"\n")
     words = line.split(b" ")
     if not newline or len(words) != 4 or words[0] != MAGIC:
-        raise Untrusted("it is no archive of Headway, or it was cut")
+        raise Untrusted("it is no archive of Headway, or it was cut", code="not-an-archive")
     if words[1] != b"1":
-        raise Untrusted("it was made by another version of Headway")
+        raise Untrusted("it was made by another version of Headway", code="archive-other-version")
     if key is None:
         return body
     scheme, signature = words[2].decode("ascii", "replace"), words[3]
     if scheme == "none":
-        raise Untrusted("it is not signed")
+        raise Untrusted("it is not signed", code="archive-not-signed")
     if scheme != key.scheme:
-        raise Untrusted(f"it is signed with {scheme}, and the key is {key.scheme}")
+        raise Untrusted(
+            f"it is signed with {scheme}, and the key is {key.scheme}", code="key-other-scheme"
+        )
     try:
         good = key.verify(body, bytes.fromhex(signature.decode("ascii", "replace")))
     except ValueError:
         good = False
     if not good:
-        raise Untrusted("it was changed, or signed with another key")
+        raise Untrusted("it was changed, or signed with another key", code="signature-mismatch")
     return body
 
 
-def own_and_safe(path: Path) -> str:
+def own_and_safe(path: Path) -> Reason:
     """Empty if nobody but this user (and root) can change what lies there, else why not."""
     path = path.absolute()
     for place in (path, *path.parents):
@@ -149,26 +166,32 @@ def own_and_safe(path: Path) -> str:
         except FileNotFoundError:
             continue
         except OSError as error:
-            return f"{place} cannot be looked at: {error.strerror}"
+            text = f"{place} cannot be looked at: {error.strerror}"
+            return Reason(text, code="path-not-readable")
         if stat.S_ISLNK(found.st_mode):
             if found.st_uid not in (os.geteuid(), 0):
-                return f"{place} belongs to another user"
+                return _belongs_to_another(place)
             target = place.resolve() / path.relative_to(place)
             return own_and_safe(target) or own_and_safe(place.parent)
         why = unsafe(found, place)
         if why:
             return why
-    return ""
+    return FINE
 
 
-def unsafe(found: os.stat_result, place: Path) -> str:
+def unsafe(found: os.stat_result, place: Path) -> Reason:
     """Why others could change it; empty if they cannot."""
     if found.st_uid not in (os.geteuid(), 0):
-        return f"{place} belongs to another user"
+        return _belongs_to_another(place)
     shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if shared and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-        return f"{place} can be written by others; type: chmod go-w {place}"
-    return ""
+        text = f"{place} can be written by others; type: chmod go-w {place}"
+        return Reason(text, code="writable-by-others")
+    return FINE
+
+
+def _belongs_to_another(place: Path) -> Reason:
+    return Reason(f"{place} belongs to another user", code="owned-by-another")
 
 
 def _cryptography() -> tuple[Any, Any]:
@@ -177,6 +200,6 @@ def _cryptography() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
     except ImportError:
         raise MissingExtra(
-            "an ed25519 key needs cryptography; type: pip install cryptography"
+            "an ed25519 key needs cryptography", extra="ed25519", package="cryptography"
         ) from None
     return serialization, InvalidSignature

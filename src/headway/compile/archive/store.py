@@ -25,6 +25,7 @@ from headway.compile.archive import chunks, crew, keys, manifest, signing
 from headway.compile.archive.manifest import Chunk, File, Manifest
 from headway.compile.archive.places import Gone, Place, place
 from headway.compile.archive.tree import DAY, Tree
+from headway.errors import FINE, Reason
 
 KEPT_DAYS = 30  # a file that no run has used for so long is left out of the next archive
 LARGEST = 4 << 30  # bytes of an archive; the files that were used last are kept
@@ -53,9 +54,9 @@ class Found:
     """What is there for it."""
 
     level: str  # exact, job (its code has changed), near (another job's), or miss
-    why: str = ""
+    why: Reason = FINE
     manifests: tuple[Manifest, ...] = ()
-    refused: tuple[str, ...] = ()  # one sentence for each archive that may not be used
+    refused: tuple[Reason, ...] = ()  # one sentence for each archive that may not be used
     broken: tuple[Manifest, ...] = ()  # signed, but their bytes are not there or were changed
 
     @property
@@ -72,16 +73,16 @@ class Store:
         self.place: Place = place(url)
         self.key = key
 
-    def distrust(self) -> str:
+    def distrust(self) -> Reason:
         """Why nothing from here may be used; empty if it may."""
-        return self.place.distrust() if self.key is None else ""
+        return self.place.distrust() if self.key is None else FINE
 
     # Finding
 
     def find(self, wanted: Wanted) -> Found:
         """The archives for a job: its own, else those of jobs that run on the same things."""
         for _ in range(LOOKS):
-            refused: list[str] = []
+            refused: list[Reason] = []
             found, gone = self._look(wanted, refused)
             if found is not None:
                 return replace(found, refused=tuple(refused))
@@ -90,21 +91,25 @@ class Store:
         why = refused[-1] if refused else self._why_none(wanted)
         return Found(level="miss", why=why, refused=tuple(refused))
 
-    def _look(self, wanted: Wanted, refused: list[str]) -> tuple[Found | None, bool]:
+    def _look(self, wanted: Wanted, refused: list[Reason]) -> tuple[Found | None, bool]:
         """What is there, and whether something went away while we looked."""
         root = f"archives/{wanted.key}/"
         names = [name for name, _, _ in self.place.entries(root)]
         own = [name for name in names if name.startswith(f"{root}{wanted.job}/")]
         mine, gone = self._usable(own, refused)
         if mine:
-            exact = any(one.code == wanted.code for one in mine)
-            why = _told("" if exact else "the code has changed since it was made", wanted, mine)
+            exact = wanted.code != "" and any(one.code == wanted.code for one in mine)
+            changed = Reason("the code has changed since it was made", code="code-changed")
+            if not wanted.code:
+                text = "nobody can tell whether the code has changed since it was made"
+                changed = Reason(text, code="code-unknown")
+            why = _told(FINE if exact else changed, wanted, mine)
             return Found(level="exact" if exact else "job", why=why, manifests=mine), gone
         others = sorted(set(names) - set(own), key=lambda name: name.rpartition("/")[2])[-NEAR:]
         near, went = self._usable(others, refused)
         if near:
-            why = f"{wanted.job} has none yet; this one is of {near[0].job}"
-            why = _told(why, wanted, near[:1])
+            text = f"{wanted.job} has none yet; this one is of {near[0].job}"
+            why = _told(Reason(text, code="archive-of-another-job"), wanted, near[:1])
             return Found(level="near", why=why, manifests=near[:1]), gone
         return None, gone or went
 
@@ -113,11 +118,13 @@ class Store:
         stored = self.place.read(name, manifest.LIMIT, own=self.key is None)
         one = manifest.from_bytes(signing.open_sealed(stored, self.key))
         if name != _shelf(one):
-            raise signing.Untrusted("it lies where another one belongs")
+            raise signing.Untrusted(
+                "it lies where another one belongs", code="archive-in-wrong-place"
+            )
         return one
 
     def _usable(
-        self, names: Iterable[str], refused: list[str]
+        self, names: Iterable[str], refused: list[Reason]
     ) -> tuple[tuple[Manifest, ...], bool]:
         """Those that may be used, the newest first, and whether one of them has gone."""
         found, gone = [], False
@@ -127,18 +134,20 @@ class Store:
             except Gone:
                 gone = True
             except (chunks.Corrupt, signing.Untrusted) as error:
-                refused.append(f"the archive {name} is not used: {error}")
+                refused.append(_not_used(name, error))
         old = {gone for one in found for gone in one.supersedes}
         live = [one for one in found if one.id not in old]
         return tuple(sorted(live, key=lambda one: -one.made)), gone
 
-    def _why_none(self, wanted: Wanted) -> str:
+    def _why_none(self, wanted: Wanted) -> Reason:
         known = list(self._machines())
         if not known:
-            return "the store is empty"
+            return Reason("the store is empty", code="store-empty")
         there = min(known, key=lambda facts: len(keys.differing(wanted.facts, facts)))
         told = keys.difference(wanted.facts, there)
-        return told or "its archives are gone"
+        if told:
+            return Reason(told, code="machine-differs")
+        return Reason("its archives are gone", code="archives-gone")
 
     def _machines(self) -> Iterator[dict[str, Any]]:
         for name, _, _ in self.place.entries("machines"):
@@ -162,11 +171,11 @@ class Store:
             packed = self.place.read(_path(chunk.name), chunk.size + 1, own=self.key is None)
             content = chunks.unpack(packed, chunk.size)
         except Gone:
-            raise chunks.Corrupt(f"{called} is missing") from None
+            raise chunks.Corrupt(f"{called} is missing", code="chunk-missing") from None
         except (chunks.Corrupt, signing.Untrusted) as error:
-            raise chunks.Corrupt(f"{called} cannot be used: {error}") from None
+            raise chunks.Corrupt(f"{called} cannot be used: {error}", code=error.code) from None
         if chunks.name(content) != chunk.name:
-            raise chunks.Corrupt(f"{called} was changed")
+            raise chunks.Corrupt(f"{called} was changed", code="chunk-changed")
         return content
 
     def restore(self, found: Found, tree: Tree) -> tuple[Found, int]:
@@ -182,7 +191,7 @@ class Store:
                 good.append(one)
             except chunks.Corrupt as error:
                 broken.append(one)
-                refused.append(f"the archive {one.id} of {one.job} is not used: {error}")
+                refused.append(_not_used(f"{one.id} of {one.job}", error))
         if broken and not good:
             found = Found(level="miss", why=refused[-1])
         found = replace(found, manifests=tuple(good), broken=tuple(broken))
@@ -258,12 +267,17 @@ class Store:
             self.place.delete(_shelf(replace(one, id=old)))
 
 
-def _told(why: str, wanted: Wanted, found: Sequence[Manifest]) -> str:
+def _not_used(name: str, error: chunks.Corrupt | signing.Untrusted) -> Reason:
+    return Reason(f"the archive {name} is not used: {error}", code=error.code)
+
+
+def _told(why: Reason, wanted: Wanted, found: Sequence[Manifest]) -> Reason:
     """The same, and what cannot be used of it."""
     here = wanted.facts.get(keys.PLACE)
     if any(one.facts.get(keys.PLACE) == here for one in found):
         return why
-    return "; ".join(filter(None, (why, "torch lies elsewhere now, and builds its C++ code anew")))
+    moved = Reason("torch lies elsewhere now, and builds its C++ code anew", code="torch-moved")
+    return Reason(f"{why}; {moved}", code=why.code) if why else moved
 
 
 def _is_known(tree: Tree, names: Sequence[str], base: Found, now: float) -> bool:

@@ -113,14 +113,18 @@ class Tree:
         stream: Iterable[bytes],
         wanted: Callable[[str], bool] = lambda path: True,
     ) -> int:
-        """Write its files; those that are there stay. All or none; the number of new ones."""
+        """Write its files; those that are there stay. All or none; the number of new ones.
+
+        Where nothing is missing, nothing is taken from the stream, and so nothing is fetched.
+        """
         reader = _Reader(stream)
         files = [file for file in manifest.files if wanted(file.path)]
+        missing = {file.path for file in files if not os.path.lexists(self.root / file.path)}
         made: list[str] = []
         try:
-            for file in manifest.files:
+            for file in manifest.files if missing else ():
                 content = reader.take(file.size)
-                if wanted(file.path) and not os.path.lexists(self.root / file.path):
+                if file.path in missing:
                     if _is_list(file.path):
                         content = content.replace(HERE, self._here())
                     self._put(self.root / file.path, content, file.executable)

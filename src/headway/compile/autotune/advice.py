@@ -169,7 +169,10 @@ def find(path: str) -> Path:
         )
     found = given / FILE if given.is_dir() else given
     if not found.exists():
-        raise UsageError(f"{path} has no {FILE} yet; type `headway autotune {path}`")
+        raise UsageError(
+            f"{path} has no {FILE} yet; type `headway autotune {path}`",
+            code="autotune-file-missing",
+        )
     check(found)
     return found.resolve()
 
@@ -184,10 +187,11 @@ def check(path: Path) -> None:
         whole, schema = False, 0
     if not whole:
         raise UsageError(
-            f"{path} was not written by `headway autotune`; type `headway autotune RUN`"
+            f"{path} was not written by `headway autotune`; type `headway autotune RUN`",
+            code="autotune-file-not-readable",
         )
     if schema > SCHEMA:
         raise NewerSchema(
             f"{path} has schema {schema}, newer than {SCHEMA}, which this version reads; "
-            "type: pip install --upgrade headway"
+            "install a newer Headway"
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from headway.errors import FINE, Reason
 
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; less exact types:
 LOOSE = 5e-2
@@ -28,7 +33,7 @@ class Canary:
         *,
         loaded: bool,
         watch: Callable[[], Callable[[], tuple[int, ...]]],
-        distrust: Callable[[str], Callable[..., Any]],
+        distrust: Callable[[Reason], Callable[..., Any]],
     ) -> None:
         self.compiled = compiled
         self.eager = eager
@@ -46,21 +51,35 @@ class Canary:
             return self.compiled(*args, **kwargs)
         if not self.proven:
             return self._prove(args, kwargs)
-        if self.look is not None and self.look() != self.seen:
-            self._give_up("something it depends on has changed")
+        if self.look is not None and self._outdated():
+            text = "something it depends on has changed"
+            self._give_up(Reason(text, code="package-outdated"))
             return self.compiled(*args, **kwargs)
         result = self.compiled(*args, **kwargs)
         if self.look is None:
             self._remember()
         return result
 
+    def _outdated(self) -> bool:
+        assert self.look is not None
+        try:
+            return self.look() != self.seen
+        except Exception:  # it was taken away, or is of another kind
+            return True
+
     def _prove(self, args: Any, kwargs: Any) -> Any:
-        with self._unmoved() as moved:
-            copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
-            with torch.no_grad():
-                expected = self.eager(*copies[0], **copies[1])
+        try:
+            with self._unmoved() as moved:
+                copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+                with torch.no_grad():
+                    expected = self.eager(*copies[0], **copies[1])
+        except Exception as error:  # there may be no memory for both
+            why = Reason(f"{type(error).__name__}: {error}", code="package-not-comparable")
+            self._give_up(why)
+            return self.compiled(*args, **kwargs)
         if moved():
-            self._give_up("it draws random numbers, and the results cannot be compared")
+            text = "it draws random numbers, and the results cannot be compared"
+            self._give_up(Reason(text, code="package-draws-random-numbers"))
             return self.compiled(*args, **kwargs)
         held = _buffers(self.module)
         copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
@@ -68,7 +87,7 @@ class Canary:
             result = self.compiled(*args, **kwargs)
             why = _difference(expected, result)
         except Exception as error:  # if the job's own code raises it, it will again
-            why = f"{type(error).__name__}: {error}"
+            why = Reason(f"{type(error).__name__}: {error}", code="package-call-failed")
         if why:
             _put_back(held)
             self._give_up(why)
@@ -78,29 +97,56 @@ class Canary:
         return result
 
     def _remember(self) -> None:
-        self.look = self.watch()
-        self.seen = self.look()
+        try:
+            look = self.watch()
+            self.seen = look()
+        except Exception as error:
+            text = f"what it depends on cannot be looked at: {type(error).__name__}"
+            self._give_up(Reason(text, code="package-outdated"))
+        else:
+            self.look = look
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: Reason) -> None:
         self.off = True
         self.compiled = self.distrust(why)
 
     @contextmanager
     def _unmoved(self) -> Iterator[Callable[[], bool]]:
         """What runs inside leaves buffers and random numbers as they were; whether it drew some."""
-        held, states = _buffers(self.module), _random_states()
+        held, before = _buffers(self.module), _random_states()
         drew = False
-        yield lambda: drew
-        drew = any(not torch.equal(a, b) for a, b in zip(states, _random_states(), strict=True))
-        _put_back(held)
-        torch.set_rng_state(states[0])
-        if len(states) > 1:
-            torch.cuda.set_rng_state(states[1])
+        try:
+            yield lambda: drew
+        finally:
+            drew = any(not _same(a, b) for a, b in zip(before, _random_states(), strict=True))
+            _put_back(held)
+            _set_random_states(before)
 
 
-def _random_states() -> list[torch.Tensor]:
+def _random_states() -> list[Any]:
+    """Of torch on the CPU, of Python, and of NumPy and the GPU if the job uses them."""
+    states = [torch.get_rng_state(), random.getstate()]
+    numpy = sys.modules.get("numpy.random")
+    states.append(numpy.get_state() if numpy is not None else None)
     cuda = torch.cuda.is_available() and bool(torch.cuda._initialized)
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if cuda else [])]
+    states.append(torch.cuda.get_rng_state() if cuda else None)
+    return states
+
+
+def _set_random_states(states: list[Any]) -> None:
+    cpu, python, numpy, cuda = states
+    torch.set_rng_state(cpu)
+    random.setstate(python)
+    if numpy is not None:
+        sys.modules["numpy.random"].set_state(numpy)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    return pickle.dumps(one) == pickle.dumps(other)
 
 
 def _buffers(module: torch.nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -114,22 +160,27 @@ def _put_back(held: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
             buffer.copy_(value)
 
 
-def _difference(expected: Any, got: Any) -> str:
+def _difference(expected: Any, got: Any) -> Reason:
     """Empty if two results are the same but for rounding."""
     ours, theirs = pytree.tree_flatten(got), pytree.tree_flatten(expected)
     if ours[1] != theirs[1]:
-        return "its result has another structure than eager's"
+        return Reason(
+            "its result has another structure than eager's", code="package-other-structure"
+        )
     for one, other in zip(ours[0], theirs[0], strict=True):
         if not isinstance(other, torch.Tensor):
             if isinstance(other, (int, float, str, bool)) and one != other:
-                return f"its result is {one!r}, eager's {other!r}"
+                text = f"its result is {one!r}, eager's {other!r}"
+                return Reason(text, code="package-other-value")
             continue
         if one.shape != other.shape or one.dtype != other.dtype:
-            return f"its result is {one.dtype} {tuple(one.shape)}, eager's another"
+            text = f"its result is {one.dtype} {tuple(one.shape)}, eager's another"
+            return Reason(text, code="package-other-type")
         away = _distance(one.detach(), other)
         if away > (CLOSE.get(other.dtype, LOOSE) if other.is_floating_point() else 0.0):
-            return f"its first result is {away:.2g} away from eager's"
-    return ""
+            text = f"its first result is {away:.2g} away from eager's"
+            return Reason(text, code="package-other-numbers")
+    return FINE
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import json
 import os
 import sys
@@ -71,14 +72,17 @@ class Guards:
 
     def watch(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
         """The identities of all of them in this process, as quickly as Python can tell."""
-        sources = sorted({(one.source, one.module) for one in self.dropped})
-        scopes = {module: Globals(module) for _, module in sources}
-        names = {module: f"G{at}" for at, module in enumerate(scopes)}
-        parts = [f"id({_rooted(source, names[module])})" for source, module in sources]
-        scope: dict[str, Any] = {names[module]: found for module, found in scopes.items()}
-        scope["L"] = local(function)
-        look: Callable[[], tuple[int, ...]] = eval(f"lambda: ({', '.join([*parts, ''])})", scope)
-        return look
+        ids: dict[str, list[str]] = {}
+        for source, module in sorted({(one.source, one.module) for one in self.dropped}):
+            ids.setdefault(module, []).append(f"id({source})")
+        known = local(function)
+        looks: list[Callable[[], tuple[int, ...]]] = [
+            eval(f"lambda: ({', '.join(parts)},)", {"L": known, "G": Globals(module)})
+            for module, parts in ids.items()
+        ]
+        if len(looks) == 1:
+            return looks[0]
+        return lambda: tuple(itertools.chain.from_iterable(look() for look in looks))
 
 
 def is_dropped(entry: Any) -> bool:
@@ -116,7 +120,3 @@ def local(function: Callable[..., Any]) -> dict[str, Any]:
     owner = getattr(function, "__self__", None)
     code = getattr(function, "__code__", None)
     return {code.co_varnames[0]: owner} if owner is not None and code and code.co_varnames else {}
-
-
-def _rooted(source: str, scope: str) -> str:
-    return source.replace("G[", f"{scope}[")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import inspect
 import types
 from typing import Any
 
@@ -54,16 +55,28 @@ def _function(function: types.FunctionType, depth: int) -> str:
             cells.append("empty")
     defaults = [identity(value, depth + 1) for value in function.__defaults__ or ()]
     named = _items(function.__kwdefaults__ or {}, depth)
-    told = "\n".join([_code(function.__code__), *cells, *defaults, str(named)])
+    told = "\n".join([code_text(function.__code__), *cells, *defaults, str(named)])
     digest = hashlib.sha256(told.encode()).hexdigest()[:16]
     return f"function {function.__module__}.{function.__qualname__} {digest}"
 
 
-def _code(code: types.CodeType) -> str:
-    inner = [
-        _code(part) if isinstance(part, types.CodeType) else repr(part) for part in code.co_consts
-    ]
-    return f"{code.co_code!r} {code.co_names} {inner}"
+def code_text(code: types.CodeType) -> str:
+    """All that a piece of code computes, but for the values of the names that it looks up."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    takes = (code.co_posonlyargcount, code.co_argcount, flags, code.co_varnames[:count])
+    constants = [_constant(part) for part in code.co_consts]
+    return f"{code.co_code!r} {code.co_exceptiontable!r} {code.co_names} {takes} {constants}"
+
+
+def _constant(part: Any) -> str:
+    if isinstance(part, types.CodeType):
+        return code_text(part)
+    if isinstance(part, frozenset):  # its order is another one in each process
+        return f"frozenset {sorted(map(_constant, part))}"
+    if isinstance(part, tuple):
+        return f"tuple {list(map(_constant, part))}"
+    return repr(part)
 
 
 def _items(thing: dict[Any, Any], depth: int) -> list[str]:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from headway.compile.precompile.dropped import Guards, disagreement, read
+from headway.errors import Reason
 from headway.probe import pace
 from headway.probe.hooks import wrap
 from headway.probe.recorder import guard, recorder
@@ -48,7 +49,7 @@ class Packages:
                 continue
             if guards.unknowable:
                 shutil.rmtree(folder, ignore_errors=True)
-                note(f"a package is not kept: {guards.unknowable}")
+                note(f"a package is not kept: {guards.unknowable}", code="package-not-kept")
             else:
                 guards.write(folder)
 
@@ -56,9 +57,9 @@ class Packages:
 packages = Packages()
 
 
-def note(text: str) -> None:
+def note(text: str, *, code: str) -> None:
     """Into the journal."""
-    recorder.emit("note", hook="precompile", text=text)
+    recorder.emit("note", hook="precompile", code=code, text=text)
 
 
 def install_bytecode(module: ModuleType) -> None:
@@ -120,7 +121,7 @@ def install_package(module: ModuleType) -> None:
             return original(self, fn)
         why = disagreement(folder, fn)
         if why:
-            note(f"a package is not used: {why}")
+            note(f"a package is not used: {why}", code="package-guards-differ")
             return None
         found = original(self, fn)
         if found is not None:
@@ -147,7 +148,8 @@ def install_eval_frame(module: ModuleType) -> None:
         except Exception as error:
             if package is None or not fresh or not package.is_initialized():
                 raise
-            note(f"a package could not be loaded: {type(error).__name__}: {error}")
+            text = f"a package could not be loaded: {type(error).__name__}: {error}"
+            note(text, code="package-not-loaded")
             packages.loaded.discard(package.source_id)
             made = original(self, fn)
         if not fresh or package is None or not package.is_initialized():
@@ -178,8 +180,8 @@ def _stand_before(module: ModuleType, context: Any, made: Any, fn: Any, package:
 
     plain = made._orig_mod.__call__ if optimized else fn
 
-    def distrust(why: str) -> Callable[..., Any]:
-        note(f"a package is given up: {why}")
+    def distrust(why: Reason) -> Callable[..., Any]:
+        note(f"a package is given up: {why}", code=why.code)
         torch._dynamo.config.caching_precompile = False
         package.uninstall()
         torch._dynamo.reset()

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headway import redact
 from headway.compile.recompiles import sources
 from headway.compile.recompiles.advice import advise
 from headway.compile.recompiles.record import collect
 from headway.compile.recompiles.sources import SETTINGS, UNBACKED
 from headway.compile.recompiles.steps import StepTime, step_time
+from headway.errors import with_code
 from headway.journal import folder, reader
+from headway.journal.reader import Journal
 from headway.report.words import count
 
 SCHEMA = 1
 FOLDER = ".learned"
 SLOWER = 1.05  # so much longer may a step be
 COMMANDS = 20  # of one job whose steps are remembered
+ENDED = tuple(128 + one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP))
 STILLBORN = "with them the job failed before its first step"
 
 
@@ -78,7 +83,9 @@ class Seen:
 
 def mark_of(command: Sequence[str]) -> str:
     """Times are compared between runs of the very same command only."""
-    return hashlib.sha256("\0".join(command).encode(errors="replace")).hexdigest()[:16]
+    return hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace")).hexdigest()[
+        :16
+    ]
 
 
 def to_set(known: Learned, command: str, env: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -86,10 +93,11 @@ def to_set(known: Learned, command: str, env: Mapping[str, str]) -> tuple[dict[s
     if not known.env:
         return {}, ""
     if off := known.pace(command).off:
-        return {}, f"learned sources are not marked: {off}"
+        return {}, with_code(f"learned sources are not marked: {off}", code="learned-sources-off")
     taken = [name for name in SETTINGS if env.get(name)]
     if taken:
-        return {}, f"learned sources are left to you, as {taken[0]} is set"
+        text = f"learned sources are left to you, as {taken[0]} is set"
+        return {}, with_code(text, code="learned-sources-not-applied")
     entries = [count(len(text.split(",")), "entry") for text in known.env.values()]
     told = ", ".join(f"{name} ({many})" for name, many in zip(known.env, entries, strict=True))
     return dict(known.env), f"set as earlier runs have taught: {told}"
@@ -122,7 +130,8 @@ def lines(known: Learned, before: Learned, command: str) -> list[str]:
     """What to say at the end of a run: that something was learned, or taken back."""
     off = known.pace(command).off
     if off and not before.pace(command).off:
-        return [f"learned sources will not be marked again: {off}"]
+        text = f"learned sources will not be marked again: {off}"
+        return [with_code(text, code="learned-sources-off")]
     if known.env != before.env and not off:
         return ["learned sources for the next run with --learn; `headway recompiles` shows them"]
     return []
@@ -155,7 +164,8 @@ class Lesson:
             for line in lines(known, self.known, self.command):
                 self.say(f"headway: {line}")
         except Exception as error:
-            self.say(f"headway: nothing was learned ({type(error).__name__}: {error})")
+            text = f"headway: nothing was learned ({type(error).__name__}: {error})"
+            self.say(with_code(text, code="learning-failed"))
 
 
 def shown(run: Path, applied: Mapping[str, str], status: int) -> Seen:
@@ -170,8 +180,18 @@ def shown(run: Path, applied: Mapping[str, str], status: int) -> Seen:
         applied=bool(applied),
         marked=bool(record.marked),
         time=step_time(journals),
-        stillborn=status != 0 and not record.steps,
+        stillborn=_failed(status) and not record.steps and _tried_to_compile(journals),
     )
+
+
+def _failed(status: int) -> bool:
+    """By itself: a job that was ended, or ran out of memory, would have been without them too."""
+    return status > 0 and status not in ENDED
+
+
+def _tried_to_compile(journals: Iterable[Journal]) -> bool:
+    """Sources are marked when something is compiled; before that they change nothing."""
+    return any(span.name == "compile" for journal in journals for span in journal.spans)
 
 
 def read(path: Path) -> Learned:

@@ -17,6 +17,7 @@ class Loaded:
     """What `run.json` and the journals say."""
 
     identity: dict[str, Any]
+    command: list[str]
     record: Record
     advice: Advice
 
@@ -33,4 +34,4 @@ def load(path: str) -> Loaded:
 def _load(found: Path) -> Loaded:
     journals, _ = reader.read_journals(str(found / folder.JOURNAL))
     record = collect(journals)
-    return Loaded(folder.read_identity(found), record, advise(record))
+    return Loaded(folder.read_identity(found), folder.read_command(found), record, advise(record))

@@ -103,7 +103,9 @@ class _Bench:
             )
         tail = log.read_text(errors="replace").splitlines()[-TAIL:] if done.returncode else []
         if not (place / "run" / "journal").is_dir():
-            raise HeadwayError("the trial could not be started: " + " ".join(tail[-1:]))
+            raise HeadwayError(
+                "the trial could not be started: " + " ".join(tail[-1:]), code="trial-not-started"
+            )
         return Trial(name, env, done.returncode, load(str(place / "run")).advice, "\n".join(tail))
 
     def _environment(self, place: Path, env: Mapping[str, str]) -> dict[str, str]:

@@ -52,10 +52,12 @@ def test_a_process_can_end_while_a_request_never_does() -> None:
     script = (
         "import threading\n"
         "from headway.compile.archive import crew\n"
-        "threading.Thread(\n"
-        "    target=lambda: next(crew.each(lambda n: threading.Event().wait(), range(9))),\n"
-        "    daemon=True,\n"
-        ").start()\n"
-        "import time; time.sleep(0.2)\n"
+        "begun = threading.Event()\n"
+        "def never(number):\n"
+        "    begun.set()\n"
+        "    threading.Event().wait()\n"
+        "take = lambda: next(crew.each(never, range(9)))\n"
+        "threading.Thread(target=take, daemon=True).start()\n"
+        "begun.wait()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

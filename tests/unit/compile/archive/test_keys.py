@@ -7,33 +7,33 @@ from typing import Any
 import pytest
 
 from headway.compile.archive.keys import compat, difference, differing
+from tests.support import Golden
+from tests.unit.compile.archive.made import FACTS
 
-from .made import FACTS
+OTHERS: list[dict[str, Any]] = [
+    {"torch": "2.12.0"},
+    {"cuda": "12.8"},
+    {"gpu": ["NVIDIA H200"]},
+    {"isa": ["avx", "avx512f"]},
+    {"isa": ["avx"]},
+    {"env": {"TRITON_X": "1"}},
+    {"new": "x"},
+    {"python": "cpython-312", "torch": "2.12.0"},
+]
 
 
-@pytest.mark.parametrize(
-    ("there", "told"),
-    [
-        ({}, ""),
-        ({"torch": "2.12.0"}, "torch is 2.13.0 here and was 2.12.0"),
-        ({"cuda": "12.8"}, "CUDA is none here and was 12.8"),
-        ({"gpu": ["NVIDIA H200"]}, "GPU is none here and was NVIDIA H200"),
-        (
-            {"isa": ["avx", "avx512f"]},
-            "instructions here are without avx512f and with avx2+fma",
-        ),
-        ({"isa": ["avx"]}, "instructions here are with avx2+fma"),
-        ({"env": {"TRITON_X": "1"}}, "TRITON_X is none here and was 1"),
-        ({"new": "x"}, "new is none here and was x"),
-        (
-            {"python": "cpython-312", "torch": "2.12.0"},
-            "torch is 2.13.0 here and was 2.12.0, Python is cpython-311 here and was cpython-312",
-        ),
-    ],
-)
-def test_the_difference_in_words(there: dict[str, Any], told: str) -> None:
-    assert difference(FACTS, FACTS | there) == told
-    assert (compat(FACTS) == compat(FACTS | there)) == (not told)
+def test_the_difference_in_words(golden: Golden) -> None:
+    golden("differences.txt", "".join(f"{difference(FACTS, FACTS | o)}\n" for o in OTHERS))
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_machine_that_differs_has_another_key(other: dict[str, Any]) -> None:
+    assert set(differing(FACTS, FACTS | other)) == set(other)
+    assert compat(FACTS) != compat(FACTS | other)
+
+
+def test_the_same_machine_has_the_same_key() -> None:
+    assert difference(FACTS, dict(FACTS)) == "" and compat(FACTS) == compat(dict(FACTS))
 
 
 def test_where_torch_lies_makes_no_other_key() -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from headway.compile.archive.manifest import File, Manifest
 from headway.compile.archive.tree import Tree, is_whole
-
-from . import made
-from .made import TODAY, content, fill, library, manifest
+from tests.unit.compile.archive import made
+from tests.unit.compile.archive.made import TODAY, content, fill, library, manifest
 
 
 def archive(files: dict[str, bytes], used: int = TODAY - 5) -> tuple[Manifest, list[bytes]]:
@@ -104,8 +103,10 @@ def test_a_folder_that_somebody_else_prepared_is_not_ours(tmp_path: Path, how: s
     (tmp_path / "theirs").chmod(0o777)
     if how == "link":
         (tmp_path / "link").symlink_to(tmp_path / "theirs")
-    with pytest.raises(PermissionError, match="can be written by others"):
-        Tree(tmp_path / {"open": "theirs", "link": "link"}[how])
+    folder = tmp_path / {"open": "theirs", "link": "link"}[how]
+    with pytest.raises(PermissionError) as error:
+        Tree(folder)
+    assert error.value.filename == str(folder)
     Tree(tmp_path / "theirs", own=False)
 
 

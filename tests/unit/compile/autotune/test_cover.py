@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headway.compile.autotune import cover as module
 from headway.compile.autotune.cover import cover, losses
+from tests.support import examples
 
 TIMES = st.lists(
     st.dictionaries(st.integers(0, 6), st.floats(0.5, 2.0), min_size=1), min_size=1, max_size=6
@@ -44,7 +45,7 @@ def test_a_config_that_was_not_offered_for_a_key_does_not_serve_it() -> None:
     assert cover([{0: 0.0}, {1: 0.0, 0: 0.5}], 0.02) == [0, 1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(TIMES, st.sampled_from([0.0, 0.02, 0.3]))
 def test_it_is_the_smallest(times: list[dict[int, float]], loss: float) -> None:
     keys = [losses(each) for each in times]
@@ -55,7 +56,7 @@ def test_it_is_the_smallest(times: list[dict[int, float]], loss: float) -> None:
         assert not any(good([*one], keys, loss) for one in combinations(everything, size))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TIMES)
 def test_the_greedy_answer_is_good_too(times: list[dict[int, float]]) -> None:
     keys = [losses(each) for each in times]

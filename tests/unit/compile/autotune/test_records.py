@@ -7,8 +7,7 @@ import math
 from headway.compile.autotune.records import Key, collect
 from headway.journal.reader import parse
 from headway.testing import FakeRun
-
-from .journals import H200, configs, kernel, tell, tell_kernel
+from tests.unit.compile.autotune.journals import H200, configs, kernel, tell, tell_kernel
 
 
 def test_times_by_key_and_config() -> None:

@@ -27,6 +27,8 @@ act: Callable[[int], int] = plus
 class Model:
     def __init__(self, own: Callable[[int], int] = plus) -> None:
         self.own = own
+        self.FLAG = [own]
+        self.G = {"G['act']": own}
 
     def forward(self, x: int) -> int:
         return self.own(act(x))
@@ -65,9 +67,9 @@ def test_the_same_things_agree(tmp_path: Path) -> None:
 
 def test_another_function_disagrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path)
-    assert "L['self'].own was function" in disagreement(str(tmp_path), Model(minus).forward)
+    assert "L['self'].own" in disagreement(str(tmp_path), Model(minus).forward)
     monkeypatch.setitem(globals(), "act", minus)
-    assert "G['act'] was function" in disagreement(str(tmp_path), Model().forward)
+    assert "G['act']" in disagreement(str(tmp_path), Model().forward)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +99,21 @@ def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model.own = plus
     monkeypatch.setitem(globals(), "act", minus)
     assert look() != before
+
+
+@pytest.mark.parametrize("source", ["L['self'].FLAG[0]", """L['self'].G["G['act']"]"""])
+def test_names_that_look_like_the_globals(source: str) -> None:
+    guards = Guards()
+    guards.take([entry(source, plus)], "json", top=True)
+    guards.take([entry("G['act']", plus)], __name__, top=True)
+    model = Model()
+    look = guards.watch(model.forward)
+    before = look()
+    assert before == (id(plus), id(plus))
+    model.FLAG[0] = minus
+    model.G["G['act']"] = minus
+    assert sorted(look()) == sorted((id(plus), id(minus)))
+
+
+def test_without_guards_nothing_changes() -> None:
+    assert Guards().watch(Model().forward)() == ()
