@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,9 +22,10 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
-from headway.errors import MissingExtra
+from headway.errors import MissingExtra, with_code
 from headway.startup.sharding.agree import agreed
 from headway.startup.sharding.cache import PlanCache
+from headway.startup.sharding.facts import facts
 
 try:
     from torchrec.distributed import embedding, types
@@ -34,15 +34,12 @@ try:
     from torchrec.distributed.sharding_plan import get_default_sharders
     from torchrec.modules.embedding_configs import data_type_to_dtype
 except ModuleNotFoundError as error:
-    raise MissingExtra(
-        f"{error.name} is not installed; type: pip install 'headway[torchrec]'"
-    ) from None
+    raise MissingExtra(f"{error.name} is not installed", extra="torchrec") from None
 
 # Their tensors are made when they are saved, and have no size before that.
 VIRTUAL = ("KEY_VALUE", "SSD_VIRTUAL_TABLE", "DRAM_VIRTUAL_TABLE", "DRAM_SSD_VIRTUAL_TABLE")
 TWO_DIMENSIONS = getattr(types, "ShardingEnv2D", ())
 UNRELATED = ("_stats", "_debug", "_num_proposals", "_num_plans", "_best_plan")  # to what is planned
-DEEPEST = 12  # nested settings that are looked at
 INIT = "_init_from_local_shards"
 _real: dict[tuple[Any, str], Any] = {}
 
@@ -96,9 +93,9 @@ def collective_plan(
 
     def make() -> dict[str, Any]:
         settings = {k: v for k, v in vars(planner).items() if k not in UNRELATED}
-        asked = {"planner": _facts([type(planner), settings, sharders]), **common}
+        asked = {"planner": facts([type(planner), settings, sharders]), **common}
         kept = plans.read(asked)
-        if kept is None:
+        if kept is None or not _is_plan(kept):
             made.append(planner.plan(module, sharders))
             kept = encoded(made[0])
             if kept is not None:
@@ -157,11 +154,21 @@ def decoded(document: Any) -> types.ShardingPlan:
     return types.ShardingPlan(plan)
 
 
+def _is_plan(document: Any) -> bool:
+    """Whether it can be decoded: what lies in the folder may be somebody else's."""
+    try:
+        decoded(document)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return False
+    return True
+
+
 def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     real = getattr(owner, name, None)
     if real is None:
         where = f"{owner.__name__}.{name}"
-        print(f"headway: this torchrec has no {where}; it is left as it is", file=sys.stderr)
+        text = f"headway: this torchrec has no {where}; it is left as it is"
+        print(with_code(text, code="torchrec-part-missing"), file=sys.stderr)
         return
     _real[owner, name] = real
     setattr(owner, name, functools.wraps(real)(wrap(real)))
@@ -240,7 +247,7 @@ def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
                 for name in ("embedding_bag_configs", "embedding_configs", "is_weighted")
                 if hasattr(child, name)
             ]
-            found.append([f"the settings of {path!r}", _facts([type(child), settings])])
+            found.append([f"the settings of {path!r}", facts([type(child), settings])])
     return found
 
 
@@ -270,30 +277,3 @@ def _brief(value: Any) -> str:
         return "is not"
     told = " ".join(map(str, value))
     return f"is {told}" if len(told) < 80 else f"is {hashlib.sha256(told.encode()).hexdigest()[:8]}"
-
-
-def _facts(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """A thing as JSON takes it: the same for the same settings, in every process."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, (float, torch.dtype, torch.device)):
-        return str(value)
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    if id(value) in above or len(above) > DEEPEST:
-        return type(value).__qualname__
-    above = (*above, id(value))
-    if isinstance(value, dict):
-        return sorted([[_facts(k, above), _facts(v, above)] for k, v in value.items()], key=str)
-    if isinstance(value, (set, frozenset)):
-        return sorted((_facts(one, above) for one in value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [_facts(one, above) for one in value]
-    if isinstance(value, functools.partial):
-        return [_facts(one, above) for one in (value.func, value.args, value.keywords)]
-    if hasattr(value, "__code__"):
-        code = hashlib.sha256(value.__code__.co_code).hexdigest()[:16]
-        return [value.__module__, value.__qualname__, code]
-    return [_facts(type(value)), _facts(getattr(value, "__dict__", None), above)]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,15 +21,18 @@ import torch.distributed as dist
 from torch import nn
 
 from headway import sdk
-from headway.errors import HeadwayError, UsageError
+from headway.errors import HeadwayError, Reason, UsageError
 from headway.startup.batches.schema import Schema
 from headway.threads import TorchThread
 
 PATIENCE_S = 10.0  # with the compiler, when the process ends
+THREAD = "headway-ahead"
 
 
 class AheadFailed(HeadwayError):
     """The step could not be run on the fast batch; its own exception is the cause."""
+
+    code = "ahead-failed"
 
 
 class CompileAhead:
@@ -70,10 +75,12 @@ class CompileAhead:
             self.schema = Schema.of(batch)
         device = torch.cuda.current_device() if torch.cuda._initialized else None
         if self.together:
-            self._run(batch, device)
+            self._run(batch, device, _random_numbers())
             return self
+        random = contextlib.ExitStack()
+        random.enter_context(_draws.kept_apart())  # before this thread draws again
         self._thread = TorchThread(
-            self._run, (batch, device), name="headway-ahead", patience_s=PATIENCE_S
+            self._run, (batch, device, random), name=THREAD, patience_s=PATIENCE_S
         )
         self._thread.start()
         return self
@@ -89,17 +96,20 @@ class CompileAhead:
             raise AheadFailed(text) from error
         return self
 
-    def differences(self, batch: Any) -> list[str]:
+    def differences(self, batch: Any) -> list[Reason]:
         """In what the real batch is not what was compiled for; each may be a recompile."""
         return [] if self.schema is None else self.schema.differences(batch)
 
-    def _run(self, batch: Any, device: int | None) -> None:
-        if device is not None:
-            torch.cuda.set_device(device)
+    def _run(
+        self, batch: Any, device: int | None, random: contextlib.AbstractContextManager[Any]
+    ) -> None:
         begun = time.monotonic()
         try:
-            with sdk.span("compile_ahead"), self._nothing_happened():
-                self.step(batch)
+            with random, sdk.span("compile_ahead"):
+                if device is not None:
+                    torch.cuda.set_device(device)
+                with self._nothing_happened():
+                    self.step(batch)
         except BaseException as error:
             if self.together and not isinstance(error, Exception):
                 raise  # an interrupt, meant for the caller
@@ -110,7 +120,7 @@ class CompileAhead:
     def _nothing_happened(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_uncounted())
-            stack.enter_context(_random_numbers())
+            stack.enter_context(_random_numbers_of_the_gpu())
             for module in self.modules:
                 stack.enter_context(_sharded(module) if self.together else _alone(module))
             stack.enter_context(_tensors(self.modules, parameters=bool(self.optimizers)))
@@ -125,13 +135,15 @@ def _refuse(module: nn.Module, together: bool) -> None:
     for kind in sorted(kinds & {"FullyShardedDataParallel", "DistributedModelParallel"}):
         raise UsageError(
             f"{kind} communicates in every forward pass and keeps more than its parameters; it "
-            "cannot be compiled ahead (fully_shard can, with together=True)"
+            "cannot be compiled ahead (fully_shard can, with together=True)",
+            code="ahead-not-possible",
         )
     if "FSDPModule" in kinds and not together:
         raise UsageError(
             "fully_shard communicates in every forward pass; it cannot be compiled ahead by a "
             "thread, as the ranks would meet in another order: call start at the same point of "
-            "all ranks, with together=True"
+            "all ranks, with together=True",
+            code="ahead-needs-together",
         )
 
 
@@ -153,27 +165,101 @@ def _all_have(batch: Any) -> bool:
 
 @contextlib.contextmanager
 def _uncounted() -> Iterator[None]:
-    """Optimizer steps in here are no training steps, for us or anybody who listens to them."""
+    """Optimizer steps of this thread are no training steps, for us or anybody who listens."""
     optim: Any = sys.modules["torch.optim.optimizer"]
     hooks = optim._global_optimizer_post_hooks
-    held = dict(hooks)
-    hooks.clear()
+    here, held, deaf = threading.get_ident(), dict(hooks), {}
+
+    def elsewhere(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return None if threading.get_ident() == here else hook(*args, **kwargs)
+
+        return call
+
+    for key, hook in held.items():
+        deaf[key] = hooks[key] = elsewhere(hook)
     try:
         yield
     finally:
-        hooks.update(held)
+        for key, hook in held.items():
+            if hooks.get(key) is deaf[key]:  # it was not removed meanwhile
+                hooks[key] = hook
 
 
 @contextlib.contextmanager
 def _random_numbers() -> Iterator[None]:
     cpu = torch.get_rng_state()
-    gpu = torch.cuda.get_rng_state() if torch.cuda._initialized else None
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
+
+
+@contextlib.contextmanager
+def _random_numbers_of_the_gpu() -> Iterator[None]:
+    gpu = torch.cuda.get_rng_state() if torch.cuda._initialized else None
+    try:
+        yield
+    finally:
         if gpu is not None:
             torch.cuda.set_rng_state(gpu)
+
+
+class _Draws:
+    """Seeds that other threads draw while a step runs in its own, as data loaders do.
+
+    torch has one generator for the whole process. Steps draw from it, and the compiler puts it back
+    to what it was: a seed drawn meanwhile would come again. So other threads draw theirs, by
+    `Tensor.random_`, from a generator that continues where the process stood; afterwards the
+    process continues where that stands.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps = 0
+        self._end: Callable[[], None]
+
+    @contextlib.contextmanager
+    def kept_apart(self) -> Iterator[None]:
+        """Entered by the thread that starts a step, and left by that of the step."""
+        with self._lock:
+            if not self._steps:
+                self._begin()
+            self._steps += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._steps -= 1
+                if not self._steps:
+                    self._end()
+
+    def _begin(self) -> None:
+        generator = torch.Generator()
+        generator.set_state(torch.get_rng_state())
+        original, process = torch.Tensor.random_, os.getpid()
+        own = vars(torch.Tensor).get("random_")  # none, unless somebody else has replaced it
+
+        def random_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                kwargs.get("generator") is not None
+                or os.getpid() != process  # a worker of a loader has a seed of its own
+                or tensor.device.type != "cpu"
+                or threading.current_thread().name == THREAD
+            ):
+                return original(tensor, *args, **kwargs)
+            with self._lock:
+                return original(tensor, *args, **{**kwargs, "generator": generator})
+
+        def end() -> None:
+            setattr(torch.Tensor, "random_", own) if own else delattr(torch.Tensor, "random_")
+            torch.set_rng_state(generator.get_state())
+
+        setattr(torch.Tensor, "random_", random_)  # noqa: B010
+        self._end = end
+
+
+_draws = _Draws()
 
 
 @contextlib.contextmanager

@@ -48,11 +48,19 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
     A call of init_process_group in it does nothing: the ranks are connected already.
     """
     if dist.is_initialized():
-        raise UsageError("an audit starts a job of its own: run it before init_process_group")
+        raise UsageError(
+            "an audit starts a job of its own: run it before init_process_group",
+            code="process-group-initialized",
+        )
     if not 0 <= rank < world_size:
-        raise UsageError(f"a job of {world_size} ranks has no rank {rank}")
+        raise UsageError(
+            f"a job of {world_size} ranks has no rank {rank}", code="rank-out-of-range"
+        )
     if not hasattr(c10d, "_new_group_with_tag"):
-        raise UsageError(f"an audit does not know how torch {torch.__version__} makes groups")
+        raise UsageError(
+            f"an audit does not know how torch {torch.__version__} makes groups",
+            code="torch-not-supported",
+        )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)

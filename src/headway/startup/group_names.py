@@ -47,7 +47,10 @@ def _install() -> None:
     hashed = getattr(c10d, "_hash_ranks_to_str", None)
     source = getattr(c10d, "_get_split_source", None)
     if hashed is None or source is None:
-        raise UsageError("this torch names its process groups otherwise: use new_group instead")
+        raise UsageError(
+            "this torch names its process groups otherwise: use new_group instead",
+            code="torch-not-supported",
+        )
 
     def hash_ranks(ranks: Any) -> str:
         return _wanted.name or hashed(ranks)

@@ -74,7 +74,8 @@ class Group:
         """The process group. The first call makes it: all members must come to theirs."""
         if not self.member:
             raise UsageError(
-                f"rank {dist.get_rank()} is not in {self!r}; ask `.member` before `.pg()`"
+                f"rank {dist.get_rank()} is not in {self!r}; ask `.member` before `.pg()`",
+                code="rank-not-in-group",
             )
         with self._lock:
             if not self.made:
@@ -97,7 +98,9 @@ class Group:
     def _make(self, *, together: bool) -> None:
         default = c10d._get_default_group()
         if self._default() is not default:
-            raise UsageError(f"{self!r} is of a job that was taken down: ask for it again")
+            raise UsageError(
+                f"{self!r} is of a job that was taken down: ask for it again", code="group-outdated"
+            )
         usual = self.backend == _default_backend()
         if len(self.ranks) == dist.get_world_size() and usual and not self._special:
             self._made = default
@@ -164,7 +167,8 @@ class _Known:
         if (found.timeout, found.options) != (asked.timeout, asked.options):
             raise UsageError(
                 f"{found!r} was asked for with another timeout or other options: "
-                "give this one a purpose of its own"
+                "give this one a purpose of its own",
+                code="group-options-differ",
             )
         found.parts = found.parts or asked.parts
         return found
@@ -208,9 +212,13 @@ def split(
     checked = tuple(_checked(part) for part in parts)
     times = Counter(chain.from_iterable(checked))
     twice = sorted(rank for rank, count in times.items() if count > 1)
-    if twice or not checked:
-        what = f"rank {twice[0]} is in two parts" if twice else "there are no parts"
-        raise UsageError(f"{what} of the split {[list(part) for part in checked]}")
+    if twice:
+        raise UsageError(
+            f"rank {twice[0]} is in two parts of the split {[list(part) for part in checked]}",
+            code="rank-twice",
+        )
+    if not checked:
+        raise UsageError("there are no parts of the split []", code="split-without-parts")
     mine = next((part for part in checked if dist.get_rank() in part), ())
     return _known.one(
         Group(
@@ -234,9 +242,15 @@ def partition(
     sizes = list(shape.values())
     world = dist.get_world_size()
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-        raise UsageError(f"a shape has a size of 1 or more for each name, not {dict(shape)}")
+        raise UsageError(
+            f"a shape has a size of 1 or more for each name, not {dict(shape)}",
+            code="shape-invalid",
+        )
     if math.prod(sizes) != world:
-        raise UsageError(f"{dict(shape)} is {math.prod(sizes)} ranks, but the job has {world}")
+        raise UsageError(
+            f"{dict(shape)} is {math.prod(sizes)} ranks, but the job has {world}",
+            code="shape-world-size-mismatch",
+        )
     return {
         name: split(_along(sizes, place), backend, name, timeout=timeout)
         for place, name in enumerate(shape)
@@ -267,11 +281,15 @@ def _checked(ranks: Iterable[int]) -> Ranks:
     try:
         found = sorted(operator.index(rank) for rank in given)
     except TypeError:
-        raise UsageError(f"ranks are whole numbers, not {given!r}") from None
+        raise UsageError(
+            f"ranks are whole numbers, not {given!r}", code="rank-not-an-integer"
+        ) from None
     if not found or found[0] < 0 or found[-1] >= world:
-        raise UsageError(f"a group has ranks from 0 to {world - 1}, not {given!r}")
+        raise UsageError(
+            f"a group has ranks from 0 to {world - 1}, not {given!r}", code="rank-out-of-range"
+        )
     if len(set(found)) != len(found):
-        raise UsageError(f"a rank is twice in {given!r}")
+        raise UsageError(f"a rank is twice in {given!r}", code="rank-twice")
     return tuple(found)
 
 

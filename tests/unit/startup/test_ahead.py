@@ -8,27 +8,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from headway.errors import HeadwayError, UsageError
+from tests.support import has_code, lazy
 
-from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
-
-from headway.errors import UsageError  # noqa: E402
-from headway.startup.ahead import AheadFailed, CompileAhead  # noqa: E402
-from headway.startup.batches import Schema, fast_batch  # noqa: E402
-
+torch = lazy("torch")
+CompileAhead = lazy("headway.startup.ahead:CompileAhead")
+Schema = lazy("headway.startup.batches:Schema")
+fast_batch = lazy("headway.startup.batches:fast_batch")
+on_step = lazy("torch.optim.optimizer:register_optimizer_step_post_hook")
+Model = lazy("tests.unit.startup.model:Model")
 pytestmark = pytest.mark.timeout(110)
-
-
-class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag = torch.nn.EmbeddingBag(100, 8)
-        self.norm = torch.nn.BatchNorm1d(8)
-        self.drop = torch.nn.Dropout(0.1)
-        self.out = torch.nn.Linear(8, 1)
-
-    def forward(self, ids: Any, starts: Any, dense: Any) -> Any:
-        return self.out(self.drop(self.norm(self.bag(ids, starts))) + dense).square().mean()
 
 
 def batch(rows: int) -> tuple[Any, Any, Any]:
@@ -94,7 +83,7 @@ def test_an_optimizer_in_mid_training_goes_on_as_it_was() -> None:
 
 def test_steps_ahead_are_not_counted() -> None:
     counted: list[int] = []
-    handle = register_optimizer_step_post_hook(lambda *_: counted.append(1))
+    handle = on_step(lambda *_: counted.append(1))
     try:
         model, optimizer, step = training()
         CompileAhead(step, modules=[model], optimizers=[optimizer]).start(batch(40)).wait()
@@ -105,10 +94,76 @@ def test_steps_ahead_are_not_counted() -> None:
         handle.remove()
 
 
+class Held:
+    """A step that waits in its midst while the main thread goes on."""
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, given: Any) -> None:
+        self.step(given)
+        self.began.set()
+        assert self.may_end.wait(60)
+        self.step(given)
+
+
+def seeds(count: int) -> list[int]:
+    """As samplers and loaders draw them."""
+    return [int(torch.empty((), dtype=torch.int64).random_().item()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one", "two side by side"])
+def test_seeds_that_are_drawn_meanwhile(ranks: int) -> None:
+    """They are those of a job without it, and none comes twice."""
+    training()
+    expected = seeds(5)
+    jobs = [training() for _ in range(ranks)]
+    steps = [Held(step) for _, _, step in jobs]
+    first = seeds(1)
+    ahead = [
+        CompileAhead(step, modules=[model], optimizers=[optimizer]).start(batch(40))
+        for step, (model, optimizer, _) in zip(steps, jobs, strict=True)
+    ]
+    early = seeds(1)
+    for step in steps:
+        assert step.began.wait(60)
+    late = seeds(2)
+    own = torch.Generator().manual_seed(1)
+    torch.empty(3).random_(generator=own)
+    for step, one in zip(steps, ahead, strict=True):
+        step.may_end.set()
+        one.wait()
+    assert [*first, *early, *late, *seeds(1)] == expected
+    assert "random_" not in vars(torch.Tensor)
+
+
+def test_steps_of_others_are_counted_meanwhile() -> None:
+    counted: list[Any] = []
+    handle = on_step(lambda stepped, *_: counted.append(stepped))
+    removed = on_step(lambda *_: counted.append("removed"))
+    try:
+        model, optimizer, step = training()
+        held = Held(step)
+        ahead = CompileAhead(held, modules=[model], optimizers=[optimizer]).start(batch(40))
+        assert held.began.wait(60)
+        other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        removed.remove()
+        other.step()
+        held.may_end.set()
+        ahead.wait()
+        optimizer.step()
+        assert counted == [other, optimizer]
+    finally:
+        handle.remove()
+
+
 def test_what_differs_is_said() -> None:
     model, optimizer, step = training()
     ahead = CompileAhead(step, modules=[model], optimizers=[optimizer]).start(batch(40)).wait()
-    assert ahead.differences(batch(47)) == ["[0] has the size 47 in dimension 0, not 40"]
+    (difference,) = ahead.differences(batch(47))
+    assert difference.code == "batch-sizes-differ"
+    assert difference.startswith("[0] ") and "47" in difference and "40" in difference
 
 
 def test_a_step_that_fails_leaves_everything_as_it_was() -> None:
@@ -117,7 +172,7 @@ def test_a_step_that_fails_leaves_everything_as_it_was() -> None:
     ids, starts, dense = batch(40)
     ahead = CompileAhead(step, modules=[model], optimizers=[optimizer])
     ahead.start((ids, starts, dense[:, :3]))
-    with pytest.raises(AheadFailed, match="the step failed on the fast batch"):
+    with pytest.raises(HeadwayError, check=has_code("ahead-failed")):
         ahead.wait()
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert step(batch(40)) > 0
@@ -130,18 +185,18 @@ def test_without_a_batch_nothing_is_done() -> None:
 
 
 def test_who_communicates_in_forward_is_refused() -> None:
-    class FullyShardedDataParallel(Model):
+    class FullyShardedDataParallel(torch.nn.Module):  # type: ignore[misc,name-defined]
         pass
 
-    with pytest.raises(UsageError, match="communicates in every forward"):
+    with pytest.raises(UsageError, check=has_code("ahead-not-possible")):
         CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()])
-    with pytest.raises(UsageError, match="keeps more than its parameters"):
+    with pytest.raises(UsageError, check=has_code("ahead-not-possible")):
         CompileAhead(lambda given: None, modules=[FullyShardedDataParallel()], together=True)
 
-    class FSDPModule(Model):
+    class FSDPModule(torch.nn.Module):  # type: ignore[misc,name-defined]
         pass
 
-    with pytest.raises(UsageError, match="at the same point of all ranks, with together=True"):
+    with pytest.raises(UsageError, check=has_code("ahead-needs-together")):
         CompileAhead(lambda given: None, modules=[FSDPModule()])
 
 

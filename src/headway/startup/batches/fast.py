@@ -34,7 +34,10 @@ def fast_batch(
     """
     chosen = [schema, sample, recorded, dataset]
     if sum(one is not None for one in chosen) != 1:
-        raise UsageError("a fast batch comes from one of schema, sample, recorded and dataset")
+        raise UsageError(
+            "a fast batch comes from one of schema, sample, recorded and dataset",
+            code="fast-batch-without-source",
+        )
     if recorded is not None:
         schema = _read(Path(recorded))
         if schema is None:
@@ -69,7 +72,10 @@ def _read(path: Path) -> Schema | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"the recorded batch {path} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"the recorded batch {path} cannot be read: {error.strerror}",
+            code="recorded-batch-not-readable",
+        ) from None
 
 
 def _write(path: Path, schema: Schema) -> None:
@@ -89,7 +95,10 @@ def _first_rows(
     from torch.utils.data import default_collate
 
     if not batch_size or not hasattr(dataset, "__getitem__"):
-        raise UsageError("a fast batch of a dataset needs batch_size, and rows that have numbers")
+        raise UsageError(
+            "a fast batch of a dataset needs batch_size, and rows that have numbers",
+            code="fast-batch-without-rows",
+        )
     rows = [dataset[number] for number in range(batch_size)]
     batch = (collate or default_collate)(rows)
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)

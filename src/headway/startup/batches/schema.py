@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, Reason
 
 VERSION = 1
 ANY = 1 << 62  # of a size that is marked as dynamic
@@ -74,7 +74,7 @@ class Schema:
     def of(cls, *batches: Any) -> Schema:
         """Learned from batches; what differs between them is dynamic."""
         if not batches:
-            raise SchemaError("a schema needs at least one batch")
+            raise SchemaError("a schema needs at least one batch", code="schema-without-batch")
         learned = [_one(batch) for batch in batches]
         found = learned[0]
         for other in learned[1:]:
@@ -84,7 +84,10 @@ class Schema:
     def joined(self, other: Schema) -> Schema:
         """Of the batches of both."""
         if self.spec != other.spec:
-            raise SchemaError("the batches are not of one structure: their containers differ")
+            raise SchemaError(
+                "the batches are not of one structure: their containers differ",
+                code="batch-containers-differ",
+            )
         leaves = tuple(_joined(a, b) for a, b in zip(self.leaves, other.leaves, strict=True))
         return replace(self, leaves=leaves, batches=self.batches + other.batches)
 
@@ -98,18 +101,23 @@ class Schema:
         try:
             told = json.loads(text)
             if told["version"] != VERSION:
-                raise SchemaError(f"the schema is of version {told['version']}, not {VERSION}")
+                raise SchemaError(
+                    f"the schema is of version {told['version']}, not {VERSION}",
+                    code="schema-other-version",
+                )
             leaves = tuple(_leaf(one) for one in told.pop("leaves"))
             return cls(leaves=leaves, **{**told, "kinds": tuple(told["kinds"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SchemaError(f"the schema cannot be read: {error}") from None
+            raise SchemaError(
+                f"the schema cannot be read: {error}", code="schema-not-readable"
+            ) from None
 
-    def differences(self, batch: Any) -> list[str]:
+    def differences(self, batch: Any) -> list[Reason]:
         """In what a batch is not of this schema, sizes within the seen ranges aside."""
         other = _one(batch)
         if other.spec != self.spec:
-            return ["its containers are others"]
-        found = []
+            return [Reason("its containers are others", code="batch-containers-differ")]
+        found: list[Reason] = []
         for mine, theirs in zip(self.leaves, other.leaves, strict=True):
             found += _differences(mine, theirs)
         return found
@@ -121,7 +129,10 @@ def _one(batch: Any) -> Schema:
     for path, value in named.items():
         if not isinstance(value, (torch.Tensor, *PLAIN)):
             kind = type(value).__name__
-            raise SchemaError(f"{path} is a {kind}, which torch's pytree cannot take apart")
+            raise SchemaError(
+                f"{path} is a {kind}, which torch's pytree cannot take apart",
+                code="batch-value-unsupported",
+            )
     leaves = tuple(_describe(path, value, named) for path, value in named.items())
     kinds = tuple(dict.fromkeys(_namedtuples(spec)))
     for kind in kinds:
@@ -129,7 +140,10 @@ def _one(batch: Any) -> Schema:
     try:
         told = pytree.treespec_dumps(spec)
     except NotImplementedError as error:
-        raise SchemaError(f"the batch has a container that cannot be kept: {error}") from None
+        raise SchemaError(
+            f"the batch has a container that cannot be kept: {error}",
+            code="batch-container-unsupported",
+        ) from None
     return Schema(spec=told, leaves=leaves, kinds=kinds)
 
 
@@ -149,7 +163,9 @@ def register(kind: str) -> None:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError):
-        raise SchemaError(f"the batch has a {name}, which {module} does not have") from None
+        raise SchemaError(
+            f"the batch has a {name}, which {module} does not have", code="batch-type-not-found"
+        ) from None
     if found not in pytree.SUPPORTED_SERIALIZED_TYPES:
         pytree._register_namedtuple(found, serialized_type_name=kind)
 
@@ -224,7 +240,7 @@ def _jagged(path: str, value: torch.Tensor, every: Mapping[str, Any]) -> tuple[s
 
 def _joined(a: Leaf, b: Leaf) -> Leaf:
     if a.is_tensor != b.is_tensor or a.dtype != b.dtype or len(a.dims) != len(b.dims):
-        raise SchemaError(f"{a.path} is not of one type in all batches")
+        raise SchemaError(f"{a.path} is not of one type in all batches", code="batch-types-differ")
     if not a.is_tensor:
         return a
     dims = tuple(
@@ -251,21 +267,24 @@ def _cut_alike(a: Leaf, b: Leaf) -> tuple[str, str]:
     return (a.jagged if len(kinds) == 1 else "starts"), a.of
 
 
-def _differences(mine: Leaf, theirs: Leaf) -> list[str]:
+def _differences(mine: Leaf, theirs: Leaf) -> list[Reason]:
     if mine.dtype != theirs.dtype:
-        return [f"{mine.path} is {theirs.dtype or 'no tensor'}, not {mine.dtype or 'a value'}"]
+        text = f"{mine.path} is {theirs.dtype or 'no tensor'}, not {mine.dtype or 'a value'}"
+        return [Reason(text, code="batch-types-differ")]
     if len(mine.dims) != len(theirs.dims):
-        return [f"{mine.path} has {len(theirs.dims)} dimensions, not {len(mine.dims)}"]
+        text = f"{mine.path} has {len(theirs.dims)} dimensions, not {len(mine.dims)}"
+        return [Reason(text, code="batch-dimensions-differ")]
     found = []
     for place, (ours, seen) in enumerate(zip(mine.dims, theirs.dims, strict=True)):
         if ours.fixed and seen.low != ours.low:
-            found.append(
-                f"{mine.path} has the size {seen.low} in dimension {place}, not {ours.low}"
-            )
+            text = f"{mine.path} has the size {seen.low} in dimension {place}, not {ours.low}"
+            found.append(Reason(text, code="batch-sizes-differ"))
     if len(mine.dims) > 1 and mine.order != theirs.order:
-        found.append(f"{mine.path} lies in memory in another order")
+        text = f"{mine.path} lies in memory in another order"
+        found.append(Reason(text, code="batch-strides-differ"))
     if mine.requires_grad != theirs.requires_grad:
-        found.append(f"{mine.path} {'wants' if theirs.requires_grad else 'wants no'} gradient")
+        text = f"{mine.path} {'wants' if theirs.requires_grad else 'wants no'} gradient"
+        found.append(Reason(text, code="batch-gradients-differ"))
     return found
 
 

@@ -35,11 +35,12 @@ def share(
     def make() -> dict[str, Any]:
         made = plan() if callable(plan) else plan
         if made is None:
-            raise UsageError("rank 0 has no plan to share")
+            raise UsageError("rank 0 has no plan to share", code="plan-missing")
         if made.world_size != dist.get_world_size(group):
             raise UsageError(
                 f"the plan is for {made.world_size} ranks, and the group has "
-                f"{dist.get_world_size(group)}"
+                f"{dist.get_world_size(group)}",
+                code="plan-world-size-mismatch",
             )
         found.append(made)
         return made.document()
@@ -66,21 +67,26 @@ def agreed(
     """What `make` gives on rank 0, once no rank objects to it: on all ranks, or on none."""
     rank = dist.get_rank(group)
     if rank < 0:
-        raise UsageError(f"rank {dist.get_rank()} is not in the group that shares a plan")
+        raise UsageError(
+            f"rank {dist.get_rank()} is not in the group that shares a plan",
+            code="rank-not-in-group",
+        )
     content, failure = b"", None
     if rank == 0:
         try:
             content = canonical({"content": make()})
         except Exception as error:  # or the others would wait for it in vain
             failure = error
-            wrong_use = isinstance(error, UsageError)
-            content = canonical({"failure": str(error) or repr(error), "usage": wrong_use})
+            told = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
+            code = error.code if isinstance(error, HeadwayError) else ""
+            content = canonical({**told, "code": code})
     received = json.loads(_broadcast(content, rank, group, timeout))
     if failure is not None:
         raise failure
     if "failure" in received:
         kind = UsageError if received["usage"] else HeadwayError
-        raise kind(f"rank 0 could not make the plan: {received['failure']}")
+        text = f"rank 0 could not make the plan: {received['failure']}"
+        raise kind(text, code=received["code"] or "plan-not-made")
     try:
         word = objection(received["content"])
     except Exception as error:
@@ -100,7 +106,9 @@ def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None)
         rest = content[len(got) :] if rank == 0 else bytes(length - len(got))
         got += _sent(rest, device, group, timeout)
     if hashlib.sha256(got).digest() != start[8:HEADER]:
-        raise HeadwayError("the plan did not arrive from rank 0 as it was sent")
+        raise HeadwayError(
+            "the plan did not arrive from rank 0 as it was sent", code="plan-transfer-damaged"
+        )
     return got
 
 
@@ -122,7 +130,11 @@ def _all_agree(word: str, rank: int, group: Any, timeout: timedelta | None) -> N
     words: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(words, word, group=group)
     first = next(rank for rank, word in enumerate(words) if word)
-    raise HeadwayError(f"rank {first} disagrees with the plan of rank 0: {words[first]}")
+    raise HeadwayError(
+        f"rank {first} disagrees with the plan of rank 0: {words[first]}",
+        code="plans-disagree",
+        rank=first,
+    )
 
 
 def _wait(start: Callable[[], Any], timeout: timedelta | None) -> None:
@@ -134,7 +146,9 @@ def _wait(start: Callable[[], Any], timeout: timedelta | None) -> None:
             work.wait(timeout)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
-        raise HeadwayError(f"the ranks could not share the plan: {first}") from error
+        raise HeadwayError(
+            f"the ranks could not share the plan: {first}", code="plan-not-shared"
+        ) from error
 
 
 def _device(group: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +27,9 @@ class PlanCache:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser()
         if self.folder.exists() and not self.folder.is_dir():
-            raise UsageError(f"{folder} is a file; plans are kept in a folder")
+            raise UsageError(
+                f"{folder} is a file; plans are kept in a folder", code="plan-folder-is-a-file"
+            )
 
     def plan(
         self, tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
@@ -51,7 +55,7 @@ class PlanCache:
     def read(self, asked: Mapping[str, Any]) -> Any:
         """What was kept for these facts, or None."""
         try:
-            kept = json.loads(self._path(asked).read_bytes())
+            kept = json.loads(_content(self._path(asked)))
             whole = kept["schema"] == SCHEMA and kept["asked"] == digest(asked)
             return kept["plan"] if whole and kept["hash"] == digest(kept["plan"]) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -72,3 +76,11 @@ class PlanCache:
 
     def _path(self, asked: Mapping[str, Any]) -> Path:
         return self.folder / f"{digest(asked)[:32]}.json"
+
+
+def _content(path: Path) -> bytes:
+    """Of a file, and not of a pipe that somebody has put there: nobody may ever write to it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        return file.read()

@@ -51,7 +51,9 @@ def plan(
     """A plan for these tables; `memory` is what a rank, or each of them, has for them in bytes."""
     distinct(tables)
     if not isinstance(world_size, int) or world_size < 1:
-        raise UsageError(f"a plan is for 1 rank or more, not {world_size!r}")
+        raise UsageError(
+            f"a plan is for 1 rank or more, not {world_size!r}", code="world-size-invalid"
+        )
     limits = _limits(tables, world_size, memory)
     cuts = _first_cuts(tables, limits)
     best = tried = _placed(tables, cuts, limits)
@@ -261,14 +263,17 @@ def _placed(tables: Sequence[Table], cuts: list[int], limits: list[float]) -> _P
             return placement
         table, cut = tables[stuck.table], cuts[stuck.table]
         if table.split != "auto" or cut >= ranks or _along(table, cut + 1) is None:
-            raise UsageError(_too_large(table, stuck, placement))
+            raise UsageError(_too_large(table, stuck, placement), code="table-too-large")
         cuts[stuck.table] = cut + 1
 
 
 def _pieces(index: int, table: Table, cut: int) -> Iterator[_Piece]:
     along = _along(table, cut)
     if along is None:
-        raise UsageError(f"table {table.name!r} of {table.rows} x {table.dim} cannot be cut")
+        raise UsageError(
+            f"table {table.name!r} of {table.rows} x {table.dim} cannot be cut",
+            code="table-not-divisible",
+        )
     whole = (table.rows, table.dim)
     step = -(-whole[along] // cut)
     if along == 1 and cut > 1:
@@ -298,14 +303,18 @@ def _limits(
         return [float("inf")] * world_size
     limits = [float(memory)] * world_size if isinstance(memory, int) else list(map(float, memory))
     if len(limits) != world_size:
-        raise UsageError(f"memory is given for {len(limits)} ranks, and there are {world_size}")
+        raise UsageError(
+            f"memory is given for {len(limits)} ranks, and there are {world_size}",
+            code="memory-count-mismatch",
+        )
     needed = sum(table.memory((table.rows, table.dim)) for table in tables)
     if needed > sum(limits):
         largest = max(tables, key=lambda table: table.memory((table.rows, table.dim)))
         raise UsageError(
             f"the tables need {_shown(needed)} and the {world_size} ranks have "
             f"{_shown(sum(limits))}: {_shown(needed - sum(limits))} are missing; the largest is "
-            f"{largest.name!r} with {_shown(largest.memory((largest.rows, largest.dim)))}"
+            f"{largest.name!r} with {_shown(largest.memory((largest.rows, largest.dim)))}",
+            code="tables-too-large",
         )
     return limits
 

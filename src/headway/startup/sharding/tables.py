@@ -47,20 +47,40 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", str(self.dtype).removeprefix("torch."))
         if not isinstance(self.name, str) or not self.name:
-            raise UsageError(f"a table's name is a word, not {self.name!r}")
+            raise UsageError(
+                f"a table's name is a word, not {self.name!r}",
+                code="table-value-invalid",
+                field="name",
+            )
         for field in ("rows", "dim"):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
-                raise UsageError(f"table {self.name!r} has {field} {value!r}; give 1 or more")
+                raise UsageError(
+                    f"table {self.name!r} has {field} {value!r}; give 1 or more",
+                    code="table-value-invalid",
+                    field=field,
+                )
         for field in ("lookups", "state"):
             value = getattr(self, field)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise UsageError(f"table {self.name!r} has {field} {value!r}; give 0 or more")
+                raise UsageError(
+                    f"table {self.name!r} has {field} {value!r}; give 0 or more",
+                    code="table-value-invalid",
+                    field=field,
+                )
             object.__setattr__(self, field, float(value))  # 1 and 1.0 are the same table
         if self.dtype not in SIZES:
-            raise UsageError(f"table {self.name!r} has dtype {self.dtype!r}; one of {_all(SIZES)}")
+            raise UsageError(
+                f"table {self.name!r} has dtype {self.dtype!r}; one of {_all(SIZES)}",
+                code="table-value-invalid",
+                field="dtype",
+            )
         if self.split not in SPLITS:
-            raise UsageError(f"table {self.name!r} has split {self.split!r}; one of {_all(SPLITS)}")
+            raise UsageError(
+                f"table {self.name!r} has split {self.split!r}; one of {_all(SPLITS)}",
+                code="table-value-invalid",
+                field="split",
+            )
 
     def values(self) -> list[Any]:
         """Its fields, as JSON takes them."""
@@ -99,15 +119,22 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not isinstance(self.world_size, int) or self.world_size < 1:
-            raise UsageError(f"a plan is for 1 rank or more, not {self.world_size!r}")
+            raise UsageError(
+                f"a plan is for 1 rank or more, not {self.world_size!r}", code="world-size-invalid"
+            )
         distinct(self.tables)
         known = {table.name for table in self.tables}
         for shard in self.shards:
             if shard.table not in known:
-                raise UsageError(f"the plan has a shard of {shard.table!r}, which is no table")
+                raise UsageError(
+                    f"the plan has a shard of {shard.table!r}, which is no table",
+                    code="shard-of-unknown-table",
+                )
             if not 0 <= shard.rank < self.world_size:
                 raise UsageError(
-                    f"a shard of table {shard.table!r} is on rank {shard.rank} of {self.world_size}"
+                    f"a shard of table {shard.table!r} is on rank {shard.rank} of "
+                    f"{self.world_size}",
+                    code="rank-out-of-range",
                 )
         for table in self.tables:
             _covered(table, self.of(table.name))
@@ -124,7 +151,9 @@ class Plan:
         try:
             return self._by_table[table]
         except KeyError:
-            raise UsageError(f"the plan has no table {table!r}") from None
+            raise UsageError(
+                f"the plan has no table {table!r}", code="table-not-in-plan", table=table
+            ) from None
 
     def on(self, rank: int) -> tuple[Shard, ...]:
         """What a rank holds, in the order of the tables."""
@@ -152,7 +181,10 @@ class Plan:
         """The plan that `document()` described; tables that are the expected ones are taken."""
         try:
             if document["schema"] != SCHEMA:
-                raise UsageError(f"the plan has schema {document['schema']!r}, not {SCHEMA}")
+                raise UsageError(
+                    f"the plan has schema {document['schema']!r}, not {SCHEMA}",
+                    code="plan-other-schema",
+                )
             as_expected = [table.values() for table in expected] == document["tables"]
             read = expected if as_expected else [Table(*values) for values in document["tables"]]
             tables = tuple(read)
@@ -163,7 +195,7 @@ class Plan:
             )
             return cls(tables, shards, document["world_size"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UsageError(f"this is no plan: {error!r}") from None
+            raise UsageError(f"this is no plan: {error!r}", code="not-a-plan") from None
 
 
 def canonical(document: Any) -> bytes:
@@ -181,7 +213,9 @@ def distinct(tables: Sequence[Table]) -> None:
     seen: set[str] = set()
     for table in tables:
         if table.name in seen:
-            raise UsageError(f"two tables are named {table.name!r}")
+            raise UsageError(
+                f"two tables are named {table.name!r}", code="table-twice", table=table.name
+            )
         seen.add(table.name)
 
 
@@ -224,14 +258,25 @@ def _covered(table: Table, shards: Sequence[Shard]) -> None:
         if all((s.offsets[across], s.sizes[across]) == (0, whole[across]) for s in shards):
             break
     else:
-        raise UsageError(f"table {table.name!r} is cut along two dimensions, or not wholly covered")
+        raise UsageError(
+            f"table {table.name!r} is cut along two dimensions, or not wholly covered",
+            code="shards-in-two-dimensions",
+        )
     at = 0
     for start, size in sorted((shard.offsets[along], shard.sizes[along]) for shard in shards):
         if start != at or size < 0:
-            raise UsageError(f"the shards of table {table.name!r} overlap, or leave a gap at {at}")
+            raise UsageError(
+                f"the shards of table {table.name!r} overlap, or leave a gap at {at}",
+                code="shards-not-contiguous",
+                at=at,
+            )
         at += size
     if at != whole[along]:
-        raise UsageError(f"the shards of table {table.name!r} end at {at} of {whole[along]}")
+        raise UsageError(
+            f"the shards of table {table.name!r} end at {at} of {whole[along]}",
+            code="shards-incomplete",
+            at=at,
+        )
 
 
 def _all(words: Iterable[str]) -> str:

@@ -56,7 +56,9 @@ def sharded_tensors(
     """A ShardedTensor for every table; `local` has this rank's tensors of each, in plan order."""
     rank = dist.get_rank(group)
     if rank < 0:
-        raise UsageError(f"rank {dist.get_rank()} is not in the group of the plan")
+        raise UsageError(
+            f"rank {dist.get_rank()} is not in the group of the plan", code="rank-not-in-group"
+        )
     places = _places(plan, group, device)
     _only_tables(plan, local)
     made = {}
@@ -81,7 +83,10 @@ def dtensors(plan: Plan, local: Local, mesh: Any) -> dict[str, DTensor]:
     UsageError for a table that DTensor cannot express: it has even parts on all ranks in order.
     """
     if mesh.ndim != 1 or mesh.size() != plan.world_size:
-        raise UsageError(f"the plan is for one dimension of {plan.world_size} ranks, not {mesh}")
+        raise UsageError(
+            f"the plan is for one dimension of {plan.world_size} ranks, not {mesh}",
+            code="plan-world-size-mismatch",
+        )
     rank = mesh.get_local_rank()
     _only_tables(plan, local)
     made = {}
@@ -130,7 +135,8 @@ def _places(plan: Plan, group: Any, device: Device) -> list[_remote_device]:
     if plan.world_size != dist.get_world_size(group):
         raise UsageError(
             f"the plan is for {plan.world_size} ranks, and the group has "
-            f"{dist.get_world_size(group)}"
+            f"{dist.get_world_size(group)}",
+            code="plan-world-size-mismatch",
         )
     where = device if callable(device) else lambda _: device
     ranks = dist.get_process_group_ranks(group)
@@ -150,13 +156,15 @@ def _checked(
     if len(tensors) != len(shards):
         raise UsageError(
             f"rank {rank} has {len(tensors)} tensors of table {table.name!r}; "
-            f"the plan has {len(shards)}"
+            f"the plan has {len(shards)}",
+            code="shard-count-mismatch",
         )
     for tensor, shard in zip(tensors, shards, strict=True):
         if tuple(tensor.shape) != shard.sizes or tensor.dtype != _dtype(table):
             raise UsageError(
                 f"rank {rank} has {tuple(tensor.shape)} of {_word(tensor.dtype)} for table "
-                f"{table.name!r}; the plan has {shard.sizes} of {table.dtype}"
+                f"{table.name!r}; the plan has {shard.sizes} of {table.dtype}",
+                code="shard-mismatch",
             )
     return tensors
 
@@ -172,7 +180,8 @@ def _even(plan: Plan, table: Table) -> int:
             return along
     raise UsageError(
         f"table {table.name!r} cannot be a DTensor: it needs even parts on all ranks in order; "
-        f"plan it with split 'row' or 'column'"
+        f"plan it with split 'row' or 'column'",
+        code="table-not-even",
     )
 
 

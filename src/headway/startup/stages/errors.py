@@ -17,13 +17,17 @@ class StageError(HeadwayError):
 class StageFailed(StageError):
     """A stage raised."""
 
-    def __init__(self, stage: str, text: str) -> None:
-        super().__init__(f"the stage {stage} failed: {text}")
+    code = "stage-failed"
+
+    def __init__(self, stage: str, text: str, *, code: str | None = None) -> None:
+        super().__init__(f"the stage {stage} failed: {text}", code=code)
         self.stage = stage
 
 
 class StageLate(StageError):
     """A stage was not done in time."""
+
+    code = "stage-late"
 
     def __init__(self, stage: str, deadline: float) -> None:
         super().__init__(f"the stage {stage} was not done in {deadline:g} s")

@@ -34,13 +34,22 @@ def declare(
 ) -> Stage:
     """A stage, from a function and what was said of it."""
     if where not in PLACES:
-        raise StageError(f"the stage {name} is to run in {where!r}; it can in {', '.join(PLACES)}")
+        raise StageError(
+            f"the stage {name} is to run in {where!r}; it can in {', '.join(PLACES)}",
+            code="stage-place-unknown",
+        )
     if deadline is not None and deadline <= 0:
-        raise StageError(f"the stage {name} has a deadline of {deadline} s; it must be above 0")
+        raise StageError(
+            f"the stage {name} has a deadline of {deadline} s; it must be above 0",
+            code="stage-deadline-invalid",
+        )
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(call).parameters.values()
     if any(parameter.kind in kinds for parameter in parameters):
-        raise StageError(f"the stage {name} takes * arguments; name the stages that it needs")
+        raise StageError(
+            f"the stage {name} takes * arguments; name the stages that it needs",
+            code="stage-arguments-unnamed",
+        )
     takes = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
     every = tuple(dict.fromkeys((*takes, *needs)))
     return Stage(name=name, call=call, takes=takes, needs=every, where=where, deadline=deadline)  # type: ignore[arg-type]
@@ -54,31 +63,44 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
     names = [stage.name for stage in stages]
     for name in names:
         if names.count(name) > 1 or name in given:
-            raise StageError(f"there are two stages {name}; each name can be used once")
+            raise StageError(
+                f"there are two stages {name}; each name can be used once",
+                code="stage-twice",
+                stage=name,
+            )
     for stage in stages:
         for need in stage.needs:
             if need not in names and need not in given:
                 known = ", ".join([*given, *names])
-                raise StageError(f"the stage {stage.name} needs {need}; there are {known}")
+                raise StageError(
+                    f"the stage {stage.name} needs {need}; there are {known}",
+                    code="stage-unknown",
+                    stage=need,
+                )
     found: list[Stage] = []
     done = set(given)
     left = list(stages)
     while left:
         ready = next((stage for stage in left if done.issuperset(stage.needs)), None)
         if ready is None:
-            raise StageError(f"the stages {_circle(left, done)} wait for each other")
+            circle = _circle(left, done)
+            raise StageError(
+                f"the stages {' -> '.join(circle)} wait for each other",
+                code="stages-in-a-circle",
+                stages=circle,
+            )
         left.remove(ready)
         found.append(ready)
         done.add(ready.name)
     return found
 
 
-def _circle(left: Sequence[Stage], done: set[str]) -> str:
+def _circle(left: Sequence[Stage], done: set[str]) -> list[str]:
     by_name = {stage.name: stage for stage in left}
     path = [left[0].name]
     while True:
         needs = by_name[path[-1]].needs
         following = next(need for need in needs if need not in done)
         if following in path:
-            return " -> ".join([*path[path.index(following) :], following])
+            return [*path[path.index(following) :], following]
         path.append(following)

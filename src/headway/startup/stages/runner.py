@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import itertools
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway import sdk
+from headway.errors import HeadwayError
 from headway.startup.stages.errors import StageError, StageFailed, StageLate
 from headway.startup.stages.graph import Stage
 from headway.startup.stages.worker import Lost, Raised, Worker
@@ -19,6 +21,8 @@ from headway.threads import TorchThread, interrupt
 
 GRACE_S = 1.0  # for threads that run when another stage has failed
 PATIENCE_S = 5.0  # with those that still run when the process ends
+
+_agreements = itertools.count()  # the ranks compare each run of stages, by a key of its own
 
 
 class Runner:
@@ -45,6 +49,7 @@ class Runner:
         """All of them, or the first error."""
         by_process = [stage for stage in self.stages if stage.where == "process"]
         if self.overlap:  # before there are threads
+            _check_forks(by_process)
             self._workers = {stage.name: Worker(stage) for stage in by_process}
         watch = threading.Thread(target=self._watch, name="headway-stages", daemon=True)
         watch.start()
@@ -131,7 +136,9 @@ class Runner:
             last = str(error).strip().rpartition("\n")[2]
             raise StageFailed(stage.name, last) from error
         except Exception as error:
-            raise StageFailed(stage.name, f"{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {error}"
+            code = error.code or None if isinstance(error, HeadwayError) else None
+            raise StageFailed(stage.name, text, code=code) from error
         with self._change:
             self.spans[stage.name] = (begun, time.monotonic_ns())
             self.values[stage.name] = value
@@ -199,7 +206,7 @@ class Runner:
         mine = " ".join(stage.name for stage in self.stages if stage.where == "main")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = distributed.distributed_c10d._get_default_store()
-        key = f"headway/stages/{restart}"
+        key = f"headway/stages/{restart}/{next(_agreements)}"
         if distributed.get_rank() == 0:
             store.set(key, mine)
             return
@@ -207,7 +214,8 @@ class Runner:
         if theirs != mine:
             raise StageError(
                 f"rank {distributed.get_rank()} has the stages {mine} in the main thread, "
-                f"rank 0 has {theirs}; they must be the same on all ranks"
+                f"rank 0 has {theirs}; they must be the same on all ranks",
+                code="stages-differ-between-ranks",
             )
 
     def _note(self) -> None:
@@ -227,6 +235,16 @@ class _Interrupt(BaseException):
 
 class _Over(Exception):
     """Nothing is wrong: the run has ended."""
+
+
+def _check_forks(stages: Sequence[Stage]) -> None:
+    """A child of a process with a CUDA context cannot use it, and may hang on its locks."""
+    if stages and _device() is not None:
+        raise StageError(
+            f"the stage {stages[0].name} is to run in a process of its own, and CUDA is already "
+            "initialized; run the stages before anything uses the GPU, or this one in a thread",
+            code="stage-process-after-cuda",
+        )
 
 
 def _seed(seed: int, name: str) -> int:

@@ -13,12 +13,13 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from headway.errors import HeadwayError
 from headway.startup.stages.graph import Stage
 
 LOOK_S = 0.5  # how often it looks whether the rank still lives
 
 
-class Lost(Exception):
+class Lost(HeadwayError):
     """The process died, or what it made cannot be handed over."""
 
 
@@ -48,19 +49,22 @@ class Worker:
         try:
             self._pipe.send(arguments)
         except (OSError, ValueError):
-            raise Lost(f"its process died ({self._ended()})") from None
+            raise Lost(f"its process died ({self._ended()})", code="stage-process-died") from None
         except Exception as error:
-            raise Lost(f"its arguments cannot be handed to a process: {error}") from error
+            raise Lost(
+                f"its arguments cannot be handed to a process: {error}",
+                code="stage-arguments-not-picklable",
+            ) from error
         try:
             kind, value = self._pipe.recv()
         except (EOFError, OSError):
-            raise Lost(f"its process died ({self._ended()})") from None
+            raise Lost(f"its process died ({self._ended()})", code="stage-process-died") from None
         with contextlib.suppress(OSError):
             self._pipe.send(None)  # the tensors are ours now: it may go
         if kind == "raised":
             raise Raised(value)
         if kind == "lost":
-            raise Lost(value)
+            raise Lost(value, code="stage-result-not-picklable")
         return value
 
     def _ended(self) -> str:

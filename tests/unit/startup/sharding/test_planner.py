@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from headway.errors import UsageError
 from headway.startup.sharding import planner
 from headway.startup.sharding.planner import balance, plan
 from headway.startup.sharding.tables import SPLITS, Plan, Shard, Table
+from tests.support import Golden, examples, has_code
 
 
 def mixed(count: int, seed: int = 0) -> list[Table]:
@@ -118,46 +120,25 @@ def test_a_table_that_fits_on_no_rank_is_cut() -> None:
     assert balance(found).memory == (400,) * 4
 
 
-@pytest.mark.parametrize(
-    ("tables", "ranks", "memory", "wrong"),
-    [
-        (
-            [Table("t", 1000, 4), Table("u", 10, 4)],
-            2,
-            7000,
-            "the tables need 16.2 kB and the 2 ranks have 14.0 kB: 2.2 kB are missing; "
-            "the largest is 't' with 16.0 kB",
-        ),
-        (
-            [Table("t", 1000, 4, split="table")],
-            4,
-            8000,
-            "table 't' needs 16.0 kB on one rank (split is 'table'), and the emptiest has "
-            "8.0 kB: 8.0 kB are missing",
-        ),
-        (
-            [Table("t", 1, 1000)],
-            4,
-            [1000, 1000, 1000, 1000],
-            "a part of table 't' needs 1.0 kB on one rank, and the emptiest has 1.0 kB: "
-            "8 B are missing",
-        ),
-    ],
-)
-def test_what_is_missing_is_told(
-    tables: list[Table], ranks: int, memory: int | list[int], wrong: str
-) -> None:
-    with pytest.raises(UsageError) as error:
-        plan(tables, ranks, memory=memory)
-    assert str(error.value) == wrong
+def test_what_is_missing_is_told(golden: Golden) -> None:
+    def refused(code: str, table: Table, *more: Table, **options: Any) -> str:
+        with pytest.raises(UsageError, check=has_code(code)) as error:
+            plan([table, *more], **options)
+        return f"{error.value}\n"
+
+    large, never_cut = Table("t", 1000, 4), Table("t", 1000, 4, split="table")
+    text = refused("tables-too-large", large, Table("u", 10, 4), world_size=2, memory=7000)
+    text += refused("table-too-large", never_cut, world_size=4, memory=8000)
+    text += refused("table-too-large", Table("t", 1, 1000), world_size=4, memory=[1000] * 4)
+    golden("too_large.txt", text)
 
 
 def test_wrong_use_is_told() -> None:
-    with pytest.raises(UsageError, match="two tables are named 't'"):
+    with pytest.raises(UsageError, check=has_code("table-twice")):
         plan([Table("t", 1, 1), Table("t", 2, 2)], 2)
-    with pytest.raises(UsageError, match="a plan is for 1 rank or more, not 0"):
+    with pytest.raises(UsageError, check=has_code("world-size-invalid")):
         plan([], 0)
-    with pytest.raises(UsageError, match="memory is given for 3 ranks, and there are 2"):
+    with pytest.raises(UsageError, check=has_code("memory-count-mismatch")):
         plan([], 2, memory=[1, 2, 3])
 
 
@@ -166,7 +147,7 @@ def test_the_limit_on_trials_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(plan(mixed(50), 4).shards) >= 50
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.builds(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.startup.stages.errors import StageError
 from headway.startup.stages.graph import Stage, declare, order
+from tests.support import has_code
 
 
 def stage(name: str, *needs: str) -> Stage:
@@ -30,25 +31,33 @@ def test_the_order_is_that_of_declaration_as_far_as_it_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "words"),
+    ("stages", "code", "fields"),
     [
-        ([stage("a", "b"), stage("b", "c"), stage("c", "a")], "a -> b -> c -> a wait"),
-        ([stage("a", "a")], "a -> a wait"),
-        ([stage("x"), stage("y", "z")], "y needs z; there are given, x, y"),
-        ([stage("x"), stage("x")], "two stages x"),
-        ([stage("given")], "two stages given"),
+        (
+            [stage("a", "b"), stage("b", "c"), stage("c", "a")],
+            "stages-in-a-circle",
+            {"stages": ["a", "b", "c", "a"]},
+        ),
+        ([stage("a", "a")], "stages-in-a-circle", {"stages": ["a", "a"]}),
+        ([stage("x"), stage("y", "z")], "stage-unknown", {"stage": "z"}),
+        ([stage("x"), stage("x")], "stage-twice", {"stage": "x"}),
+        ([stage("given")], "stage-twice", {"stage": "given"}),
     ],
 )
-def test_what_cannot_be_run_is_said(stages: list[Stage], words: str) -> None:
-    with pytest.raises(StageError, match=words):
+def test_what_cannot_be_run_is_said(
+    stages: list[Stage], code: str, fields: dict[str, object]
+) -> None:
+    with pytest.raises(StageError, check=has_code(code)) as error:
         order(stages, ("given",))
+    assert error.value.fields == fields
 
 
 def test_odd_declarations() -> None:
-    for words, where, deadline in (("can in thread", "moon", None), ("above 0", "main", 0.0)):
-        with pytest.raises(StageError, match=words):
-            declare(lambda: None, "x", (), where, deadline)
-    with pytest.raises(StageError, match="takes \\* arguments"):
+    with pytest.raises(StageError, check=has_code("stage-place-unknown")):
+        declare(lambda: None, "x", (), "moon", None)
+    with pytest.raises(StageError, check=has_code("stage-deadline-invalid")):
+        declare(lambda: None, "x", (), "main", 0.0)
+    with pytest.raises(StageError, check=has_code("stage-arguments-unnamed")):
         declare(lambda *rest: None, "x", (), "main", None)
 
 

@@ -1,14 +1,15 @@
-"""Stages that run."""
+"""Stages that run in threads; tests/integration/test_start_stages.py has those in processes."""
 
 from __future__ import annotations
 
-import multiprocessing
+import itertools
 import os
 import random
-import signal
+import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.startup import Stages
-from headway.startup.stages import StageError, StageFailed, StageLate
+from headway.startup.stages import StageError, StageFailed, StageLate, runner
+from headway.startup.stages.runner import Runner
+from tests.support import examples, has_code
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,16 +39,16 @@ def test_results_go_where_they_are_named() -> None:
     def build(device_init: str, width: int = 4) -> tuple[str, int]:
         return device_init, width
 
-    @stages.stage(where="process")
-    def heavy(preproc_creation: list[int]) -> tuple[int, int]:
-        return sum(preproc_creation), os.getpid()
+    @stages.stage()
+    def heavy(preproc_creation: list[int]) -> int:
+        return sum(preproc_creation)
 
     results = stages.run(rows=5)
     assert results.model == ("gpu", 4)
-    assert results["heavy"][0] == 10 and results.heavy[1] != os.getpid()
+    assert results["heavy"] == results.heavy == 10
     assert set(results.seconds) == {"device_init", "preproc_creation", "model", "heavy"}
-    assert stages.run(rows=3, overlap=False).heavy == (3, os.getpid())  # again, one by one
-    with pytest.raises(AttributeError, match="there is no stage nothing"):
+    assert stages.run(rows=3, overlap=False).heavy == 3  # again, one by one
+    with pytest.raises(AttributeError, match="nothing"):
         _ = results.nothing
 
 
@@ -58,14 +61,23 @@ def test_what_does_not_wait_for_each_other_is_there_at_the_same_time() -> None:
     assert sorted(stages.run().values()) == [0, 1, 2]
 
 
-def test_the_main_thread_keeps_its_order_whatever_is_ready_first() -> None:
+def test_the_main_thread_keeps_its_order_whatever_is_ready_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting, wait_for = threading.Event(), Runner._wait_for
+
+    def told(runner: Runner, names: Sequence[str]) -> None:
+        waiting.set()  # from now on `second` could begin, if it came first
+        wait_for(runner, names)
+
+    monkeypatch.setattr(Runner, "_wait_for", told)
     seen: list[str] = []
     stages = Stages()
-    stages.add(lambda: time.sleep(0.2), "slow")
+    stages.add(lambda: waiting.wait(20), "slow")
 
-    def first(slow: None) -> None:
+    def first(slow: bool) -> None:
+        assert slow and threading.current_thread() is threading.main_thread()
         seen.append("first")
-        assert threading.current_thread() is threading.main_thread()
 
     stages.add(first, where="main")
     stages.add(lambda: seen.append("second"), "second", where="main")
@@ -73,7 +85,7 @@ def test_the_main_thread_keeps_its_order_whatever_is_ready_first() -> None:
     assert seen == ["first", "second"]
 
 
-@pytest.mark.parametrize("where", ["thread", "process", "main"])
+@pytest.mark.parametrize("where", ["thread", "main"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_stage_that_fails_is_named_and_nothing_new_begins(where: Any, overlap: bool) -> None:
     begun: list[str] = []
@@ -84,95 +96,35 @@ def test_a_stage_that_fails_is_named_and_nothing_new_begins(where: Any, overlap:
         raise ValueError("no such table")
 
     stages.add(lambda broken: begun.append("after"), "after")
-    with pytest.raises(StageFailed, match=r"the stage broken failed: ValueError: no such table"):
+    with pytest.raises(StageFailed) as error:
         stages.run(overlap=overlap)
+    assert (error.value.code, error.value.stage) == ("stage-failed", "broken")
+    assert "ValueError: no such table" in str(error.value)
     assert not begun
 
 
-@pytest.mark.parametrize("where", ["thread", "process", "main"])
+@pytest.mark.parametrize("where", ["thread", "main"])
 def test_a_stage_that_is_late_is_named(where: Any) -> None:
     stages = Stages()
 
-    @stages.stage(where=where, deadline=0.2)
+    @stages.stage(where=where, deadline=0.1)
     def waiting() -> None:
-        until = time.monotonic() + 30
+        until, never = time.monotonic() + 30, threading.Event()
         while time.monotonic() < until:
-            time.sleep(0.01)
+            never.wait(0.01)
 
     began = time.monotonic()
-    with pytest.raises(StageLate, match=r"the stage waiting was not done in 0\.2 s"):
+    with pytest.raises(StageLate) as error:
         stages.run()
+    assert (error.value.code, error.value.stage) == ("stage-late", "waiting")
     assert time.monotonic() - began < 20  # it does not wait for the thirty seconds
 
 
 def test_a_stage_in_time_is_not_late() -> None:
     stages = Stages()
     stages.add(lambda: 1, "quick", deadline=30.0)
-    stages.add(lambda quick: time.sleep(0.1), "later", where="main")
-    assert stages.run().quick == 1
-
-
-def test_a_process_that_is_killed() -> None:
-    stages = Stages()
-    stages.add(lambda: os.kill(os.getpid(), signal.SIGKILL), "killed", where="process")
-    with pytest.raises(StageFailed, match="the stage killed failed: Lost: its process died"):
-        stages.run()
-
-
-def test_what_cannot_leave_a_process() -> None:
-    stages = Stages()
-    stages.add(lambda: threading.Lock(), "lock", where="process")
-    with pytest.raises(StageFailed, match="cannot be handed over from a process"):
-        stages.run()
-
-
-def test_processes_are_gone_afterwards() -> None:
-    stages = Stages()
-    stages.add(lambda: os.getpid(), "one", where="process")
-    stages.add(lambda one: 1 / 0, "two")
-    stages.add(lambda two: None, "never", where="process")
-    pids: list[int] = []
-    stages.add(lambda one: pids.append(one), "seen")
-    with pytest.raises(StageError):
-        stages.run()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_a_process_ends_with_its_rank(tmp_path: Path) -> None:
-    def heavy() -> None:
-        (tmp_path / "pid").write_text(str(os.getpid()))
-        time.sleep(60)
-
-    def killed() -> None:
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def rank() -> None:
-        stages = Stages()
-        stages.add(heavy, where="process")
-        stages.add(killed)
-        stages.run()
-
-    process = multiprocessing.get_context("fork").Process(target=rank)
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    worker = Path("/proc", (tmp_path / "pid").read_text(), "cmdline")
-    until = time.monotonic() + 20
-    while time.monotonic() < until and _read(worker):
-        time.sleep(0.05)
-    assert not _read(worker)
-
-
-def _read(path: Path) -> bytes:
-    """Nothing if it is not there, or of a process that is dead."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    stages.add(lambda quick: quick, "later", where="main")
+    assert stages.run().later == 1
 
 
 def test_interrupts_pass_through() -> None:
@@ -186,7 +138,7 @@ def test_interrupts_pass_through() -> None:
         stages.run()
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, deadline=None, max_examples=examples(30))
 @given(st.integers(2, 9), st.randoms(use_true_random=False), st.booleans())
 def test_random_graphs_run_once_and_in_order(
     count: int, chance: random.Random, overlap: bool
@@ -202,7 +154,8 @@ def test_random_graphs_run_once_and_in_order(
         def call(name: str = name) -> str:
             assert name not in begun
             begun[name] = time.monotonic()
-            time.sleep(chance.random() / 200)
+            for _ in range(chance.randrange(20)):
+                os.sched_yield()
             ended[name] = time.monotonic()
             return name
 
@@ -210,3 +163,40 @@ def test_random_graphs_run_once_and_in_order(
     assert dict(stages.run(overlap=overlap)) == {name: name for name in needs}
     for name, before in needs.items():
         assert all(ended[other] <= begun[name] for other in before)
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_ranks_compare_each_run_by_itself(monkeypatch: pytest.MonkeyPatch, differs: bool) -> None:
+    held: dict[str, bytes] = {}
+    store = SimpleNamespace(set=lambda key, text: held.update({key: text.encode()}), get=held.get)
+    distributed: Any = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        distributed_c10d=SimpleNamespace(_get_default_store=lambda: store),
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+
+    def rank(number: int, *names: str) -> None:
+        monkeypatch.setattr(runner, "_agreements", itertools.count(), raising=False)
+        distributed.get_rank = lambda: number
+        for name in names:
+            stages = Stages()
+            stages.add(lambda: None, name, where="main")
+            stages.run()
+
+    rank(0, "model", "data")
+    if not differs:
+        rank(1, "model", "data")
+        return
+    with pytest.raises(StageError, check=has_code("stages-differ-between-ranks")):
+        rank(1, "model", "model")
+
+
+def test_nothing_is_forked_once_cuda_is_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(_initialized=True, current_device=lambda: 0, set_device=lambda at: None)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    stages = Stages()
+    stages.add(os.getpid, "heavy", where="process")
+    with pytest.raises(StageError, check=has_code("stage-process-after-cuda")):
+        stages.run()
+    assert stages.run(overlap=False).heavy == os.getpid()
