@@ -13,7 +13,7 @@ from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
 from headway.checkpoint.store.place import Folder, place
 from headway.checkpoint.store.read import Checkpoint, Store, Unusable
-from headway.errors import CheckpointDamaged, UsageError
+from headway.errors import CheckpointDamaged, UsageError, split_code, with_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def find(url: str) -> Anchor:
         if path.is_file():
             return _file(path)
         if not path.is_dir():
-            raise UsageError(f"there is no anchor at {url}")
+            raise UsageError(f"there is no anchor at {url}", code="anchor-not-found")
         if (path / manifests.NAME).is_file():
             return _of_store(Store(path.parent), path.name)
         if (path / manifests.METADATA).is_file():
@@ -64,14 +64,18 @@ def find(url: str) -> Anchor:
         above, _, name = url.rstrip("/").rpartition("/")
         if names.REMOTE_STEP.fullmatch(name):
             return _of_store(Store(above), name)
-        raise UsageError(f"{url} is no checkpoint, and there is none in it")
+        raise UsageError(
+            f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
+        )
     pinned = [one for one in store.checkpoints() if _pinned(store, one.name)]
     newest = pinned[0] if pinned else store.newest_good().checkpoint
     for one in bad:
         if _pinned(store, one.name) and (newest is None or one.step > newest.step):
             return _unusable(store, one)
     if newest is None:
-        raise CheckpointDamaged(f"none of the checkpoints in {url} is whole")
+        raise CheckpointDamaged(
+            f"none of the checkpoints in {url} is whole", code="no-usable-checkpoint"
+        )
     return _committed(store, newest)
 
 
@@ -108,8 +112,10 @@ def _of_store(store: Store, name: str) -> Anchor:
     for one in good:
         if one.name == name:
             return _committed(store, one)
-    why = next((one.why for one in bad if one.name == name), "it is not committed")
-    raise CheckpointDamaged(f"the checkpoint {name} cannot be published: {why}")
+    absent = with_code("it is not committed", code="not-committed")
+    why, code = split_code(next((one.why for one in bad if one.name == name), absent))
+    text = f"the checkpoint {name} cannot be published: {why}"
+    raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
 
 
 def _committed(store: Store, one: Checkpoint) -> Anchor:

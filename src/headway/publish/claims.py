@@ -86,7 +86,7 @@ def _waits(content: bytes, one: Anchor) -> bool:
         told = json.loads(content)
         if "anchor" in told:
             return bool(told["anchor"] == one.id)
-        return not Store(told["store"]).noted(one.key(told["recipe"]))
+        return not Store(told["store"]).settled(one.key(told["recipe"]))
     except (ValueError, KeyError, TypeError, OSError, HeadwayError):
         return True  # nobody can tell
 

@@ -19,10 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, PublishDeferred
 
 TIMED_S, TIMED = 1.0, 50  # calls are timed for so long, and so many at most
 LIMIT_S = 1800.0  # for all of it
+# By which somebody else ends a process: a lack of memory, a scheduler, a person.
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Answer:
     load_s: float = 0.0
     peak_mb: float = 0.0  # of memory, with torch's own and the mapped weights
     error: str = ""
+    transient: bool = False  # the machine is to blame: another time it may answer
 
 
 Examine = Callable[[Asked], Answer]
@@ -55,23 +58,27 @@ def fresh(asked: Asked) -> Answer:
     """In a process of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-publish-") as folder:
         result = Path(folder, "answer.json")
+        stderr = Path(folder, "stderr")
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "headway.publish.examine", str(result)],
-                input=json.dumps(asdict(asked)),
-                text=True,
-                capture_output=True,
-                timeout=LIMIT_S,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            with stderr.open("wb") as errors:  # a pipe may be held by what a target leaves running
+                done = subprocess.run(
+                    [sys.executable, "-m", "headway.publish.examine", str(result)],
+                    input=json.dumps(asdict(asked)),
+                    text=True,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    timeout=LIMIT_S,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
         except subprocess.TimeoutExpired:
-            return Answer(error=f"it did not answer within {LIMIT_S:.0f} s")
+            return Answer(error=f"it did not answer within {LIMIT_S:.0f} s", transient=True)
         with contextlib.suppress(OSError, ValueError):
             return Answer(**json.loads(result.read_text()))
+        last = stderr.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        return Answer(error=f"it was ended by {name} in a fresh process")
-    last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        outside = -done.returncode in FROM_OUTSIDE
+        return Answer(error=f"it was ended by {name} in a fresh process", transient=outside)
     return Answer(error=f"it failed in a fresh process: {last[0]}")
 
 
@@ -115,12 +122,15 @@ def _main(result: str) -> None:
     asked = Asked(**json.loads(sys.stdin.read()))
     try:
         answer = here(asked)
+    except PublishDeferred as error:
+        answer = Answer(error=str(error), transient=True)
     except HeadwayError as error:
         answer = Answer(error=str(error))
     except Exception as error:
         from headway.publish.model import told
+        from headway.publish.transient import is_transient
 
-        answer = Answer(error=told(error))
+        answer = Answer(error=told(error), transient=is_transient(error))
     Path(result).write_text(json.dumps(asdict(answer)))
 
 

@@ -20,10 +20,16 @@ def check(recipe: Recipe) -> None:
         if source is None:
             raise UsageError(
                 f"{name} cannot be imported: there is no module {module.partition('.')[0]!r} "
-                "beside the recipe, and none is installed"
+                "beside the recipe, and none is installed",
+                code="module-not-found",
+                module=module.partition(".")[0],
             )
         if source.suffix == ".py" and not _has(source, function):
-            raise UsageError(f"there is no function {function!r} in {source}")
+            raise UsageError(
+                f"there is no function {function!r} in {source}",
+                code="function-not-found",
+                function=function,
+            )
 
 
 def _source(module: str, folder: Path) -> Path | None:
@@ -47,7 +53,9 @@ def _has(source: Path, function: str) -> bool:
     try:
         nodes = list(ast.walk(ast.parse(source.read_bytes())))
     except (OSError, SyntaxError, ValueError) as error:
-        raise UsageError(f"{source} cannot be imported: {error}") from None
+        raise UsageError(
+            f"{source} cannot be imported: {error}", code="module-not-importable"
+        ) from None
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -19,6 +19,7 @@ from headway.errors import PublishFailed, UsageError
 from headway.publish import recipe as recipes
 from headway.publish.model import named, told
 from headway.publish.source import Source, whole
+from headway.publish.transient import raise_if_transient
 
 FILE = "golden.safetensors"
 
@@ -49,7 +50,8 @@ class Inputs:
                 said = model(*self.args, **(self.kwargs or {}))
         except Exception as error:  # of the user's code
             why = f"the golden inputs cannot be asked: {told(error)}"
-            raise PublishFailed(why) from error
+            raise_if_transient(why, error)
+            raise PublishFailed(why, code="golden-inputs-failed") from error
         return [one for one in pytree.tree_leaves(said) if isinstance(one, Tensor)]
 
 
@@ -59,7 +61,10 @@ def inputs(recipe: recipes.Recipe, given: Source) -> tuple[Inputs, list[Tensor]]
     if golden.anchor is not None:
         recorded = _recorded(given, f"{golden.anchor}.inputs.")
         if not recorded:
-            raise PublishFailed(f"the anchor has no golden inputs {golden.anchor}.inputs.0")
+            raise PublishFailed(
+                f"the anchor has no golden inputs {golden.anchor}.inputs.0",
+                code="golden-inputs-missing",
+            )
         found = _handed(recorded, recipe.spec) if recipe.spec else Inputs(tuple(recorded))
         return found, _recorded(given, f"{golden.anchor}.outputs.")
     assert golden.inputs is not None
@@ -67,11 +72,16 @@ def inputs(recipe: recipes.Recipe, given: Source) -> tuple[Inputs, list[Tensor]]
     try:
         made = make()
     except Exception as error:  # of the user's code
-        raise UsageError(f"{golden.inputs} cannot give inputs: {told(error)}") from error
+        raise_if_transient(f"{golden.inputs} cannot give inputs now: {told(error)}", error)
+        raise UsageError(
+            f"{golden.inputs} cannot give inputs: {told(error)}", code="golden-function-failed"
+        ) from error
     try:
         return Inputs(*handed_over(made)), []
     except ValueError as error:
-        raise UsageError(f"{golden.inputs} must give {error}") from None
+        raise UsageError(
+            f"{golden.inputs} must give {error}", code="golden-inputs-malformed"
+        ) from None
 
 
 def _recorded(given: Source, prefix: str) -> list[Tensor]:
@@ -94,8 +104,12 @@ def read(tensors: Mapping[str, Tensor], spec: str) -> tuple[Inputs, list[Tensor]
 
 
 def _handed(tensors: Sequence[Tensor], spec: str) -> Inputs:
-    args, kwargs = pytree.tree_unflatten(tensors, pytree.treespec_loads(spec))
-    return Inputs(tuple(args), kwargs)
+    try:
+        args, kwargs = pytree.tree_unflatten(tensors, pytree.treespec_loads(spec))
+        return Inputs(tuple(args), dict(kwargs))
+    except Exception as error:  # whatever is wrong in what somebody has written there
+        text = f"the golden inputs cannot be handed over: {told(error)}"
+        raise PublishFailed(text, code="golden-inputs-malformed") from None
 
 
 def _numbered(tensors: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
@@ -108,7 +122,8 @@ def difference(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     if [one.shape for one in said] != [one.shape for one in wanted]:
         raise PublishFailed(
             f"the outputs have the shapes {[list(one.shape) for one in said]} instead of "
-            f"{[list(one.shape) for one in wanted]}"
+            f"{[list(one.shape) for one in wanted]}",
+            code="golden-shape-mismatch",
         )
     worst = 0.0
     for one, other in zip(said, wanted, strict=True):

@@ -14,7 +14,14 @@ import torch
 from headway import __version__
 from headway.checkpoint.golden import TOLD
 from headway.checkpoint.store.place import failing
-from headway.errors import CheckpointDamaged, PublishFailed, SnapshotDamaged, UsageError
+from headway.errors import (
+    CheckpointDamaged,
+    PublishDeferred,
+    PublishFailed,
+    SnapshotDamaged,
+    UsageError,
+    split_code,
+)
 from headway.publish import gates
 from headway.publish.anchor import Anchor
 from headway.publish.examine import Answer, Asked, Examine, fresh
@@ -23,8 +30,11 @@ from headway.publish.make import Product, make
 from headway.publish.packages import Shelf
 from headway.publish.recipe import Recipe, completed
 from headway.publish.snapshot import File, Made, Manifest, Snapshot
+from headway.publish.source import is_trusted
 from headway.publish.store import Store
 from headway.publish.targets import Target, target
+
+UNREAD = ("not-readable", "manifest-not-readable")  # of a checkpoint: what the disk has said
 
 
 @dataclass(frozen=True)
@@ -68,18 +78,25 @@ def publish(
     store does. Taken is raised if another worker is at it.
     """
     targets = {one.name: target(one.name, one.options) for one in recipe.targets}
-    recipe = completed(recipe, anchor.path, anchor.extra.get(TOLD) or {})
+    told = anchor.extra.get(TOLD)
+    told = told if isinstance(told, dict) else {}
+    recipe = completed(recipe, anchor.path, told, trusted=is_trusted(anchor))
     job = _Job(anchor, recipe, store, targets, examine, orderly)
     store.sweep()
     with store.publishing(), lease(store.place, job.key):
         done = store.noted(job.key)
-        if "snapshot" in done and not again:
+        if isinstance(done.get("snapshot"), str) and not again:
             with contextlib.suppress(UsageError, SnapshotDamaged):  # it is not kept any more
                 found = store.snapshot(done["snapshot"])
                 if not store.damage(found):
                     return Outcome(found, fresh=False)
         if anchor.damage:
-            raise CheckpointDamaged(f"{anchor.path} is not published: {anchor.damage}")
+            why, code = split_code(anchor.damage)
+            if code in UNREAD:
+                text = f"{anchor.path} is not published now: {why}"
+                raise PublishDeferred(text, code=code)
+            text = f"{anchor.path} is not published: {why}"
+            raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
         with failing(f"{anchor.path} cannot be published"):
             try:
                 made = _publish(job, reuse=True)
@@ -101,7 +118,7 @@ def _publish(job: _Job, *, reuse: bool) -> Snapshot:
             for name, answer in answers.items()
             for reason in gates.target(name, answer, job.targets[name].tolerance)
         ]
-        if reasons and shelf.reused:
+        if shelf.reused and any(reason.code not in gates.TRANSIENT for reason in reasons):
             raise _Stale
         before = _before(job, serving, folder / "before")
     product.seconds["examine"] = round(time.monotonic() - begun, 3)
@@ -110,7 +127,17 @@ def _publish(job: _Job, *, reuse: bool) -> Snapshot:
     reasons += gates.size(limits, manifest.size, serving.manifest.size if serving else None)
     reasons += gates.latency(limits, answers, before)
     if reasons:
-        raise PublishFailed(f"{job.anchor.path} is not published: {'; '.join(reasons)}")
+        text = "; ".join(reasons)
+        codes = [reason.code for reason in reasons]
+        if set(codes) <= set(gates.TRANSIENT):
+            raise PublishDeferred(
+                f"{job.anchor.path} is not published now: {text}",
+                code="snapshot-deferred",
+                reasons=codes,
+            )
+        raise PublishFailed(
+            f"{job.anchor.path} is not published: {text}", code="snapshot-rejected", reasons=codes
+        )
     made = job.store.commit(manifest, job.key, job.recipe.keep, orderly=job.orderly)
     shelf.keep(product.files)
     return made
@@ -163,7 +190,9 @@ def _manifest(job: _Job, product: Product, answers: Mapping[str, Answer]) -> Man
         "python": platform.python_version(),
     }
     metrics = {
-        name: {key: value for key, value in asdict(answer).items() if key != "error"}
+        name: {
+            key: value for key, value in asdict(answer).items() if key not in ("error", "transient")
+        }
         for name, answer in answers.items()
     }
     return Manifest(

@@ -1,26 +1,34 @@
-"""One worker at a time for each anchor; that of a worker who was killed is free again."""
+"""One worker at a time for each anchor, and for each change of what serves.
+
+What a worker holds who was killed is free again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import random
 import secrets
 import threading
 import time
 from collections.abc import Iterator
 
 from headway.checkpoint.store import disk, owners
-from headway.checkpoint.store.place import Folder, Place
+from headway.checkpoint.store.place import LOCK, Folder, Place
 from headway.errors import PublishFailed
 
 RENEW_S = 20.0  # where there are no locks, a lease is renewed this often,
 LOST_S = 120.0  # and is free when it was not for so long
 SETTLE_S = 1.0  # until two who came at once see each other
+WAIT_S = 0.2  # until it is asked again whether another worker is done
+CHANGES = "changes"  # the lease of who changes which snapshots there are, or which serves
 
 
 class Taken(PublishFailed):
     """Another worker has it."""
+
+    code = "anchor-taken"
 
     def __init__(self) -> None:
         super().__init__("another worker publishes this anchor now")
@@ -50,52 +58,104 @@ def lease(where: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[Non
 
 
 @contextlib.contextmanager
+def waited(where: Place, key: str) -> Iterator[None]:
+    """The same, as soon as nobody else holds it."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lease(where, key, settle_s=0.0))
+                break
+            except Taken:
+                time.sleep(random.uniform(0.5, 1.5) * WAIT_S)
+        yield
+
+
+@contextlib.contextmanager
+def changing(where: Place) -> Iterator[None]:
+    """Nobody else changes meanwhile which snapshots there are, or which of them serves."""
+    held = None
+    if isinstance(where, Folder):
+        with contextlib.suppress(disk.NoLocks):
+            held = disk.lock(where.path(LOCK))
+    if held is None:
+        with waited(where, CHANGES):
+            yield
+        return
+    try:
+        yield
+    finally:
+        disk.close(held)
+
+
+@contextlib.contextmanager
 def _announced(where: Place, folder: str, settle_s: float) -> Iterator[None]:
     """By a file that says who wants it: of several, the first by name has it, and says so.
 
-    Who comes later finds that it is had, whatever the clocks of the machines say.
+    Who comes later finds that it is had, whatever the clocks of the machines say. Two that were
+    slow may both say so: each of them looks once more afterwards, and neither has it then.
     """
     own = f"{time.time():020.6f}-{os.getpid()}-{secrets.token_hex(4)}"
     where.make(folder)
-    where.write(f"{folder}/{own}", _told(held=False))
-    stop = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(where, f"{folder}/{own}", stop), daemon=True)
-    renewing.start()
+    record = _Record(where, f"{folder}/{own}")
     try:
         time.sleep(settle_s)
         if min(_others(where, folder, own), default=own) < own:
             raise Taken
-        where.write(f"{folder}/{own}", _told(held=True))
+        record.write(held=True)
+        _others(where, folder, own)
         yield
     finally:
-        stop.set()
-        renewing.join()
-        where.delete(f"{folder}/{own}")
+        record.delete()
 
 
-def _told(*, held: bool) -> bytes:
-    return json.dumps({**json.loads(owners.describe()), "held": held}).encode()
+class _Record:
+    """Says in a file who wants a lease or has it, and renews that as long as it exists."""
+
+    def __init__(self, where: Place, name: str) -> None:
+        self._where, self._name = where, name
+        self._writing = threading.Lock()
+        self._stop = threading.Event()
+        self._content = b""
+        self.write(held=False)
+        self._thread = threading.Thread(target=self._renew, name="headway-lease", daemon=True)
+        self._thread.start()
+
+    def write(self, *, held: bool) -> None:
+        content = json.dumps({**json.loads(owners.describe()), "held": held}).encode()
+        with self._writing:
+            self._content = content
+            self._where.write(self._name, content)
+
+    def delete(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._where.delete(self._name)
+
+    def _renew(self) -> None:
+        while not self._stop.wait(RENEW_S):
+            with contextlib.suppress(OSError), self._writing:
+                self._where.size(self._name)  # who was taken for lost does not come back
+                self._where.write(self._name, self._content)
 
 
 def _others(where: Place, folder: str, own: str) -> list[str]:
     """Those who are alive and want it too; Taken if one of them has it."""
-    found = []
+    names = []
     for name in where.names(folder):
         if name == own:
             continue
         with contextlib.suppress(FileNotFoundError):
-            told = where.read(f"{folder}/{name}")
-            gone = owners.gone(told)
-            if gone or (gone is None and where.changed(f"{folder}/{name}") < time.time() - LOST_S):
+            content = where.read(f"{folder}/{name}")
+            gone = owners.gone(content)
+            if gone or (gone is None and _age(where, folder, name, own) > LOST_S):
                 where.delete(f"{folder}/{name}")
-            elif b'"held": true' in told:
+            elif b'"held": true' in content:
                 raise Taken
             else:
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
-def _renew(where: Place, name: str, stop: threading.Event) -> None:
-    while not stop.wait(RENEW_S):
-        with contextlib.suppress(OSError):
-            where.write(name, where.read(name))
+def _age(where: Place, folder: str, name: str, own: str) -> float:
+    """Seconds since a record was renewed, by the clock of the store: ours has just been."""
+    return where.changed(f"{folder}/{own}") - where.changed(f"{folder}/{name}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.errors import UsageError
+from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import tensors
 from headway.publish.loose import loose
 from headway.publish.store import LATEST, Store
@@ -37,11 +37,27 @@ def load(
     made = one.manifest.targets
     name = next(iter(made)) if target is None else target
     if name not in made:
-        raise UsageError(f"the snapshot {one.name} has no {name}; it has {', '.join(made)}")
+        raise UsageError(
+            f"the snapshot {one.name} has no {name}; it has {', '.join(made)}",
+            code="target-not-in-snapshot",
+        )
     folder = Path(tempfile.mkdtemp(prefix="headway-snapshot-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     wanted = made[name].files
+    for needed in (CONFIG, WEIGHTS):
+        if needed not in wanted:
+            raise SnapshotDamaged(f"the snapshot {one.name} has no {needed}", code="file-missing")
     files = {file: shelf.checked(one.manifest.files[file], file, folder) for file in wanted}
-    config = json.loads(files[CONFIG].read_text())
-    given = Opened(files, config, tensors.read(files[WEIGHTS]), factory)
-    return known(name, options or {}).open(given)
+    opened = Opened(files, _config(files), tensors.read(files[WEIGHTS]), factory)
+    return known(name, options or {}).open(opened)
+
+
+def _config(files: Mapping[str, Path]) -> dict[str, Any]:
+    try:
+        found = json.loads(files[CONFIG].read_bytes())
+        fine = all(isinstance(found[name], dict) for name in ("arguments", "tables"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        fine = False
+    if not fine:
+        raise SnapshotDamaged(f"{CONFIG} makes no sense", code="snapshot-config-invalid")
+    return dict(found)

@@ -22,6 +22,7 @@ from headway.publish.snapshot import File
 from headway.publish.source import Source, source
 from headway.publish.store import Store
 from headway.publish.targets import CONFIG, WEIGHTS, Packages, Target, Work
+from headway.publish.transient import raise_if_transient
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
 SHARED = (WEIGHTS, CONFIG, golden.FILE)  # what every target is served with
@@ -47,8 +48,9 @@ def make(
     """Everything is in the store once this returns, and is part of no snapshot yet."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
-        given = source(brought(anchor, folder))
+        # First the user's code: it may allow classes that the anchor needs.
         built = model.build(recipe.model.factory, recipe.model.arguments, recipe.folder)
+        given = source(brought(anchor, folder))
         inputs, recorded = golden.inputs(recipe, given)
         model.fill(built, given, recipe.model)
     with _timed(seconds, "process"):
@@ -67,7 +69,10 @@ def make(
             except Exception as error:  # it may be the user's own
                 if isinstance(error, OSError) and error.errno in FULL:
                     raise
-                raise PublishFailed(f"{name} cannot be made: {model.told(error)}") from error
+                raise_if_transient(f"{name} cannot be made now: {model.told(error)}", error)
+                raise PublishFailed(
+                    f"{name} cannot be made: {model.told(error)}", code="target-not-made"
+                ) from error
             for file in made:
                 files[file] = store.add(_of_file(own / file), Path(file).suffix)
             of[name] = (*SHARED, *made)
@@ -96,13 +101,16 @@ def _processed(
     refused = f"{anchor.path} is not published"
     outputs = inputs.call(built)
     if not golden.finite(outputs):
-        raise PublishFailed(f"{refused}: the model gives numbers that are not finite")
+        raise PublishFailed(
+            f"{refused}: the model gives numbers that are not finite", code="model-not-finite"
+        )
     if recorded:
         gap = golden.difference(outputs, recorded)
         if gap > recipe.golden.tolerance:
             raise PublishFailed(
                 f"{refused}: the model differs by {gap:.3g} from the outputs recorded with it, "
-                f"and {recipe.golden.tolerance:g} is allowed"
+                f"and {recipe.golden.tolerance:g} is allowed",
+                code="golden-outputs-differ",
             )
     told = tables.process(built, recipe.tables, given)
     if not told:
@@ -112,7 +120,8 @@ def _processed(
     if gap > recipe.tables.tolerance:
         raise PublishFailed(
             f"{refused}: with smaller tables the model differs by {gap:.3g}, "
-            f"and {recipe.tables.tolerance:g} is allowed"
+            f"and {recipe.tables.tolerance:g} is allowed",
+            code="smaller-tables-differ",
         )
     return smaller, told
 

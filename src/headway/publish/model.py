@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 from headway.errors import PublishFailed, UsageError
 from headway.publish.recipe import Model
 from headway.publish.source import Source
+from headway.publish.transient import raise_if_transient
 
 USUAL = ("model", "state_dict", "")  # where weights lie if nobody says
 WRAPPERS = ("module.", "_orig_mod.")  # of DDP, AveragedModel and torch.compile
@@ -24,15 +26,22 @@ def named(name: str, folder: Path) -> Callable[..., Any]:
     """A function of the user's, by `module:function`; modules beside the recipe come first."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise UsageError(f"{name!r} is not like module:function")
+        raise UsageError(f"{name!r} is not like module:function", code="function-malformed")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
         found = getattr(importlib.import_module(module), function, None)
     except Exception as error:  # of the user's code
-        raise UsageError(f"{name} cannot be imported: {told(error)}") from error
+        raise_if_transient(f"{name} cannot be imported now: {told(error)}", error)
+        raise UsageError(
+            f"{name} cannot be imported: {told(error)}", code="module-not-importable"
+        ) from error
     if not callable(found):
-        raise UsageError(f"there is no function {function!r} in {module}")
+        raise UsageError(
+            f"there is no function {function!r} in {module}",
+            code="function-not-found",
+            function=function,
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -42,9 +51,15 @@ def build(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module
     try:
         made = unfilled(make, arguments)
     except Exception as error:  # of the user's code
-        raise UsageError(f"{factory} cannot build the model: {told(error)}") from error
+        raise_if_transient(f"{factory} cannot build the model now: {told(error)}", error)
+        raise UsageError(
+            f"{factory} cannot build the model: {told(error)}", code="model-not-built"
+        ) from error
     if not isinstance(made, nn.Module):
-        raise UsageError(f"{factory} gives a {type(made).__name__}, but it must be a module")
+        raise UsageError(
+            f"{factory} gives a {type(made).__name__}, but it must be a module",
+            code="factory-gives-no-module",
+        )
     for tensor in (*made.parameters(), *made.buffers()):
         tensor.data = tensor.data.contiguous()  # as it will lie in the file
     return made.eval().requires_grad_(False)
@@ -62,10 +77,13 @@ def unfilled(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     Memory that nobody has written to takes none. If it cannot be made so, it is made as usual.
     """
     try:
-        with _no_init():
+        with _building, _no_init():
             return make(**arguments)
     except Exception:
         return make(**arguments)
+
+
+_building = threading.RLock()  # another one at a time would take stand-ins for torch's own
 
 
 @contextlib.contextmanager
@@ -76,9 +94,11 @@ def _no_init() -> Iterator[None]:
         if name.endswith("_") and not name.startswith("_") and callable(known)
     }
 
+    here = threading.get_ident()
+
     def skipping(known: Callable[..., Any]) -> Callable[..., Any]:
         def init(tensor: Any, *args: Any, **more: Any) -> Any:
-            whole = isinstance(tensor, nn.Parameter)
+            whole = isinstance(tensor, nn.Parameter) and threading.get_ident() == here
             return tensor if whole else known(tensor, *args, **more)
 
         return init
@@ -99,22 +119,34 @@ def fill(model: nn.Module, given: Source, recipe: Model) -> None:
     known = {part: _below(given, part) for part in parts}
     for part, names in known.items():
         if not names:
-            raise PublishFailed(f"the anchor has no part {part!r}; it has {_parts(given)}")
+            raise PublishFailed(
+                f"the anchor has no part {part!r}; it has {_parts(given)}",
+                code="anchor-part-missing",
+                part=part,
+            )
     extra = known[parts[0]].keys() - tensors.keys()
     extra = {one for one in extra if not _matches(one, recipe.ignore)}
     if extra:
-        raise _another(recipe, f"the anchor has {_some(extra)}, which the model has not")
+        raise _another(
+            recipe,
+            f"the anchor has {_some(extra)}, which the model has not",
+            code="tensor-not-in-model",
+        )
     chosen = {name: _first(name, known.values()) for name in tensors}
     missing = {name for name, where in chosen.items() if where is None}
     if missing:
-        raise _another(recipe, f"the model has {_some(missing)}, which the anchor has not")
+        raise _another(
+            recipe,
+            f"the model has {_some(missing)}, which the anchor has not",
+            code="tensor-not-in-anchor",
+        )
     for name, tensor in tensors.items():
         where = chosen[name]
         assert where is not None
         shape = given.shapes[where][0]
         if shape != tuple(tensor.shape):
             sizes = f"{name} is {list(shape)} in the anchor and {list(tensor.shape)} in the model"
-            raise _another(recipe, sizes)
+            raise _another(recipe, sizes, code="tensor-shape-mismatch")
     for name, tensor in tensors.items():
         given.read(str(chosen[name]), tensor)
 
@@ -146,8 +178,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _another(recipe: Model, why: str) -> PublishFailed:
-    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {why}")
+def _another(recipe: Model, why: str, *, code: str) -> PublishFailed:
+    return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {why}", code=code)
 
 
 def _some(names: set[str]) -> str:

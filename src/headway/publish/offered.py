@@ -23,14 +23,25 @@ def check(name: str, options: Mapping[str, Any]) -> None:
         return
     for key, value in options.items():
         if key != "tolerance":
-            raise UsageError(f"[targets.{name}] says something it does not know: {key}")
+            raise UsageError(
+                f"[targets.{name}] says something it does not know: {key}",
+                code="target-option-unknown",
+            )
         if not isinstance(value, (int, float)) or value < 0:
-            raise UsageError(f"[targets.{name}] tolerance is {value!r}, not a number")
+            raise UsageError(
+                f"[targets.{name}] tolerance is {value!r}, not a number",
+                code="target-tolerance-invalid",
+            )
 
 
 def where(name: str) -> str:
     """The module and class of a target; UsageError if there is none of that name."""
     known = {one.name: one.value for one in entry_points(group=GROUP)} | OWN
     if name not in known:
-        raise UsageError(f"there is no target {name!r}; there are {', '.join(sorted(known))}")
+        raise UsageError(
+            f"there is no target {name!r}; there are {', '.join(sorted(known))}",
+            code="target-unknown",
+            target=name,
+            known=sorted(known),
+        )
     return known[name]

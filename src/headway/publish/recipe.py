@@ -10,12 +10,13 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.errors import PublishFailed, UsageError
+from headway.errors import CheckpointUntrusted, PublishFailed, UsageError
 from headway.publish import offered
 from headway.settings import read_toml
 
 T = TypeVar("T")
 APART = ("registry", "release", "script")  # a snapshot is the same with or without
+PLAIN = (None, "builtins.tuple", "builtins.list", "builtins.dict")
 PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
 
 
@@ -105,25 +106,39 @@ class Recipe:
 def read(path: Path) -> Recipe:
     """Read a recipe; UsageError says what is wrong in it."""
     if not path.is_file():
-        raise UsageError(f"there is no recipe {path}; `headway publish --help` shows one")
+        raise UsageError(
+            f"there is no recipe {path}; `headway publish --help` shows one",
+            code="recipe-not-found",
+        )
     found = read_toml(path)
     sections = ("model", "golden", "tables", "limits", "targets", "registry")
     _known(found, (*sections, "keep", "release", "script"), f"{path.name} has no section")
     if not found.get("targets"):
-        raise UsageError(f"{path.name} needs a section [targets]")
+        raise UsageError(f"{path.name} needs a section [targets]", code="recipe-without-targets")
     keep = found.get("keep", 5)
     if type(keep) is not int or keep < 1:
-        raise UsageError(f"{path.name} sets keep to {keep!r}, but it must be 1 or more")
+        raise UsageError(
+            f"{path.name} sets keep to {keep!r}, but it must be 1 or more",
+            code="recipe-value-invalid",
+        )
     model = _section(Model, found.get("model", {}), f"{path.name} [model]")
     golden = _section(Golden, found.get("golden", {}), f"{path.name} [golden]")
     if golden.inputs is not None and golden.anchor is not None:
-        raise UsageError(f"{path.name} [golden] has inputs and anchor; it can only have one")
+        raise UsageError(
+            f"{path.name} [golden] has inputs and anchor; it can only have one",
+            code="recipe-golden-twice",
+        )
     for name in filter(None, (model.factory, golden.inputs)):
         if not all(name.partition(":")):
-            raise UsageError(f"{path.name}: {name!r} is not like module:function")
+            raise UsageError(
+                f"{path.name}: {name!r} is not like module:function", code="function-malformed"
+            )
     release = found.get("release", False)
     if type(release) is not bool:
-        raise UsageError(f"{path.name} sets release to {release!r}, but it must be a switch")
+        raise UsageError(
+            f"{path.name} sets release to {release!r}, but it must be a switch",
+            code="recipe-value-invalid",
+        )
     _value("tuple", found.get("script", []), path.name, "script")  # for --auto: boosters/recipes.py
     made_of = {name: told for name, told in found.items() if name not in APART}
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
@@ -143,25 +158,58 @@ def read(path: Path) -> Recipe:
     )
 
 
-def completed(recipe: Recipe, anchor: str, told: Mapping[str, Any]) -> Recipe:
-    """With what was told at an anchor where the recipe is silent; PublishFailed if both are."""
+def completed(
+    recipe: Recipe, anchor: str, told: Mapping[str, Any], *, trusted: bool = True
+) -> Recipe:
+    """With what was told at an anchor where the recipe is silent; PublishFailed if both are.
+
+    `trusted`: nobody else can have written the anchor, so that code which it names may be run.
+    """
     model, golden = recipe.model, recipe.golden
     factory, arguments = told.get("factory"), told.get("arguments") or {}
     if not model.factory:
         if not isinstance(factory, str) or not isinstance(arguments, dict):
             raise PublishFailed(
-                f"{anchor} is not published: neither it nor the recipe names the model's factory"
+                f"{anchor} is not published: neither it nor the recipe names the model's factory",
+                code="factory-not-given",
+            )
+        if not trusted:
+            raise CheckpointUntrusted(
+                f"{anchor} names the factory {factory}, and others may have written it; to allow "
+                f'it, the recipe says [model] factory = "{factory}"',
+                classes=[factory],
             )
         model = replace(model, factory=factory, arguments={**arguments, **model.arguments})
     spec = told.get("inputs")
     if golden.inputs is None and golden.anchor in (None, PART):
         if not isinstance(spec, str) and golden.anchor is None:
             raise PublishFailed(
-                f"{anchor} is not published: neither it nor the recipe has golden inputs"
+                f"{anchor} is not published: neither it nor the recipe has golden inputs",
+                code="golden-inputs-not-given",
+            )
+        if isinstance(spec, str) and not trusted and not _is_plain(spec):
+            raise CheckpointUntrusted(
+                f"{anchor} hands its golden inputs over by classes, and others may have written "
+                "it; to allow it, the recipe names [golden] inputs",
+                classes=[],
             )
         golden = replace(golden, anchor=PART)
         recipe = replace(recipe, spec=spec if isinstance(spec, str) else "")
     return replace(recipe, model=model, golden=golden)
+
+
+def _is_plain(spec: str) -> bool:
+    """Whether a description of inputs, as torch writes it, names nothing but plain containers."""
+    try:
+        _, *nodes = json.loads(spec)
+        while nodes:
+            node = nodes.pop()
+            if node["type"] not in PLAIN:
+                return False
+            nodes += node["children_spec"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return True
 
 
 def _targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
@@ -174,7 +222,9 @@ def _targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
 
 def _table(found: Any, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise UsageError(f"{where} is {found!r}, but it must be a table")
+        raise UsageError(
+            f"{where} is {found!r}, but it must be a table", code="recipe-value-invalid"
+        )
     return found
 
 
@@ -185,7 +235,7 @@ def _section(kind: type[T], found: Any, where: str) -> T:
     for name, one in known.items():
         needed = one.default is MISSING and one.default_factory is MISSING
         if needed and name not in given:
-            raise UsageError(f"{where} needs {name!r}")
+            raise UsageError(f"{where} needs {name!r}", code="recipe-key-missing", key=name)
     values = {name: _value(str(known[name].type), given[name], where, name) for name in given}
     return kind(**values)
 
@@ -196,16 +246,25 @@ def _value(kind: str, value: Any, where: str, name: str) -> Any:
     if kind.startswith("tuple"):
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            raise UsageError(f"{where} sets {name} to {value!r}, but it must be a list of names")
+            raise UsageError(
+                f"{where} sets {name} to {value!r}, but it must be a list of names",
+                code="recipe-value-invalid",
+            )
         return tuple(listed)
     if kind.startswith("Mapping"):
         return _table(value, f"{where[:-1]}.{name}]")
     forms = {"str": (str, "text"), "float": ((int, float), "a number"), "bool": (bool, "a switch")}
     wanted, called = forms[kind.removesuffix(" | None")]
     if not isinstance(value, wanted) or (called == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
-        raise UsageError(f"{where} sets {name} to {value!r}, but it must be {called}")
+        raise UsageError(
+            f"{where} sets {name} to {value!r}, but it must be {called}",
+            code="recipe-value-invalid",
+        )
     if called == "a number" and not value >= 0:
-        raise UsageError(f"{where} sets {name} to {value}, but it must be 0 or more")
+        raise UsageError(
+            f"{where} sets {name} to {value}, but it must be 0 or more",
+            code="recipe-value-invalid",
+        )
     return value
 
 
@@ -215,4 +274,9 @@ def _known(given: Mapping[str, Any], known: Any, sentence: str) -> None:
             continue
         near = difflib.get_close_matches(name, known, 1)
         meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise UsageError(f"{sentence} {name!r}; {meant}")
+        raise UsageError(
+            f"{sentence} {name!r}; {meant}",
+            code="recipe-key-unknown",
+            key=name,
+            near=near[0] if near else None,
+        )

@@ -6,23 +6,19 @@ registry finds a snapshot by its tag before it makes a version of it.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from headway.errors import SnapshotDamaged
 from headway.publish import recipe as recipes
-from headway.publish.lease import Taken, lease
+from headway.publish.lease import waited
 from headway.publish.loose import lay_out
 from headway.publish.snapshot import Snapshot
 from headway.publish.store import Store
 
 LEASE = "registry"
-WAIT_S = 0.2  # until it is asked again whether another worker is done
 
 
 class Registry(Protocol):
@@ -57,7 +53,7 @@ def begin(store: Store, told: recipes.Registry) -> None:
     """Snapshots that are made from now on are registered there, however long that takes."""
     if store.registered().get("registry") == asdict(told):
         return
-    with store.publishing(), _alone(store):
+    with store.publishing(), waited(store.place, LEASE):
         if store.registered().get("registry") != asdict(told):
             store.keep_registered(_fresh(told, store.newest() + 1))
 
@@ -66,7 +62,7 @@ def follow(store: Store, told: recipes.Registry, registry: Registry) -> str | No
     """Register what is new, and let the alias name what serves; its version, if that is another."""
     if store.latest() is None:
         return None
-    with store.publishing(), _alone(store):
+    with store.publishing(), waited(store.place, LEASE):
         serving = store.snapshot()
         known = _known(store, told, serving)
         due = [
@@ -114,16 +110,3 @@ def _registered(store: Store, one: Snapshot, registry: Registry) -> str:
     with tempfile.TemporaryDirectory(prefix="headway-registry-") as folder:
         lay_out(store, one, Path(folder))
         return registry.register(one, Path(folder))
-
-
-@contextlib.contextmanager
-def _alone(store: Store) -> Iterator[None]:
-    """No other worker registers meanwhile."""
-    with contextlib.ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(lease(store.place, LEASE))
-                break
-            except Taken:
-                time.sleep(WAIT_S)
-        yield

@@ -35,18 +35,26 @@ class Mlflow:
     def __init__(self, told: recipes.Registry) -> None:
         self._model, self._alias = told.mlflow, told.alias
         if not self._model or set(self._model) & set("/:'"):
-            raise UsageError(f"[registry] mlflow is {self._model!r}, which no model can be called")
+            raise UsageError(
+                f"[registry] mlflow is {self._model!r}, which no model can be called",
+                code="registry-model-invalid",
+            )
         if RESERVED.fullmatch(self._alias):
-            raise UsageError(f"[registry] alias is {self._alias!r}, which MLflow keeps for itself")
+            raise UsageError(
+                f"[registry] alias is {self._alias!r}, which MLflow keeps for itself",
+                code="registry-alias-reserved",
+            )
         if not (told.uri or os.environ.get("MLFLOW_TRACKING_URI")):
-            raise UsageError("[registry] needs uri, or MLFLOW_TRACKING_URI in the environment")
+            raise UsageError(
+                "[registry] needs uri, or MLFLOW_TRACKING_URI in the environment",
+                code="registry-uri-missing",
+            )
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         try:
             from mlflow import MlflowClient
         except ImportError:
-            needs = "a registry of MLflow needs its client; type: pip install 'headway[mlflow]'"
-            raise MissingExtra(needs) from None
+            raise MissingExtra("a registry of MLflow needs its client", extra="mlflow") from None
         with self._failing():
             self._client = MlflowClient(tracking_uri=told.uri, registry_uri=told.uri)
 
@@ -115,7 +123,9 @@ class Mlflow:
         except (MlflowException, OSError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             why = f"MLflow has not taken what serves as {self._model}: {first}"
-            raise RegistryFailed(f"{why}; the next publish tries again") from error
+            raise RegistryFailed(
+                f"{why}; the next publish tries again", code="registry-failed"
+            ) from error
 
 
 def tags(one: Snapshot) -> dict[str, str]:

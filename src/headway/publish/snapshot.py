@@ -14,6 +14,8 @@ from headway.errors import NewerSchema, SnapshotDamaged
 SCHEMA = 1
 NAME = re.compile(r"(\d{8})-([0-9a-f]{32})")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+KEY = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # of an anchor: a file is called so
+LATEST = 1e11  # seconds; no clock shows more
 
 
 @dataclass(frozen=True)
@@ -79,29 +81,70 @@ def from_bytes(name: str, content: bytes) -> Snapshot:
     """Read one; SnapshotDamaged says what is wrong."""
     match = NAME.fullmatch(name)
     if match is None or hashlib.sha256(content).hexdigest()[:32] != match[2]:
-        raise SnapshotDamaged(f"the manifest of the snapshot {name} was changed")
-    found = json.loads(content)
-    if found.pop("schema") != SCHEMA:
+        raise SnapshotDamaged(
+            f"the manifest of the snapshot {name} was changed", code="snapshot-manifest-changed"
+        )
+    try:
+        found = json.loads(content)
+        schema = found.pop("schema")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _senseless(name) from None
+    if schema != SCHEMA:
         raise NewerSchema(f"the snapshot {name} was made by another version of Headway")
     try:
-        files = {one: _file(told) for one, told in found.pop("files").items()}
+        files = {one: file_of(told) for one, told in found.pop("files").items()}
         targets = {
-            one: Made(tuple(map(str, told["files"])), told["metrics"])
+            one: Made(tuple(told["files"]), told["metrics"])
             for one, told in found.pop("targets").items()
         }
         manifest = Manifest(**found, files=files, targets=targets)
-        fine = manifest.number == int(match[1])
-        fine &= all(file in files for made in targets.values() for file in made.files)
-        fine &= not any("/" in one or one in ("", ".", "..") for one in files)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        fine = manifest.number == int(match[1]) and _is_well_typed(manifest)
+    except (LookupError, TypeError, ValueError, AttributeError):
         fine = False
     if not fine:
-        raise SnapshotDamaged(f"the manifest of the snapshot {name} makes no sense")
+        raise _senseless(name)
     return Snapshot(name, manifest)
 
 
-def _file(told: Mapping[str, Any]) -> File:
+def _senseless(name: str) -> SnapshotDamaged:
+    return SnapshotDamaged(
+        f"the manifest of the snapshot {name} makes no sense", code="snapshot-manifest-invalid"
+    )
+
+
+def file_of(told: Mapping[str, Any]) -> File:
+    """A file as it was written down; ValueError or TypeError if it is none."""
     file = File(**told)
-    if not SHA256.fullmatch(file.sha256) or type(file.size) is not int or "/" in file.suffix:
+    fine = SHA256.fullmatch(file.sha256) and type(file.size) is int and file.size >= 0
+    if not (fine and _is_name(f"x{file.suffix}")):
         raise ValueError(told)
     return file
+
+
+def _is_well_typed(one: Manifest) -> bool:
+    """Whether all that is done with a manifest can be: it may come from anybody."""
+    anchor, order = one.anchor, one.anchor.get("order", ["", 0])
+    texts = [anchor["path"], one.recipe, *one.versions.values()]
+    counts = [0 if anchor["step"] is None else anchor["step"], order[1]]
+    numbers = [one.made, *one.seconds.values()]
+    metrics = [value for made in one.targets.values() for value in made.metrics.values()]
+    return (
+        KEY.fullmatch(anchor["key"]) is not None
+        and len(order) == 2
+        and all(type(text) is str for text in (*texts, order[0], *one.versions, *one.seconds))
+        and all(type(count) is int for count in counts)
+        and all(type(number) in (int, float) and 0 <= number < LATEST for number in numbers)
+        and all(type(value) in (int, float, bool) for value in metrics)
+        and type(anchor.get("metrics") or {}) is dict
+        and type(one.current) is bool
+        and all(map(_is_name, (*one.files, *one.targets)))
+        and all(file in one.files for made in one.targets.values() for file in made.files)
+        and bool(one.targets)
+    )
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file may be called so, and it may be shown."""
+    return (
+        name.isprintable() and "/" not in name and name not in ("", ".", "..") and len(name) < 200
+    )

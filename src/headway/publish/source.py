@@ -7,6 +7,7 @@ Nothing is read that nobody asks for: an optimizer's state stays on the disk.
 from __future__ import annotations
 
 import ctypes
+import io
 import math
 import mmap
 import os
@@ -20,18 +21,20 @@ import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from headway.checkpoint.store import dcp, packed
+from headway.checkpoint.store import dcp, packed, trust
 from headway.checkpoint.store.delta import apply_rows
 from headway.checkpoint.store.manifest import Item, Unreadable
 from headway.checkpoint.store.read import Checkpoint
 from headway.checkpoint.store.sums import summed
-from headway.errors import CheckpointDamaged
+from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError
 from headway.publish import zipped
 from headway.publish.anchor import Anchor
+from headway.publish.transient import raise_if_transient
 
 PIECE = 64 << 20  # bytes that are read at once
 PAGEOUT = 21  # of madvise
@@ -47,10 +50,18 @@ class Source(Protocol):
 
 
 def source(one: Anchor) -> Source:
-    """The tensors of an anchor of any kind."""
+    """The tensors of an anchor of any kind. `one` may have been fetched: its path says from where.
+
+    Tensors need no code of a pickle. What is read is as trusted as `store.trust` says.
+    """
     if one.kind == "store":
-        return _Store(one.chain)
+        return _Store(one.chain, trusted=False if "://" in one.path else None)
     return _Dcp(one.path) if one.kind == "dcp" else _File(one.path)
+
+
+def is_trusted(one: Anchor) -> bool:
+    """Whether nobody but this user can have written an anchor."""
+    return one.kind == "store" and all(trust.is_own(at.path) for at in one.chain)
 
 
 def whole(given: Source, name: str) -> torch.Tensor:
@@ -64,24 +75,52 @@ def whole(given: Source, name: str) -> torch.Tensor:
 Tensors = dict[str, TensorStorageMetadata]
 
 
-def _metadata(path: str) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
+def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
     """What a checkpoint has of tensors, and where each part of one lies."""
     try:
-        found = FileSystemReader(path).read_metadata()
-        known, stored = found.state_dict_metadata, found.storage_data
+        found = dcp.Reader(path, trusted=trusted).read_metadata()
+        tensors = {
+            name: one
+            for name, one in found.state_dict_metadata.items()
+            if isinstance(one, TensorStorageMetadata)
+        }
+        stored = dict(found.storage_data or {})
+        _check(tensors)
+    except HeadwayError:
+        raise
     except Exception as error:  # a damaged pickle may raise anything
+        _raise_if_transient(path, error)
         why = f"its .metadata cannot be read: {type(error).__name__}"
-        raise CheckpointDamaged(f"the checkpoint {path} cannot be loaded: {why}") from None
-    tensors = {n: one for n, one in known.items() if isinstance(one, TensorStorageMetadata)}
-    return tensors, stored or {}
+        raise CheckpointDamaged(
+            f"the checkpoint {path} cannot be loaded: {why}", code="metadata-not-readable"
+        ) from None
+    return tensors, stored
+
+
+def _check(tensors: Tensors) -> None:
+    """ValueError if a tensor is not described as one, or has parts outside itself."""
+    for name, one in tensors.items():
+        size = tuple(one.size)
+        fine = isinstance(name, str) and isinstance(one.properties.dtype, torch.dtype)
+        for part in one.chunks:
+            at = tuple(zip(part.offsets, part.sizes, size, strict=True))
+            fine &= all(
+                begin >= 0 and count >= 0 and begin + count <= most for begin, count, most in at
+            )
+        if not fine:
+            raise ValueError(name)
+
+
+def _raise_if_transient(path: str, error: BaseException) -> None:
+    raise_if_transient(f"the checkpoint {path} cannot be read now: {_last(error)}", error)
 
 
 class _Store:
     """A checkpoint of a store: a full one, and what the deltas after it have changed."""
 
-    def __init__(self, chain: Iterable[Checkpoint]) -> None:
+    def __init__(self, chain: Iterable[Checkpoint], *, trusted: bool | None) -> None:
         self._chain = tuple(chain)
-        self._told = {one.path: _metadata(one.path)[0] for one in self._chain}
+        self._told = {one.path: _metadata(one.path, trusted)[0] for one in self._chain}
         self._items = {
             one.path: {
                 item.name: (file.name, item) for file in one.manifest.files for item in file.items
@@ -111,8 +150,7 @@ class _Store:
         told = self._told[path][name]
         items = self._items[path]
         for chunk in told.chunks:
-            at = f"[{', '.join(map(str, chunk.offsets))}]" if any(chunk.offsets) else ""
-            file, item = items[name + at]
+            file, item = items[dcp.item_name(MetadataIndex(name, chunk.offsets))]
             part = narrow_tensor_by_index(into, chunk.offsets, chunk.sizes)
             straight = part.is_contiguous() and part.dtype == told.properties.dtype
             room = part if straight else torch.empty(chunk.sizes, dtype=told.properties.dtype)
@@ -135,11 +173,11 @@ def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> 
                 crc32 = summed(view[done : done + got], crc32)
                 done += got
     except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
+        raise _damaged(path, "it is missing", code="file-missing") from None
     if done != item.size:
-        raise _damaged(path, f"it ends before {item.name}")
+        raise _damaged(path, f"it ends before {item.name}", code="truncated")
     if known and crc32 != item.crc32:
-        raise _damaged(path, f"{item.name} was changed")
+        raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
 
 
 def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
@@ -152,18 +190,19 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
             whole[item.data : item.data + item.size] as data,
         ):
             if len(data) != item.size:
-                raise _damaged(path, f"it ends before {item.name}")
+                raise _damaged(path, f"it ends before {item.name}", code="truncated")
             if summed(data) != item.crc32:
-                raise _damaged(path, f"{item.name} was changed")
+                raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
             packed.unpack(data, at, dcp.raw(room))
     except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
+        raise _damaged(path, "it is missing", code="file-missing") from None
     except Unreadable as error:
-        raise _damaged(path, f"{item.name}: {error}") from None
+        raise _damaged(path, f"{item.name}: {error}", code=error.code) from None
 
 
-def _damaged(path: Path, why: str) -> CheckpointDamaged:
-    return CheckpointDamaged(f"{path.name} of the checkpoint {path.parent} cannot be used: {why}")
+def _damaged(path: Path, why: str, *, code: str) -> CheckpointDamaged:
+    text = f"{path.name} of the checkpoint {path.parent} cannot be used: {why}"
+    return CheckpointDamaged(text, code=code)
 
 
 class _Dcp:
@@ -171,7 +210,14 @@ class _Dcp:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told, stored = _metadata(path)
+        self._told, stored = _metadata(path, None)
+        for info in stored.values():
+            if not _is_inside(info.relative_path):
+                raise CheckpointDamaged(
+                    f"the checkpoint {path} cannot be loaded: its .metadata names the file "
+                    f"{info.relative_path!r}, which is not in its folder",
+                    code="file-outside-folder",
+                )
         self._stored = {(at.fqn, tuple(at.offset or ())): info for at, info in stored.items()}
         self.shapes = {
             name: (tuple(told.size), told.properties.dtype) for name, told in self._told.items()
@@ -182,7 +228,9 @@ class _Dcp:
         chunks = self._told[name].chunks
         if sum(math.prod(one.sizes) for one in chunks) != into.numel():
             why = f"its .metadata does not tell all of {name}"
-            raise CheckpointDamaged(f"the checkpoint {self._path} cannot be loaded: {why}")
+            raise CheckpointDamaged(
+                f"the checkpoint {self._path} cannot be loaded: {why}", code="metadata-incomplete"
+            )
         for chunk in chunks:
             part = narrow_tensor_by_index(into, chunk.offsets, chunk.sizes)
             if not self._straight(name, tuple(chunk.offsets), part):
@@ -198,9 +246,11 @@ class _Dcp:
             with path.open("rb") as file:
                 found = zipped.record(file, info.offset, info.length)
         except FileNotFoundError:
-            raise _damaged(path, "it is missing") from None
+            raise _damaged(path, "it is missing", code="file-missing") from None
         except Exception as error:  # a damaged pickle may raise anything
-            raise _damaged(path, f"{name} was changed: {_last(error)}") from None
+            _raise_if_transient(self._path, error)
+            why = f"{name} was changed: {_last(error)}"
+            raise _damaged(path, why, code="checksum-mismatch") from None
         if found is None or found.tensor.shape != part.shape:
             return False
         item = Item(name, info.offset, info.length, found.at, found.size, found.crc32)
@@ -217,10 +267,26 @@ class _Dcp:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-                load({name: into}, storage_reader=dcp.Reader(self._path), no_dist=True)
+                reader, planner = dcp.Reader(self._path), _TensorsOnly()
+                load({name: into}, storage_reader=reader, planner=planner, no_dist=True)
         except (CheckpointException, RuntimeError, OSError, UnpicklingError, EOFError) as error:
+            _raise_if_transient(self._path, error)
             why = f"{name} cannot be read: {_last(error)}"
-            raise CheckpointDamaged(f"the checkpoint {self._path}: {why}") from None
+            raise CheckpointDamaged(
+                f"the checkpoint {self._path}: {why}", code="tensor-not-readable"
+            ) from None
+
+
+class _TensorsOnly(DefaultLoadPlanner):
+    """Unpickles nothing."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """It was a tensor a moment ago."""
+        raise UnpicklingError(f"{read_item.dest_index.fqn} is not a tensor any more")
+
+
+def _is_inside(name: str) -> bool:
+    return not os.path.isabs(name) and ".." not in Path(name).parts
 
 
 def _last(error: BaseException) -> str:
@@ -234,11 +300,16 @@ class _File:
     def __init__(self, path: str) -> None:
         try:
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except (RuntimeError, UnpicklingError, EOFError, ValueError) as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else "it is no file"
-            raise CheckpointDamaged(f"{path} cannot be loaded: {first}") from None
+        except UnpicklingError as error:
+            _raise_if_unsafe(path)
+            raise _not_loaded(path, error) from None
+        except (RuntimeError, EOFError, ValueError) as error:
+            _raise_if_transient(path, error)
+            raise _not_loaded(path, error) from None
         if wrong := zipped.changed(path):
-            raise CheckpointDamaged(f"{path} cannot be loaded: {wrong} in it was changed")
+            raise CheckpointDamaged(
+                f"{path} cannot be loaded: {wrong} in it was changed", code="checksum-mismatch"
+            )
         flat, _ = flatten_state_dict(found if isinstance(found, dict) else {"": found})
         self._tensors: dict[str, Any] = {n: t for n, t in flat.items() if torch.is_tensor(t)}
         self.shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._tensors.items()}
@@ -248,6 +319,27 @@ class _File:
         found = self._tensors[name].detach()
         into.copy_(found)
         _let_go(found)
+
+
+def _raise_if_unsafe(path: str) -> None:
+    """CheckpointUntrusted that names the classes which a file needs, and the call to allow them."""
+    try:
+        classes = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # it is damaged besides
+        return
+    if classes:
+        names = ", ".join(classes)
+        text = (
+            f"{path} needs {names}, which loading it would run; to allow it, the module of the "
+            f"factory calls torch.serialization.add_safe_globals([{names}])"
+        )
+        raise CheckpointUntrusted(text, classes=classes)
+
+
+def _not_loaded(path: str, error: Exception) -> CheckpointDamaged:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else "it is no file"
+    text = f"{path} cannot be loaded: {first}"
+    return CheckpointDamaged(text, code="checkpoint-not-readable")
 
 
 def _let_go(mapped: torch.Tensor) -> None:

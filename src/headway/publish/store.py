@@ -5,7 +5,7 @@
     STORE/files/SHA256.SUFFIX       files, named by their content; snapshots share them
     STORE/packages/SIGNATURE.json   the compiled code that fits a graph
     STORE/anchors/KEY.json          what became of an anchor under a recipe
-    STORE/leases/KEY                who publishes an anchor now
+    STORE/leases/KEY                who publishes an anchor now; without locks `changes`, too
     STORE/registry.json             what a model registry knows of them
     STORE/.work-TOKEN               a publish on its way
 
@@ -27,8 +27,9 @@ from typing import Any
 
 from headway.checkpoint.store import disk, names
 from headway.checkpoint.store.place import Folder, Place, failing, place
-from headway.errors import SaveFailed, SnapshotDamaged, UsageError
-from headway.publish.snapshot import NAME, File, Manifest, Snapshot, from_bytes, named
+from headway.errors import Reason, SaveFailed, SnapshotDamaged, UsageError, with_code
+from headway.publish.lease import changing
+from headway.publish.snapshot import NAME, File, Manifest, Snapshot, file_of, from_bytes, named
 from headway.publish.whole import brought, damage, has, sound
 
 LATEST = "latest"
@@ -90,7 +91,10 @@ class Store:
         matching = [one for one in self._names() if one.startswith(wanted)]
         if len(matching) != 1:
             what = "no snapshot" if not matching else f"{len(matching)} snapshots"
-            raise UsageError(f"there is {what} {name} in {self.place.url}; --list shows them")
+            raise UsageError(
+                f"there is {what} {name} in {self.place.url}; --list shows them",
+                code="snapshot-not-found",
+            )
         return self._read(matching[0])
 
     def latest(self) -> Snapshot | None:
@@ -102,9 +106,9 @@ class Store:
             return self._read(name)
         except FileNotFoundError:
             why = f"the snapshot {name} is gone from {self.place.url}"
+            raise self._lost(why, code="snapshot-gone") from None
         except SnapshotDamaged as error:
-            why = str(error)
-        raise self._lost(why)
+            raise self._lost(str(error), code=error.code) from None
 
     def _pointer(self) -> tuple[str | None, int]:
         """The name that `latest` holds, and the newest number that was committed."""
@@ -115,20 +119,24 @@ class Store:
                 return name, newest
         except FileNotFoundError:
             if self._names():
-                raise self._lost(f"{self.place.path(LATEST)} is missing") from None
+                why = f"{self.place.path(LATEST)} is missing"
+                raise self._lost(why, code="latest-missing") from None
             return None, 0
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise self._lost(f"{self.place.path(LATEST)} was changed")
+        raise self._lost(f"{self.place.path(LATEST)} was changed", code="latest-changed")
 
-    def _lost(self, why: str) -> SnapshotDamaged:
+    def _lost(self, why: str, *, code: str) -> SnapshotDamaged:
         cure = f"`headway publish --rollback --to {self.place.url}` lets a whole one serve"
-        return SnapshotDamaged(f"{why}; {cure}")
+        return SnapshotDamaged(f"{why}; {cure}", code=code)
 
     def _none(self) -> UsageError:
-        return UsageError(f"no snapshot serves from {self.place.url}; --list shows what is there")
+        return UsageError(
+            f"no snapshot serves from {self.place.url}; --list shows what is there",
+            code="no-snapshot-serves",
+        )
 
-    def damage(self, one: Snapshot, *, every_byte: bool = True) -> str:
+    def damage(self, one: Snapshot, *, every_byte: bool = True) -> Reason:
         """Why a snapshot cannot serve, as one clause; empty if it can."""
         return damage(self.place, one, every_byte=every_byte)
 
@@ -201,11 +209,13 @@ class Store:
 
         `orderly`: it does not serve if what serves is of a later anchor of the same store.
         """
-        with failing(f"the snapshot cannot be committed to {self.place.url}"), self.place.locked():
+        with failing(f"the snapshot cannot be committed to {self.place.url}"), changing(self.place):
             self._roll_forward()
             for name, file in manifest.files.items():
                 if not has(self.place, file):
-                    raise SaveFailed(f"{name} went away from {self.place.url} meanwhile")
+                    raise SaveFailed(
+                        f"{name} went away from {self.place.url} meanwhile", code="file-missing"
+                    )
             _, newest = self._pointer()
             current = not orderly or self._follows(manifest)
             one = replace(manifest, number=newest + 1, current=current)
@@ -222,7 +232,8 @@ class Store:
         serving = self._pointer()[0]
         for one in self.snapshots():
             if one.name == serving:
-                (where, at), (mine, here) = one.manifest.anchor["order"], manifest.anchor["order"]
+                where, at = one.manifest.anchor.get("order") or ("", 0)
+                mine, here = manifest.anchor["order"]
                 return bool(where != mine or here >= at)
         return True
 
@@ -271,13 +282,15 @@ class Store:
 
         Where nobody can tell which one serves, it is the newest. One that is damaged never is.
         """
-        with failing(f"{self.place.url} cannot be rolled back"), self.place.locked():
+        with failing(f"{self.place.url} cannot be rolled back"), changing(self.place):
             mended = self._roll_forward()
             serving, newest = self._pointer()
             if to is not None:
                 one = self.snapshot(to)
                 if why := self.damage(one):
-                    raise SnapshotDamaged(f"the snapshot {one.name} cannot serve: {why}")
+                    raise SnapshotDamaged(
+                        f"the snapshot {one.name} cannot serve: {why}", code=why.code
+                    )
             elif serving is None:
                 raise self._none()
             else:
@@ -291,20 +304,28 @@ class Store:
                 why = self.damage(one)
                 if not why:
                     return one
-                say(f"{one.name} is passed over: {why}")
-        raise UsageError(f"there is no snapshot before {serving}; --list shows what can be named")
+                say(with_code(f"{one.name} is passed over: {why}", code=why.code))
+        raise UsageError(
+            f"there is no snapshot before {serving}; --list shows what can be named",
+            code="no-earlier-snapshot",
+        )
 
     # What is known of anchors and of compiled code
 
     def noted(self, key: str) -> dict[str, Any]:
         """What became of an anchor: its `snapshot`, or why it was `rejected`; nothing if neither.
 
-        A commit that was cut short counts from its manifest on.
+        One that was `deferred` is tried `again` from that time on. A commit that was cut short
+        counts from its manifest on.
         """
         for one in self.snapshots():
             if one.manifest.anchor.get("key") == key:
                 return {"snapshot": one.name}
         return self._small(f"anchors/{key}.json")
+
+    def settled(self, key: str) -> bool:
+        """Whether nobody needs to try an anchor again."""
+        return not {"snapshot", "rejected"}.isdisjoint(self.noted(key))
 
     def note(self, key: str, told: dict[str, Any]) -> None:
         """Remember what became of an anchor."""
@@ -315,8 +336,8 @@ class Store:
         """The code that was compiled for a graph, if it is still there."""
         told = self._small(f"packages/{signature}.json")
         try:
-            file = File(**told)
-        except TypeError:
+            file = file_of(told)
+        except (TypeError, ValueError):
             return None
         return file if has(self.place, file) else None
 
@@ -336,7 +357,7 @@ class Store:
     def _small(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads(self.place.read(name))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -355,7 +376,7 @@ class Store:
             except disk.Busy:
                 return []
             try:
-                with self.place.locked():
+                with changing(self.place):
                     self._roll_forward()
                     at = time.time() if now is None else now
                     return self._sweep(None if held is not None else at - OLD_S)

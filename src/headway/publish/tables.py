@@ -86,7 +86,9 @@ def process(model: nn.Module, tables: Tables, given: Source) -> dict[str, dict[s
     int8, fp16 = _chosen(found, tables.int8, "int8"), _chosen(found, tables.fp16, "fp16")
     both = set(int8) & set(fp16)
     if both:
-        raise UsageError(f"the table {min(both)} cannot be both int8 and fp16")
+        raise UsageError(
+            f"the table {min(both)} cannot be both int8 and fp16", code="table-in-two-forms"
+        )
     newest = _newest(given, tables, pruned)
     told = {}
     for name in dict.fromkeys([*pruned, *int8, *fp16]):
@@ -107,7 +109,10 @@ def _chosen(found: Iterable[str], patterns: Iterable[str], what: str) -> list[st
     for pattern in patterns:
         matching = fnmatch.filter(found, pattern)
         if not matching:
-            raise UsageError(f"[tables] {what} names {pattern!r}, but no table is called so")
+            raise UsageError(
+                f"[tables] {what} names {pattern!r}, but no table is called so",
+                code="table-not-found",
+            )
         names += matching
     return names
 
@@ -115,11 +120,18 @@ def _chosen(found: Iterable[str], patterns: Iterable[str], what: str) -> list[st
 def _check(name: str, table: AnyTable) -> None:
     """What the form of a table here cannot do is refused."""
     if table.max_norm is not None:
-        raise UsageError(f"the table {name} has max_norm, and cannot be made smaller")
+        raise UsageError(
+            f"the table {name} has max_norm, and cannot be made smaller", code="table-has-max-norm"
+        )
     if getattr(table, "mode", "sum") == "max":
-        raise UsageError(f"the table {name} pools by max, and cannot be made smaller")
+        raise UsageError(
+            f"the table {name} pools by max, and cannot be made smaller", code="table-pools-by-max"
+        )
     if table.weight.dtype != torch.float32:
-        raise UsageError(f"the table {name} is of {table.weight.dtype}, not of torch.float32")
+        raise UsageError(
+            f"the table {name} is of {table.weight.dtype}, not of torch.float32",
+            code="table-not-float32",
+        )
 
 
 def _use(part: str, table: str) -> str:
@@ -133,7 +145,10 @@ def _newest(given: Source, tables: Tables, pruned: list[str]) -> float:
         assert tables.prune is not None
         key = _use(tables.prune.last_use, name)
         if key not in given.shapes:
-            raise PublishFailed(f"the anchor has no {key}, which says when rows were last used")
+            raise PublishFailed(
+                f"the anchor has no {key}, which says when rows were last used",
+                code="last-use-missing",
+            )
         newest = max(newest, float(whole(given, key).max()))
     return newest
 
@@ -143,7 +158,7 @@ def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
     if kept is not None:
         if kept.shape != weight.shape[:1]:
             told = f"{kept.shape[0]} last uses are there for {weight.shape[0]} rows"
-            raise PublishFailed(f"a table cannot be pruned: {told}")
+            raise PublishFailed(f"a table cannot be pruned: {told}", code="last-use-size-mismatch")
         count = int(kept.sum())
         places = torch.where(kept, kept.cumsum(0) - 1, count).to(torch.int32)
         weight = torch.cat([weight[kept], weight.new_zeros(1, weight.shape[1])])
@@ -153,7 +168,9 @@ def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
     elif form == "fp16":
         rows = weight.half()
         if not bool(rows.isfinite().all()):
-            raise PublishFailed("a table has weights that fp16 cannot hold")
+            raise PublishFailed(
+                "a table has weights that fp16 cannot hold", code="table-exceeds-fp16"
+            )
     if isinstance(table, nn.Embedding):
         return Table(rows, form, places=places)
     return Table(

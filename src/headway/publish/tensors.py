@@ -52,7 +52,11 @@ def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in TYPES:
-            raise UsageError(f"{name} is of type {tensor.dtype}, which safetensors cannot hold")
+            raise UsageError(
+                f"{name} is of type {tensor.dtype}, which safetensors cannot hold",
+                code="tensor-type-unsupported",
+                tensor=name,
+            )
         end = at + tensor.numel() * tensor.element_size()
         told[name] = {
             "dtype": TYPES[tensor.dtype],
@@ -79,8 +83,10 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             for name, one in told.items()
             if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, struct.error, RuntimeError) as error:
-        raise SnapshotDamaged(f"{path.name} is no file of tensors: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RuntimeError) as error:
+        raise SnapshotDamaged(
+            f"{path.name} is no file of tensors: {error}", code="not-a-tensor-file"
+        ) from None
 
 
 def _tensor(
@@ -90,6 +96,8 @@ def _tensor(
     if not 0 <= begin <= end <= len(data):
         raise ValueError("it ends too early")
     if begin == end:
+        if 0 not in shape:
+            raise ValueError("it ends too early")
         return torch.empty(shape, dtype=KINDS[dtype])
     flat = torch.frombuffer(data[begin:end], dtype=torch.uint8)
     return flat.view(KINDS[dtype]).view(shape)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from headway.errors import (
     CheckpointDamaged,
+    CheckpointUntrusted,
+    HeadwayError,
+    PublishDeferred,
     PublishFailed,
     RegistryFailed,
     SaveFailed,
     SnapshotDamaged,
+    with_code,
 )
 from headway.publish import claims, job
 from headway.publish.after import After, after
@@ -21,6 +26,10 @@ from headway.publish.job import Outcome
 from headway.publish.lease import Taken
 from headway.publish.recipe import Recipe
 from headway.publish.store import Store
+
+AGAIN_S = 60.0  # after the first try; each wait is twice as long as the one before
+LONGEST_S = 3600.0
+TRIES = 10  # about five hours
 
 
 def watch(
@@ -36,7 +45,8 @@ def watch(
 ) -> None:
     """Publish what is there and was not, the oldest first; again and again unless `once`.
 
-    An anchor that was turned down is not tried again; after a full disk the next round tries anew.
+    An anchor that was turned down is not tried again. One that could not be published now is,
+    at growing intervals and so many times; after a full disk the next round tries anew.
     """
     then = after(recipe, store, say)
     while True:
@@ -45,7 +55,7 @@ def watch(
             try:
                 _one(anchor, then, claim, partial(publish, orderly=True, examine=examine))
             except SaveFailed as error:
-                say(f"not yet: {error}")
+                say(with_code(f"not yet: {error}", code=error.code))
         _register(then)  # last: a registry that is away holds up nobody
         if once:
             return
@@ -56,14 +66,17 @@ def _one(anchor: Anchor, then: After, claim: str, publish: Callable[..., Outcome
     """Publish it if nobody has, and release it if somebody has."""
     recipe, store = then.recipe, then.store
     key = anchor.key(recipe.digest)
-    if not store.noted(key):
+    if _is_due(store.noted(key), time.time()):
         try:
             outcome = publish(anchor, recipe, store)
         except Taken:
             return
+        except (PublishDeferred, CheckpointUntrusted) as error:
+            _defer(then, key, error, time.time())
+            return
         except (PublishFailed, CheckpointDamaged) as error:
             store.note(key, {"rejected": str(error)})
-            then.say(f"turned down: {error}")
+            then.say(with_code(f"turned down: {error}", code=error.code))
             return
         if outcome.fresh:
             then.say(f"published {anchor.path} as {outcome.snapshot.name}")
@@ -71,8 +84,29 @@ def _one(anchor: Anchor, then: After, claim: str, publish: Callable[..., Outcome
         then.release(anchor, claim)
 
 
+def _is_due(note: Mapping[str, Any], now: float) -> bool:
+    """Whether an anchor is to be tried: never yet, or not for long enough."""
+    again = note.get("again")
+    if "deferred" not in note or not isinstance(again, (int, float)):
+        return not note
+    return not now < again <= now + LONGEST_S  # or a clock was wrong
+
+
+def _defer(then: After, key: str, error: HeadwayError, now: float) -> None:
+    """Try it later; what never succeeds is turned down in the end."""
+    tries = then.store.noted(key).get("tries")
+    tries = tries + 1 if isinstance(tries, int) else 1
+    if tries >= TRIES:
+        then.store.note(key, {"rejected": f"{error} ({tries} times)"})
+        then.say(with_code(f"turned down: {error}", code=error.code))
+        return
+    wait_s = min(AGAIN_S * 2 ** (tries - 1), LONGEST_S)
+    then.store.note(key, {"deferred": str(error), "tries": tries, "again": now + wait_s})
+    then.say(with_code(f"not yet: {error}", code=error.code))
+
+
 def _register(then: After) -> None:
     try:
         then.register()
     except (RegistryFailed, SnapshotDamaged, SaveFailed) as error:
-        then.say(f"not registered yet: {error}")
+        then.say(with_code(f"not registered yet: {error}", code=error.code))

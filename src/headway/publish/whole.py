@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from headway.checkpoint.store.place import Folder, Place
-from headway.errors import SnapshotDamaged
+from headway.errors import FINE, Reason, SnapshotDamaged
 from headway.publish.snapshot import File, Snapshot
 
 
@@ -24,9 +24,13 @@ def brought(where: Place, at: str, file: File, name: str, folder: Path) -> Path:
                 if out is not None:
                     out.write(piece)
     except FileNotFoundError:
-        raise SnapshotDamaged(f"{name} is missing in {where.url}") from None
+        raise SnapshotDamaged(
+            f"{name} is missing in {where.url}", code="file-missing", file=name
+        ) from None
     if digest.hexdigest() != file.sha256:
-        raise SnapshotDamaged(f"{name} was changed in {where.url}: {at}")
+        raise SnapshotDamaged(
+            f"{name} was changed in {where.url}: {at}", code="checksum-mismatch", file=name
+        )
     return path
 
 
@@ -48,11 +52,11 @@ def sound(where: Place, file: File) -> bool:
     return digest.hexdigest() == file.sha256
 
 
-def damage(where: Place, one: Snapshot, *, every_byte: bool) -> str:
+def damage(where: Place, one: Snapshot, *, every_byte: bool) -> Reason:
     """Why a snapshot cannot serve, as one clause; empty if it can."""
     for name, file in one.manifest.files.items():
         if not has(where, file):
-            return f"{name} is missing or cut short"
+            return Reason(f"{name} is missing or cut short", code="file-missing")
         if every_byte and not sound(where, file):
-            return f"{name} was changed"
-    return ""
+            return Reason(f"{name} was changed", code="checksum-mismatch")
+    return FINE

@@ -5,23 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
-
-from headway.checkpoint.store import dcp
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.part import write_part
 from headway.checkpoint.store.read import Checkpoint
 from headway.checkpoint.store.retain import pin
 from headway.publish import recipe as recipes
 
+if TYPE_CHECKING:
+    import torch
+
 SERVED = "tests.unit.publish.served"
 
 
 def state(model: torch.nn.Module, **parts: Any) -> dict[str, Any]:
     """What a training saves: the model, and an optimizer that nobody wants to load."""
+    import torch
+
     optimizer = {f"{n}.sum": torch.ones_like(p) for n, p in model.named_parameters()}
     return {"model": model.state_dict(), "optimizer": optimizer, **parts}
 
@@ -35,6 +36,10 @@ def checkpoint(
     extra: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """One of a store."""
+    from torch.distributed.checkpoint import DefaultSavePlanner
+
+    from headway.checkpoint.store import dcp
+
     planner = DefaultSavePlanner()
     planner.set_up_planner(dict(given), is_coordinator=True)
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
@@ -48,6 +53,8 @@ def checkpoint(
 
 def plain(folder: Path, given: Mapping[str, Any]) -> Path:
     """One that torch has written."""
+    from torch.distributed.checkpoint import FileSystemWriter, save
+
     save(dict(given), storage_writer=FileSystemWriter(folder))
     return folder
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,11 @@ from headway.publish.anchor import find, waiting
 from headway.publish.examine import Answer, Asked, here
 from headway.publish.recipe import Recipe
 from headway.publish.store import Store
-from headway.publish.watch import watch
+from tests.support import codes, lazy
 from tests.unit.publish.made import checkpoint, recipe, state
-from tests.unit.publish.served import trained
+
+trained = lazy("tests.unit.publish.served:trained")
+watch = lazy("headway.publish.watch:watch")
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +37,28 @@ def told(folder: Path, *, release: bool = True, digest: str = "") -> Recipe:
     return replace(found, release=release, digest=digest or found.digest)
 
 
-def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = False) -> list[str]:
-    """One round of a worker; what it said."""
+@dataclass(frozen=True)
+class Round:
+    """What a worker did in one round, and the codes of what it turned down."""
+
+    published: int = 0
+    released: int = 0
+    codes: tuple[str, ...] = ()
+
+
+def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = False) -> Round:
     said: list[str] = []
+    there, anchored = len(Store(folder / to).snapshots()), len(anchors(folder))
 
     def examine(asked: Asked) -> Answer:
         return replace(here(asked), finite=False) if wrong else here(asked)
 
     where, store = str(folder / "anchors"), Store(folder / to)
     watch(where, given, store, say=said.append, once=True, examine=examine)
-    return [line.split()[0] for line in said]
+    published, released = len(store.snapshots()) - there, anchored - len(anchors(folder))
+    told = tuple(code for code in codes("\n".join(said)) if code)
+    assert len(said) == published + released + len(told)
+    return Round(published, released, told)
 
 
 def anchors(folder: Path) -> list[int | None]:
@@ -54,9 +68,9 @@ def anchors(folder: Path) -> list[int | None]:
 def test_what_is_published_is_released_and_then_retained_no_more(tmp_path: Path) -> None:
     for step in (1, 2):
         checkpoint(tmp_path / "anchors", state(trained(step)), step)
-    assert watched(tmp_path, told(tmp_path, release=False)) == ["published"] * 2
+    assert watched(tmp_path, told(tmp_path, release=False)) == Round(published=2)
     assert anchors(tmp_path) == [1, 2]
-    assert watched(tmp_path, told(tmp_path)) == ["released"] * 2, "a killed one goes on there"
+    assert watched(tmp_path, told(tmp_path)) == Round(released=2), "a killed one goes on there"
     assert anchors(tmp_path) == []
     retain(tmp_path / "anchors", Policy(last=1))
     assert [one.step for one in Checkpoints(tmp_path / "anchors").checkpoints()] == [2]
@@ -64,30 +78,30 @@ def test_what_is_published_is_released_and_then_retained_no_more(tmp_path: Path)
 
 def test_what_is_turned_down_stays(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained()), 1)
-    assert watched(tmp_path, told(tmp_path), wrong=True) == ["turned"]
-    assert watched(tmp_path, told(tmp_path)) == [] and anchors(tmp_path) == [1]
+    assert watched(tmp_path, told(tmp_path), wrong=True) == Round(codes=("snapshot-rejected",))
+    assert watched(tmp_path, told(tmp_path)) == Round() and anchors(tmp_path) == [1]
 
 
 def test_another_recipe_that_waits(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained(1)), 1)
     other = told(tmp_path, release=False, digest="0" * 64)
-    assert watched(tmp_path, other, "other") == ["published"]
+    assert watched(tmp_path, other, "other") == Round(published=1)
     checkpoint(tmp_path / "anchors", state(trained(2)), 2)
     # It has the first, and will come for the second.
-    assert watched(tmp_path, told(tmp_path)) == ["published", "released", "published"]
+    assert watched(tmp_path, told(tmp_path)) == Round(published=2, released=1)
     assert anchors(tmp_path) == [2]
-    assert watched(tmp_path, other, "other") == ["published"]
-    assert watched(tmp_path, told(tmp_path)) == ["released"]
+    assert watched(tmp_path, other, "other") == Round(published=1)
+    assert watched(tmp_path, told(tmp_path)) == Round(released=1)
 
 
 def test_a_recipe_that_nobody_watches_for_any_more(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained(1)), 1)
     where = str(tmp_path / "anchors")
     name = claims.watching(where, "0" * 64, Store(tmp_path / "other"))
-    assert watched(tmp_path, told(tmp_path)) == ["published"]
+    assert watched(tmp_path, told(tmp_path)) == Round(published=1)
     claim = tmp_path / "anchors" / "claims" / name
     os.utime(claim, (0, 0))
-    assert watched(tmp_path, told(tmp_path)) == ["released"] and not claim.exists()
+    assert watched(tmp_path, told(tmp_path)) == Round(released=1) and not claim.exists()
 
 
 def test_a_publish_on_its_way(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from headway.errors import UsageError
 from headway.publish import recipe
+from tests.support import has_code
 
 GOOD = """
 keep = 3
@@ -54,38 +55,52 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "code"),
     [
-        ("factory =", "facory =", "recipe.toml [model] has no 'facory'; did you mean 'factory'?"),
-        ("[limits]", "[limit]", "recipe.toml has no section 'limit'; did you mean 'limits'?"),
-        ("[targets.aoti]", "[targets.aotin]", "there is no target 'aotin'; there are aoti, onnx"),
-        ('"model:build"', "7", "recipe.toml [model] sets factory to 7, but it must be text"),
-        ('["tables.*"]', "true", "[tables] sets int8 to True, but it must be a list of names"),
-        ("latency_growth = 2", 'latency_growth = "2"', "sets latency_growth to '2', but it must"),
-        ("latency_growth = 2", "latency_growth = -2", "but it must be 0 or more"),
-        ("within = 100", "", "recipe.toml [tables.prune] needs 'within'"),
-        ('inputs = "model:golden"', 'inputs = "m:g"\nanchor = "g"', "it can only have one"),
-        (
-            'inputs = "model:golden"',
-            'inputs = "golden"',
-            "recipe.toml: 'golden' is not like module:function",
-        ),
-        ("keep = 3", "keep = 0", "sets keep to 0, but it must be 1 or more"),
-        ("[targets.aoti]", "[targets", "is not valid TOML"),
+        ("factory =", "facory =", "recipe-key-unknown"),
+        ("[limits]", "[limit]", "recipe-key-unknown"),
+        ("[targets.aoti]", "[targets.aotin]", "target-unknown"),
+        ('"model:build"', "7", "recipe-value-invalid"),
+        ('["tables.*"]', "true", "recipe-value-invalid"),
+        ("latency_growth = 2", 'latency_growth = "2"', "recipe-value-invalid"),
+        ("latency_growth = 2", "latency_growth = -2", "recipe-value-invalid"),
+        ("within = 100", "", "recipe-key-missing"),
+        ('inputs = "model:golden"', 'inputs = "m:g"\nanchor = "g"', "recipe-golden-twice"),
+        ('inputs = "model:golden"', 'inputs = "golden"', "function-malformed"),
+        ("keep = 3", "keep = 0", "recipe-value-invalid"),
+        ("[targets.aoti]", "[targets", "toml-invalid"),
         (
             "[targets.safetensors]\n[targets.aoti]\ntolerance = 1e-3",
             "",
-            "needs a section [targets]",
+            "recipe-without-targets",
         ),
     ],
 )
-def test_a_typo_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_typo_is_told(tmp_path: Path, old: str, new: str, code: str) -> None:
     assert old in GOOD
+    with pytest.raises(UsageError, check=has_code(code)) as error:
+        recipe.read(write(tmp_path, GOOD.replace(old, new)))
+    assert "recipe.toml" in str(error.value) or code.startswith("target")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant"),
+    [("factory =", "facory =", "factory"), ("[limits]", "[limit]", "limits"), ("keep", "x", None)],
+)
+def test_what_was_meant(tmp_path: Path, old: str, new: str, meant: str | None) -> None:
     with pytest.raises(UsageError) as error:
         recipe.read(write(tmp_path, GOOD.replace(old, new)))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert error.value.fields["near"] == meant
+
+
+def test_the_targets_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        recipe.read(write(tmp_path, GOOD.replace("[targets.aoti]", "[targets.aotin]")))
+    assert error.value.fields["target"] == "aotin"
+    assert {"aoti", "onnx", "safetensors"} <= set(error.value.fields["known"])  # type: ignore[call-overload]
 
 
 def test_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no recipe"):
+    with pytest.raises(UsageError, check=has_code("recipe-not-found")):
         recipe.read(tmp_path / "none.toml")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import random
 import secrets
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,35 +13,12 @@ import pytest
 
 from headway.checkpoint.store import disk
 from headway.errors import SaveFailed, SnapshotDamaged, UsageError
-from headway.publish.snapshot import File, Made, Manifest, Snapshot
+from headway.publish import lease
+from headway.publish.snapshot import File, Snapshot
 from headway.publish.store import Store
+from tests.support import has_code
 from tests.unit.checkpoint.store.crashing import Crash, Disk
-
-
-def publish(
-    store: Store, anchor: str, *, keep: int = 3, shared: str = "code", order: int | None = None
-) -> Snapshot:
-    """A snapshot of two files, one of which others have too."""
-    with store.publishing():
-        files = {
-            name: store.add(lambda content=content: [content.encode()], f".{name}")  # type: ignore[misc]
-            for name, content in (("weights", f"weights of {anchor}"), ("pt2", shared))
-        }
-        manifest = Manifest(
-            number=0,
-            made=0.0,
-            current=True,
-            anchor={"key": anchor, "path": anchor, "step": 1, "order": ["", order or 0]},
-            recipe="",
-            files=files,
-            targets={"aoti": Made(("weights", "pt2"))},
-        )
-        return store.commit(manifest, anchor, keep, orderly=order is not None)
-
-
-def content(store: Store, one: Snapshot, folder: Path) -> list[str]:
-    checked = (store.checked(file, name, folder) for name, file in one.manifest.files.items())
-    return [path.read_text() for path in checked]
+from tests.unit.publish.snapshots import content, only_what_is_needed, publish
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -55,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def test_the_newest_serves_and_files_are_shared(store: Store, tmp_path: Path) -> None:
     assert store.snapshots() == [] and store.latest() is None
-    with pytest.raises(UsageError, match="no snapshot serves"):
+    with pytest.raises(UsageError, check=has_code("no-snapshot-serves")):
         store.snapshot()
     made = [publish(store, anchor) for anchor in "abcd"]
     assert store.snapshots() == made[1:], "three are kept"
@@ -75,7 +50,7 @@ def test_an_older_one_serves_again(store: Store) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     assert store.rollback() == made[1] == store.latest()
     assert store.rollback() == made[0] == store.latest()
-    with pytest.raises(UsageError, match="there is no snapshot before"):
+    with pytest.raises(UsageError, check=has_code("no-earlier-snapshot")):
         store.rollback()
     assert store.rollback("3") == made[2]
     store.rollback("1")
@@ -86,7 +61,7 @@ def test_an_older_one_serves_again(store: Store) -> None:
     store.rollback("2")
     publish(store, "e", keep=1)
     store.rollback("5")
-    with pytest.raises(UsageError, match="there is no snapshot 7 in"):
+    with pytest.raises(UsageError, check=has_code("snapshot-not-found")):
         store.rollback("7")
 
 
@@ -99,21 +74,58 @@ def test_one_that_is_not_to_serve(store: Store) -> None:
     assert publish(store, "e") == store.latest(), "told to serve"
 
 
+@pytest.mark.parametrize("change", ["publish", "rollback"])
+def test_workers_without_locks_wait_for_each_other(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker with the older anchor is slow to say what serves: the newer one serves."""
+    url = f"memory://{secrets.token_hex(8)}"
+    slow, quick = Store(url), Store(url)
+    publish(slow, "a", order=1)
+    waits = threading.Event()
+
+    def other() -> None:
+        publish(quick, "c", order=3) if change == "publish" else quick.rollback()
+        waits.set()
+
+    thread = threading.Thread(target=other)
+
+    def point(one: Snapshot) -> None:
+        thread.start()
+        assert waits.wait(10)
+        Store._point(slow, one)
+
+    def sleep(seconds: float) -> None:
+        if seconds:
+            waits.set()
+            threading.Event().wait(0.001)
+
+    monkeypatch.setattr(lease.time, "sleep", sleep)
+    monkeypatch.setattr(slow, "_point", point)
+    publish(slow, "b", order=2)
+    thread.join()
+    serving = slow.latest()
+    assert serving is not None
+    assert serving.manifest.anchor["key"] == ("c" if change == "publish" else "a")
+    numbers = [one.manifest.number for one in slow.snapshots()]
+    assert len(set(numbers)) == len(numbers)
+
+
 def test_what_was_changed_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     one = publish(store, "a")
     file = tmp_path / one.manifest.files["weights"].stored
     file.write_bytes(file.read_bytes().replace(b"a", b"b"))
-    with pytest.raises(SnapshotDamaged, match="weights was changed in"):
+    with pytest.raises(SnapshotDamaged, check=has_code("checksum-mismatch")):
         content(store, one, tmp_path)
     publish(store, "a")
     assert content(store, one, tmp_path)[0] == "weights of a", "it was written anew"
     manifest = tmp_path / f"snapshots/{one.name}.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"step": 1', b'"step": 2'))
-    with pytest.raises(SnapshotDamaged, match="was changed"):
+    with pytest.raises(SnapshotDamaged, check=has_code("snapshot-manifest-changed")):
         store.snapshot(one.name)
     (tmp_path / "latest").write_text("{}")
-    with pytest.raises(SnapshotDamaged, match="latest was changed"):
+    with pytest.raises(SnapshotDamaged, check=has_code("latest-changed")):
         store.latest()
 
 
@@ -137,8 +149,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(disk, "write_at", full)
-    with pytest.raises(SaveFailed, match=r"cannot be written to .*: No space left on device"):
+    with pytest.raises(SaveFailed, check=has_code("store-failed")) as error:
         publish(store, "b")
+    assert error.value.fields["errno"] == errno.ENOSPC
     monkeypatch.undo()
     assert store.latest() == one
     store.sweep()
@@ -181,7 +194,7 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
             latest = store.latest()
             assert latest is not None and _whole(drive, latest)
             assert latest.manifest.anchor["key"] == ("b" if store.noted("b") else "a")
-            _only_what_is_needed(store)
+            only_what_is_needed(store)
             if not store.noted("b"):
                 publish(store, "b")
             assert [one.manifest.anchor["key"] for one in store.snapshots()] == ["a", "b"]
@@ -189,53 +202,7 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached == {"a", "b"}
 
 
-KILLED = """
-import os, sys
-from headway.checkpoint.store import disk
-from headway.publish.store import Store
-from tests.unit.publish.test_store import publish
-left = int(sys.argv[2])
-def counted(known):
-    def call(*args, **more):
-        global left
-        if left == 0:
-            os.kill(os.getpid(), 9)
-        left -= 1
-        return known(*args, **more)
-    return call
-for name in ("create", "write_at", "sync", "sync_folder", "rename", "lock"):
-    setattr(disk, name, counted(getattr(disk, name)))
-publish(Store(sys.argv[1]), sys.argv[3])
-"""
-
-
-def test_killed_for_real(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s")
-    publish(store, "0")
-    chance = random.Random(5)
-    ends = set()
-    for life in range(1, 6):
-        command = [sys.executable, "-c", KILLED, str(tmp_path / "s"), str(chance.randrange(40))]
-        done = subprocess.run([*command, str(life)], stderr=subprocess.PIPE, timeout=60)
-        assert done.returncode in (0, -9), done.stderr
-        ends.add(done.returncode)
-        latest = store.snapshot()
-        key = latest.manifest.anchor["key"]
-        assert content(store, latest, tmp_path) == [f"weights of {key}", "code"]
-        store.sweep()
-        _only_what_is_needed(store)
-    assert ends == {0, -9}
-
-
 def _whole(drive: Disk, one: Snapshot) -> bool:
     wanted = {"weights": f"weights of {one.manifest.anchor['key']}", "pt2": "code"}
     files: dict[str, File] = dict(one.manifest.files)
     return {n: drive.read(f"/store/{f.stored}").decode() for n, f in files.items()} == wanted
-
-
-def _only_what_is_needed(store: Store) -> None:
-    needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
-    assert {f"files/{name}" for name in store.place.names("files")} == needed
-    for folder in ("", "snapshots", "packages", "anchors"):
-        with contextlib.suppress(FileNotFoundError):
-            assert not [name for name in store.place.names(folder) if name.startswith(".new-")]

@@ -70,11 +70,19 @@ def target(name: str, options: Mapping[str, Any]) -> Target:
     try:
         make = getattr(importlib.import_module(module), kind)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"the target {name} cannot be imported: {error}") from None
+        raise UsageError(
+            f"the target {name} cannot be imported: {error}", code="target-not-importable"
+        ) from None
     try:
         made: Target = make(**options)
     except TypeError as error:
-        raise UsageError(f"[targets.{name}] says something it does not know: {error}") from None
+        raise UsageError(
+            f"[targets.{name}] says something it does not know: {error}",
+            code="target-option-unknown",
+        ) from None
     if not isinstance(made.tolerance, (int, float)) or made.tolerance < 0:
-        raise UsageError(f"[targets.{name}] tolerance is {made.tolerance!r}, not a number")
+        raise UsageError(
+            f"[targets.{name}] tolerance is {made.tolerance!r}, not a number",
+            code="target-tolerance-invalid",
+        )
     return made

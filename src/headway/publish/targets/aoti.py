@@ -26,6 +26,7 @@ from headway.errors import PublishFailed, UsageError
 from headway.publish import tensors
 from headway.publish.model import told
 from headway.publish.targets import Opened, Work
+from headway.publish.transient import raise_if_transient
 
 PACKAGE, CONSTANTS = "model.pt2", "constants.safetensors"
 # Small constants would be written into the code, and be wrong for other weights.
@@ -63,7 +64,10 @@ class Aoti:
         wanted = package.get_constant_fqns()
         missing = set(wanted) - known.keys()
         if missing:
-            raise PublishFailed(f"the code asks for {min(missing)}, and there is no such weight")
+            raise PublishFailed(
+                f"the code asks for {min(missing)}, and there is no such weight",
+                code="weight-missing",
+            )
         return _Served(package, {name: _aligned(known[name]) for name in wanted})
 
 
@@ -97,10 +101,14 @@ def exported(work: Work) -> ExportedProgram:
             work.model, given.args, kwargs, dynamic_shapes=shapes, strict=False
         )
     except Exception as error:  # of the user's code, and of many kinds
-        raise UsageError(f"torch.export cannot export the model: {told(error)}") from error
+        raise_if_transient(f"torch.export cannot export the model now: {told(error)}", error)
+        raise UsageError(
+            f"torch.export cannot export the model: {told(error)}", code="model-not-exportable"
+        ) from error
     if work.batch and not _free(program):
         raise UsageError(
-            "the model works for one batch size only; set batch = false in [golden], or change it"
+            "the model works for one batch size only; set batch = false in [golden], or change it",
+            code="batch-size-fixed",
         )
     return program
 
@@ -115,7 +123,10 @@ def _free(program: ExportedProgram) -> bool:
 def _check_names(program: ExportedProgram) -> None:
     odd = [name for name, one in program.constants.items() if not isinstance(one, Tensor)]
     if odd:
-        raise UsageError(f"the model uses the object {odd[0]}, which a .pt2 cannot take")
+        raise UsageError(
+            f"the model uses the object {odd[0]}, which a .pt2 cannot take",
+            code="model-has-objects",
+        )
 
 
 def graph_signature(program: ExportedProgram) -> str:
@@ -141,4 +152,7 @@ def _compile(program: ExportedProgram, path: str) -> None:
                 program, package_path=path, inductor_configs=dict(SETTINGS)
             )
     except Exception as error:
-        raise PublishFailed(f"AOTInductor cannot compile the model: {told(error)}") from error
+        raise_if_transient(f"AOTInductor cannot compile the model now: {told(error)}", error)
+        raise PublishFailed(
+            f"AOTInductor cannot compile the model: {told(error)}", code="model-not-compilable"
+        ) from error

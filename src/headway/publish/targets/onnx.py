@@ -16,7 +16,7 @@ from headway.publish.targets.aoti import exported
 
 FILE = "model.onnx"
 LARGEST = (1 << 31) - 1  # bytes of an ONNX model with its weights inside
-NEEDS = "the target onnx needs onnxscript and onnxruntime; type: pip install 'headway[onnx]'"
+NEEDS = "the target onnx needs onnxscript and onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,13 @@ class Onnx:
         try:
             import onnxscript  # noqa: F401
         except ImportError:
-            raise MissingExtra(NEEDS) from None
+            raise MissingExtra(NEEDS, extra="onnx") from None
         size = sum(one.nbytes for one in work.model.state_dict().values())
         if size > LARGEST:
-            raise PublishFailed(f"a model of {size} bytes does not fit into one file of ONNX")
+            raise PublishFailed(
+                f"a model of {size} bytes does not fit into one file of ONNX",
+                code="model-too-large",
+            )
         made = torch.onnx.export(exported(work), dynamo=True, verbose=False)
         assert made is not None
         made.save(str(work.folder / FILE), external_data=False)
@@ -44,7 +47,7 @@ class Onnx:
         try:
             import onnxruntime
         except ImportError:
-            raise MissingExtra(NEEDS) from None
+            raise MissingExtra(NEEDS, extra="onnx") from None
         session = onnxruntime.InferenceSession(str(given.files[FILE]))
         names = [one.name for one in session.get_inputs()]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import tables
-from headway.publish.model import unfilled
+from headway.publish.model import told, unfilled
 from headway.publish.targets import Opened, Work
 
 
@@ -27,12 +27,27 @@ class Weights:
     def open(self, given: Opened) -> Callable[..., Any]:
         """The model built by the factory, with the weights as they lie in the file."""
         if given.factory is None:
-            raise UsageError("weights need the model they are of: load(..., factory=build)")
-        model: nn.Module = unfilled(given.factory, given.config["arguments"])
-        tables.rebuild(model, given.config["tables"], given.weights)
+            raise UsageError(
+                "weights need the model they are of: load(..., factory=build)",
+                code="factory-not-given",
+            )
+        try:
+            model: nn.Module = unfilled(given.factory, given.config["arguments"])
+        except Exception as error:  # of the user's code
+            raise UsageError(
+                f"the factory cannot build the model: {told(error)}", code="model-not-built"
+            ) from error
+        try:
+            tables.rebuild(model, given.config["tables"], given.weights)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SnapshotDamaged(
+                f"the tables are not of the model: {told(error)}", code="tables-of-another-model"
+            ) from None
         try:
             model.load_state_dict(dict(given.weights), assign=True)
         except RuntimeError as error:
             why = str(error).strip().splitlines()[-1].strip()
-            raise SnapshotDamaged(f"the weights are not of the model: {why}") from None
+            raise SnapshotDamaged(
+                f"the weights are not of the model: {why}", code="weights-of-another-model"
+            ) from None
         return model.eval().requires_grad_(False)

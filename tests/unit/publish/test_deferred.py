@@ -1,0 +1,207 @@
+"""What a machine could not do now is tried again; what an anchor cannot become is not."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.checkpoint.store.place import place
+from headway.errors import PublishDeferred, PublishFailed
+from headway.publish import claims, examine
+from headway.publish import watch as watching
+from headway.publish.anchor import find, waiting
+from headway.publish.examine import Answer, Asked, here
+from headway.publish.store import Store
+from tests.support import codes, has_code, lazy
+from tests.unit.publish.made import checkpoint, recipe, state
+
+torch = lazy("torch")
+is_transient = lazy("headway.publish.transient:is_transient")
+publish = lazy("headway.publish.job:publish")
+trained = lazy("tests.unit.publish.served:trained")
+
+
+def no_room(asked: Asked) -> Answer:
+    return Answer(error="it was ended by SIGKILL in a fresh process", transient=True)
+
+
+def slow(asked: Asked) -> Answer:
+    return replace(here(asked), latency_ms=10**6)
+
+
+class Worker:
+    """Looks at an anchor once in a while."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **sections: str) -> None:
+        monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+        monkeypatch.setattr(watching, "time", self)
+        self.now = 1e9
+        self.url, self.store = str(folder / "anchor"), Store(folder / "store")
+        self.recipe = recipe(folder, **sections)
+        self.tried = 0
+
+    def time(self) -> float:
+        return self.now
+
+    def look(self, examine: Callable[[Asked], Answer]) -> list[str]:
+        """The codes of what it said."""
+        said: list[str] = []
+
+        def counted(*args: Any, **more: Any) -> Any:
+            self.tried += 1
+            return publish(*args, **more)
+
+        how = {"once": True, "examine": examine, "publish": counted}
+        watching.watch(self.url, self.recipe, self.store, say=said.append, **how)  # type: ignore[arg-type]
+        return codes("\n".join(said))
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        (anchor,) = waiting(self.url)
+        return self.store.noted(anchor.key(self.recipe.digest))
+
+
+@pytest.mark.parametrize(
+    ("examine", "limits"), [(no_room, ""), (slow, "latency_ms = 1000")], ids=["no room", "slow"]
+)
+def test_it_is_tried_again_later(
+    examine: Callable[[Asked], Answer],
+    limits: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()), 1)
+    worker = Worker(tmp_path, monkeypatch, limits=limits)
+    assert worker.look(examine) == ["snapshot-deferred"]
+    assert worker.look(examine) == [] and worker.tried == 1, "it is too early"
+    assert (worker.noted["tries"], worker.noted["again"]) == (1, worker.now + watching.AGAIN_S)
+    worker.now += watching.AGAIN_S
+    assert worker.look(examine) == ["snapshot-deferred"]
+    assert worker.noted["again"] == worker.now + 2 * watching.AGAIN_S
+    worker.now += 2 * watching.AGAIN_S
+    assert worker.look(here) == [""] and worker.store.latest() is not None
+    assert worker.noted.keys() == {"snapshot"}
+
+
+def test_in_the_end_it_is_turned_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()), 1)
+    worker = Worker(tmp_path, monkeypatch)
+    for _ in range(watching.TRIES):
+        assert worker.look(no_room) == ["snapshot-deferred"]
+        worker.now += watching.LONGEST_S
+    assert worker.noted.keys() == {"rejected"}
+    assert worker.look(here) == [] and worker.tried == watching.TRIES
+
+
+def test_a_clock_that_was_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()), 1)
+    worker = Worker(tmp_path, monkeypatch)
+    worker.look(no_room)
+    worker.now -= 10**8
+    assert worker.look(here) == [""]
+
+
+def test_who_waits_for_it_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path / "anchor", state(trained()), 1)
+    worker = Worker(tmp_path, monkeypatch)
+    worker.look(no_room)
+    (anchor,) = waiting(worker.url)
+    names = place(worker.url).names(claims.FOLDER)
+    assert len(names) == 1 and not claims.release(anchor, "another")
+    worker.now += watching.LONGEST_S
+    worker.look(lambda asked: replace(here(asked), finite=False))
+    assert worker.noted.keys() == {"rejected"} and claims.release(anchor, "another")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
+def test_a_disk_that_does_not_answer(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint is as good as before."""
+    checkpoint(tmp_path / "anchor", state(trained()), 1)
+    worker = Worker(tmp_path, monkeypatch)
+    name, opened = str(tmp_path / "anchor"), builtins.open
+
+    def refused(path: Any, *args: Any, **more: Any) -> Any:
+        if str(path).startswith(name) and str(path).endswith((".metadata", ".distcp")):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", refused)
+        (code,) = worker.look(here)
+    assert code in ("not-readable", "store-failed")
+    worker.now += watching.LONGEST_S
+    assert worker.look(here) == [""]
+
+
+def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked("safetensors", {}, {}, "a:b", ".")
+
+    def ended(code: int) -> Answer:
+        monkeypatch.setattr(
+            subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code)
+        )
+        return examine.fresh(asked)
+
+    assert [ended(-one).transient for one in (signal.SIGKILL, signal.SIGTERM)] == [True, True]
+    assert [ended(-one).transient for one in (signal.SIGSEGV, signal.SIGILL)] == [False, False]
+    assert ended(1).error and not ended(1).transient
+
+    def late(*args: Any, **more: Any) -> None:
+        raise subprocess.TimeoutExpired("python", 1)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    assert examine.fresh(asked).transient
+
+
+def caused(error: Exception, by: Exception) -> Exception:
+    error.__cause__ = by
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (MemoryError(), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."), True),
+        (caused(RuntimeError("compile error"), OSError(errno.EIO, "")), True),
+        (caused(ValueError(""), caused(KeyError("x"), MemoryError())), True),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (None, False),
+    ],
+)
+def test_who_is_to_blame(error: Exception | None, passes: bool) -> None:
+    assert is_transient(error) is passes
+
+
+def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit.publish import served
+
+    checkpoint(tmp_path / "anchor", state(trained()))
+    store, told = Store(tmp_path / "store"), recipe(tmp_path)
+    anchor = find(str(tmp_path / "anchor"))
+    error: Exception = MemoryError()
+
+    def forward(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(served.Dlrm, "forward", forward)
+    with pytest.raises(PublishDeferred, check=has_code("machine-not-able")):
+        publish(anchor, told, store, examine=here)
+    error = ValueError("no")
+    with pytest.raises(PublishFailed, check=has_code("golden-inputs-failed")):
+        publish(anchor, told, store, examine=here)
