@@ -377,16 +377,16 @@ def preempted_and_requeued_on_another_host() -> FakeRun:
 
 @scenario(
     Truth(
-        wall=105,
+        wall=65,  # without 40 to 80 in the queue
         buckets={
             "start.train_module_creation": 5,
             "train.effective": 40,
-            "recover.downtime": 45,
+            "recover.downtime": 5,
             "recover.hardware_setup": 10,
             "recover.train_module_creation": 5,
         },
         tts=5,
-        ttr=(60,),
+        ttr=(20,),
         steps=40,
         attempts=(Lived("preempted", 1, 30), Lived("completed", 31, 40, 30)),
         failures=("preemption",),
@@ -480,7 +480,7 @@ def the_host_dies_with_its_launcher() -> FakeRun:
             "recover.train_module_creation": 16,
         },
         tts=48,
-        ttr=(20, 20),  # 8 -> 28 -> 48
+        ttr=(),  # it had nothing to recover yet
         steps=10,
         attempts=(Lived("failed"), Lived("failed"), Lived("completed", 1, 10, 0)),
         failures=("environment", "environment"),
@@ -660,4 +660,30 @@ def it_hangs_until_its_user_stops_it() -> FakeRun:
     life(job, 0, 0, 5, 10)
     job.journals[0].event("signal", 315, signal=2)
     job.journals[0].exit(317, code=130)
+    return job
+
+
+@scenario(
+    Truth(
+        wall=24,
+        buckets={
+            "start.launcher_init": 2,
+            "start.train_module_creation": 2,
+            "train.effective": 20,  # 4 to 24
+        },
+        tts=4,
+        steps=20,
+        attempts=(Lived("failed", 1, 20),),
+        failures=(None,),
+        note="launcher-died",
+    )
+)
+def the_launcher_was_killed() -> FakeRun:
+    """With its job, on a machine that is gone: long ago, as nobody gives a sign of life."""
+    job = FakeRun()
+    launcher = job.launcher(0, spawn=2, pids=1)
+    launcher.cells[pulse.ALIVE] = launcher.at(24)
+    rank = job.process(2, pids=1)
+    rank.span("train_module_creation", 2, 4)
+    rank.train(1, 20, 4, 1)
     return job

@@ -11,7 +11,13 @@ import headway
 from headway.ledger.account import account
 from headway.ledger.model import NS, Ledger
 from headway.testing import FakeRun
-from tests.truth import interruptions, loops, starts  # noqa: F401  (they register themselves)
+from tests.truth import (  # noqa: F401  (they register themselves)
+    corners,
+    definitions,
+    interruptions,
+    loops,
+    starts,
+)
 from tests.truth.scenarios import SCENARIOS, Scenario, Truth
 from tests.truth.timelines import TIMELINES, journals
 
@@ -75,6 +81,7 @@ def _compare(ledger: Ledger, truth: Truth) -> None:
         assert category in (None, failure.category)
     assert dict(ledger.hidden) == _ns(truth.hidden)
     assert ledger.queue_capacity == (None if truth.queue is None else round(truth.queue * NS))
+    assert ledger.paused == round(truth.paused * NS)
     assert ledger.running == truth.running
     assert truth.batches in (None, ledger.batches_per_step)
     assert not truth.note or any(truth.note in note for note in ledger.notes)

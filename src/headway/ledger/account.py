@@ -16,6 +16,7 @@ from headway.ledger import (
     compiles,
     faults,
     figures,
+    interval,
     notes,
     notice,
     progress,
@@ -23,10 +24,17 @@ from headway.ledger import (
     stages,
     timeline,
 )
-from headway.ledger.attempts import Draft, Launch, find_attempts, find_launches
+from headway.ledger.attempts import (
+    Draft,
+    Launch,
+    Outside,
+    find_attempts,
+    find_launches,
+    outside_wall_time,
+)
 from headway.ledger.clocks import Axis, align
 from headway.ledger.durable import durable
-from headway.ledger.leaves import DOWNTIME, UNKNOWN
+from headway.ledger.leaves import DOWNTIME, SHUTDOWN, UNKNOWN
 from headway.ledger.lived import Lived, live
 from headway.ledger.model import (
     Attempt,
@@ -53,19 +61,27 @@ def account(
     axis = align(launchers, processes)
     launches = find_launches(launchers, processes, axis)
     drafts = find_attempts(launches, processes, axis)
-    resumes = progress.resume_points(drafts)
-    lived = [live(index, draft) for index, draft in enumerate(drafts)]
+    outside = outside_wall_time(launches, drafts)
+    if outside:
+        _leave_out(outside, launches, ordered, axis)
+        launches = find_launches(launchers, processes, axis)
+        drafts = find_attempts(launches, processes, axis)
     zero, end = _bounds(launches)
+    resumes = progress.resume_points(drafts)
+    lived = [live(index, draft, zero) for index, draft in enumerate(drafts)]
+    recoveries = figures.recoveries(drafts, lived)
     segments = _run_segments(drafts, resumes, lived, zero, end)
     ranks = _rank_ledgers(drafts, resumes, lived, zero, end)
     failures = _failures(drafts, lived, axis)
     saves = tuple(_shift_save(s, zero) for s in progress.checkpoints(drafts, resumes))
     told = checkpoints.saved(drafts, zero)
     buckets = timeline.total(segments)
-    count, interval = figures.save_rhythm(saves)
+    count, between = figures.save_rhythm(saves)
     rhythms = checkpoints.rhythms(drafts)
     to_disk = next((one for one in rhythms if one.level == "disk"), None)
-    recommended = figures.recommended_interval(buckets, count, len(failures), end - zero)
+    recommended = to_disk.recommended if to_disk else None
+    if recommended is None:
+        recommended = interval.recommended(told, saves, failures, end - zero)
     return Ledger(
         run=run,
         wall=end - zero,
@@ -78,20 +94,20 @@ def account(
         ),
         failures=tuple(replace(f, at=f.at - zero) for f in failures),
         time_to_start=figures.time_to_start(lived, zero),
-        time_to_recover=figures.times_to_recover(lived),
+        time_to_recover=tuple(recovery.ns for recovery in recoveries),
         hidden=figures.hidden(lived),
-        queue_capacity=figures.queued(launches),
+        queue_capacity=figures.queued(launches, outside),
         checkpoints=saves,
         saves=count,
-        save_interval=to_disk.interval if to_disk else interval,
-        recommended_interval=to_disk.recommended if to_disk else recommended,
+        save_interval=between,
+        recommended_interval=recommended,
         compiles=compiles.compiles(drafts, zero),
         compile_parts=compiles.parts(drafts, lived),
         rank_compiles=compiles.by_rank(drafts, lived),
         gave_up=compiles.gave_up(drafts, zero),
         gaps=figures.gaps(lived, zero),
         notes=notes.collect(problems, axis, launches, drafts, ordered),
-        started_at=_started_at(ordered, axis, zero),
+        started_at=_started_at(launches, ordered, axis, zero),
         running=bool(drafts) and drafts[-1].outcome == "running",
         command=_command(launchers),
         exit_code=_exit_code(launches),
@@ -108,6 +124,39 @@ def account(
         saved=told,
         rhythms=rhythms,
         publishes=publish.told(drafts),
+        recovered=tuple((recovery.attempt, recovery.until) for recovery in recoveries),
+        rolled_back=progress.rolled_back(drafts, resumes),
+        paused=sum(one.paused for one in outside),
+        outside=_left_out(outside, launches, zero),
+    )
+
+
+def _leave_out(
+    outside: Sequence[Outside],
+    launches: Sequence[Launch],
+    journals: Sequence[Journal],
+    axis: Axis,
+) -> None:
+    """Move what comes after time that does not count to where that time began."""
+    before = {one.launch: one.length for one in outside}
+    by = 0
+    for launch in launches:
+        by += before.get(launch.name, 0)
+        axis.earlier((j for j in journals if by and j.launch == launch.name), by)
+
+
+def _left_out(
+    outside: Sequence[Outside], launches: Sequence[Launch], zero: int
+) -> tuple[tuple[int, int], ...]:
+    """When, on the axis without that time, and how much."""
+    lengths = {one.launch: one.length for one in outside}
+    return tuple(
+        (
+            (launch.begin if launch.allocated is None else launch.allocated) - zero,
+            lengths[launch.name],
+        )
+        for launch in launches
+        if launch.name in lengths
     )
 
 
@@ -133,8 +182,8 @@ def _run_segments(
 ) -> list[Segment]:
     pieces = []
     for draft, resume, life in zip(drafts, resumes, lived, strict=True):
-        since = progress.kept_until(draft.trainers(), resume)
-        pieces.append(progress.move_lost(life.segments, since))
+        lost = progress.lost(draft.trainers(), resume)
+        pieces.append(progress.move_lost(life.segments, lost))
     return _compose(drafts, pieces, zero, end)
 
 
@@ -144,25 +193,25 @@ def _compose(
     """Attempts one after the other, and what lies between them."""
     out: list[Segment] = []
     at = zero
-    for index, (draft, piece) in enumerate(zip(drafts, pieces, strict=True)):
-        out += _before(draft, index, at)
+    for draft, piece in zip(drafts, pieces, strict=True):
+        out += _before(draft, at)
         out += piece
         at = max(at, draft.end)
-    out.append(Segment(at, end, DOWNTIME))
+    out.append(Segment(at, end, SHUTDOWN))
     return timeline.join(out)
 
 
-def _before(draft: Draft, index: int, at: int) -> list[Segment]:
+def _before(draft: Draft, at: int) -> list[Segment]:
     """From the end of the last attempt to the start of this one."""
     if at >= draft.begin:
         return []
-    group = "recover" if index else "start"
+    group, gap = ("recover", DOWNTIME) if draft.recovers else ("start", SHUTDOWN)
     given = draft.launch.allocated
     given = draft.begin if given is None else min(max(given, at), draft.begin)
     if draft.begin > draft.launch.begin:  # restarted within the launch, nothing was allocated
         given = draft.begin
     return [
-        Segment(at, given, DOWNTIME),
+        Segment(at, given, gap),
         Segment(given, draft.begin, f"{group}.hardware_setup"),
     ]
 
@@ -180,14 +229,16 @@ def _rank_ledgers(
         pieces: list[list[Segment]] = []
         steps = 0
         hosts: dict[int, str] = {}
+        absent = 0
         for index, (draft, resume, lives) in enumerate(zip(drafts, resumes, lived, strict=True)):
             mine = [x for x in draft.lives if x.rank == rank]
             theirs = [x for x in lives.lives if x.rank == rank]
             if not mine or not theirs:
                 pieces.append([Segment(draft.begin, draft.end, UNKNOWN)])
+                absent += draft.end - draft.begin if rank >= (_world(draft) or rank + 1) else 0
                 continue
-            since = progress.kept_until(mine, resume)
-            pieces.append(progress.move_lost(theirs[0].segments, since))
+            lost = progress.lost(mine, resume)
+            pieces.append(progress.move_lost(theirs[0].segments, lost))
             steps += mine[0].steps
             hosts[index] = mine[0].journal.host
         segments = _compose(drafts, pieces, zero, end)
@@ -199,6 +250,7 @@ def _rank_ledgers(
                 steps,
                 tuple(dict.fromkeys(hosts.values())),
                 hosts,
+                absent,
             )
         )
     return tuple(out)
@@ -210,7 +262,6 @@ def _from(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
 
 def _attempt(index: int, draft: Draft, resume: progress.Resume, zero: int) -> Attempt:
     steps = min((life.steps for life in draft.trainers()), default=0)
-    worlds = [life.journal.world for life in draft.lives if life.journal.world is not None]
     known = resume.base or (index and steps)  # before that it may still load something
     return Attempt(
         index=index,
@@ -218,12 +269,17 @@ def _attempt(index: int, draft: Draft, resume: progress.Resume, zero: int) -> At
         end=draft.end - zero,
         outcome=draft.outcome,
         ranks=tuple(life.rank for life in draft.lives),
-        world=max(worlds, default=None),
+        world=_world(draft),
         first_step=resume.base + 1 if steps else None,
-        last_step=resume.base + steps if steps else None,
+        last_step=resume.last_step(steps) if steps else None,
         resumed_from=resume.base if known else None,
         resumed_by=checkpoints.resumed_by(draft),
     )
+
+
+def _world(draft: Draft) -> int | None:
+    worlds = [life.journal.world for life in draft.lives if life.journal.world is not None]
+    return max(worlds, default=None)
 
 
 def _failures(drafts: Sequence[Draft], lived: Sequence[Lived], axis: Axis) -> list[Failure]:
@@ -240,10 +296,13 @@ def _shift_save(s: Checkpoint, zero: int) -> Checkpoint:
     return replace(s, start=s.start - zero, end=s.end - zero, durable=durable)
 
 
-def _started_at(journals: Sequence[Journal], axis: Axis, zero: int) -> int:
+def _started_at(
+    launches: Sequence[Launch], journals: Sequence[Journal], axis: Axis, zero: int
+) -> int:
+    """By the wall clock of the first launcher, else of the process that was there first."""
     if not journals:
         return 0
-    first = journals[0]
+    first = min(launches[0].journals or journals, key=lambda j: (axis.at(j, j.opened), j.name))
     return first.wall - (axis.at(first, first.opened) - zero)
 
 

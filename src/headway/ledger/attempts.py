@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from headway.journal.reader import Journal
 from headway.ledger.clocks import Axis
-from headway.ledger.life import Life
+from headway.ledger.life import Life, left_in_order
 from headway.ledger.model import Outcome
 
 ELSEWHERE_STEPS = 10  # a rank without a step is no trainer once the others made so many
@@ -29,6 +30,7 @@ class Launch:
     queued: int | None = None
     stop_signal: int | None = None
     stopped_at: int | None = None
+    spawned: int | None = None  # when the first launcher started the command
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class Draft:
     outcome: Outcome = "running"
     told_to_stop: int | None = None
     last: bool = True  # of its launch: what the launcher says of the end is about this one
+    recovers: bool = False  # it follows one that was interrupted
     agents: list[Journal] = field(default_factory=list)
     others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
@@ -66,9 +69,11 @@ def find_launches(
         members = [p for p in processes if p.launch == name]
         begin = min(axis.at(p, p.begin) for p in members)
         end = max(axis.at(p, p.last_sign()) for p in members)
-        ended = all(any(True for _ in p.named("exit")) for p in members)
+        silent = [p for p in members if not any(True for _ in p.named("exit"))]
+        ended = all(p.gone for p in silent)
         raised = any(True for p in members for _ in p.named("error"))
-        launches.append(Launch(name, begin, end, int(raised) if ended else None, ended))
+        code = int(raised) if raised or not silent else None
+        launches.append(Launch(name, begin, end, code if ended else None, ended))
     launches.sort(key=lambda launch: (launch.begin, launch.name))
     for earlier, later in pairwise(launches):
         earlier.ended = True  # another came after it
@@ -81,15 +86,17 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) 
     members = [p for p in processes if p.launch == group[0].launch]
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
     begin = min(axis.at(x, x.begin) for x in group)
-    ends = [axis.at(x, event["t"]) for x, event in exits]
-    over = len(exits) == len(group) or any(True for x in group for _ in x.named("decision"))
-    if not over:
+    ends = [begin, *(axis.at(x, event["t"]) for x, event in exits)]
+    silent = [x for x in group if not any(True for _ in x.named("exit"))]
+    decided = any(True for x in group for _ in x.named("decision"))
+    over = decided or all(x.gone for x in silent)
+    if (silent and not decided) or not exits:
         ends += [axis.at(x, x.last_sign()) for x in (*group, *members)]
     codes = [event.get("code") for _, event in exits]
     launch = Launch(
         name=group[0].launch,
         begin=begin,
-        end=max(*ends, begin),
+        end=max(ends),
         exit_code=next((code for code in codes if code), codes[0] if codes else None),
         ended=over,
         journals=tuple(group),
@@ -100,12 +107,39 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) 
             if type(value) is int and 0 < value <= launcher.wall:
                 since = axis.at(launcher, launcher.opened) - (launcher.wall - value)
                 setattr(launch, key, min(since, launch.begin, getattr(launch, key) or since))
-    told = [
+    signals = [
         (axis.at(x, e["t"]), str(x.name), e.get("signal")) for x in group for e in x.named("signal")
     ]
-    if told:
-        launch.stopped_at, _, launch.stop_signal = min(told)
+    if signals:
+        launch.stopped_at, _, launch.stop_signal = min(signals, key=lambda signal: signal[:2])
+    spawns = [axis.at(x, e["t"]) for x in group for e in x.named("spawn")]
+    launch.spawned = min(spawns, default=None)
     return launch
+
+
+class Outside(NamedTuple):
+    """Time between two launches that is no part of the wall time."""
+
+    launch: str  # that came after it
+    length: int
+    paused: int  # after an attempt that was completed, or stopped by its user
+    queued: int  # for capacity, as the scheduler's records tell it
+
+
+def outside_wall_time(launches: Sequence[Launch], drafts: Sequence[Draft]) -> list[Outside]:
+    """What lies before each launch and is not accounted for."""
+    last = {draft.launch.name: draft for draft in drafts}
+    out = []
+    end = launches[0].end if launches else 0
+    for earlier, launch in pairwise(launches):
+        end = max(end, earlier.end)
+        start = max(launch.begin if launch.allocated is None else launch.allocated, end)
+        queued = 0 if launch.queued is None else start - min(max(launch.queued, end), start)
+        going_on = last[earlier.name].outcome in ("completed", "stopped")
+        paused = start - end if going_on else 0
+        if paused or queued:
+            out.append(Outside(launch.name, paused or queued, paused, queued))
+    return out
 
 
 def find_attempts(
@@ -113,11 +147,13 @@ def find_attempts(
 ) -> list[Draft]:
     """Each life of the run, in order, with its start, its end and how it ended."""
     drafts: list[Draft] = []
+    trained = {program(p) for p in processes if p.windows}
     for launch in launches:
         members = [p for p in processes if p.launch == launch.name]
         agents = [p for p in members if any(True for _ in p.named("agent", "worker_failed"))]
-        ranks = _ranks(members, agents)
-        others = [p for p in members if p not in agents and p not in ranks]
+        ranks = _ranks(members, agents, trained, _failed_pids(launch))
+        known = {id(p) for p in (*agents, *ranks)}
+        others = [p for p in members if id(p) not in known]
         generations = _generations(ranks, axis) or [[]]
         for index, lives in enumerate(generations):
             draft = Draft(launch, lives, 0, agents=agents, others=others)
@@ -129,18 +165,68 @@ def find_attempts(
     following: list[Draft | None] = [*drafts[1:], None]
     for draft, after in zip(drafts, following, strict=False):
         _settle_end(draft, after, axis)
+        if after is not None:
+            after.recovers = draft.outcome in ("failed", "preempted")
     return drafts
 
 
-def _ranks(members: Sequence[Journal], agents: Sequence[Journal]) -> list[Journal]:
-    """Processes that train: told so by their environment, by their process group or by steps."""
-    candidates = [p for p in members if p not in agents]
+def _ranks(
+    members: Sequence[Journal],
+    agents: Sequence[Journal],
+    trained: Container[tuple[str, ...]],
+    failed: Sequence[tuple[Journal, int]],
+) -> list[Journal]:
+    """Processes that train: told so by their environment, by their process group or by steps.
+
+    `trained` are the programs that made steps in the run. A process of one of these that died
+    before its first step, and before others came to train, is a rank too.
+    """
+    known = set(map(id, agents))
+    candidates = [p for p in members if id(p) not in known]
     ranks = [
         p
         for p in candidates
         if p.windows or (p.rank is not None and not p.helper) or any(True for _ in p.named("rank"))
     ]
-    return ranks or [p for p in candidates if not p.helper]
+    known = set(map(id, ranks))
+    plain = [p for p in candidates if not p.helper and id(p) not in known]
+    same = [p for p in plain if program(p) in trained]
+    if not ranks:
+        return same or plain
+    died = [p for p in same if not left_in_order(p) or _is_among(p, failed)]
+    return ranks + [p for p in died if not any(_together(p, rank) for rank in ranks)]
+
+
+def program(journal: Journal) -> tuple[str, ...]:
+    """What a process runs, without its arguments: `python -u train.py --lr 1` is `train.py`."""
+    return next(((word,) for word in journal.argv[1:] if not word.startswith("-")), ())
+
+
+def _together(one: Journal, other: Journal) -> bool:
+    """Whether both lived at one instant; they belong to one launch."""
+    return one.boot != other.boot or (
+        one.begin < other.last_sign() and other.begin < one.last_sign()
+    )
+
+
+def _failed_pids(launch: Launch) -> list[tuple[Journal, int]]:
+    """The processes that a launcher saw end with an exit code of their own that is not 0."""
+    return [
+        (launcher, event["pid"])
+        for launcher in launch.journals
+        for event in launcher.named("death")
+        if event.get("code") and type(event.get("pid")) is int
+    ]
+
+
+def _is_among(journal: Journal, seen: Iterable[tuple[Journal, int]]) -> bool:
+    return any(pid == journal.pid and shares_pids(witness, journal) for witness, pid in seen)
+
+
+def shares_pids(witness: Journal, journal: Journal) -> bool:
+    """Whether a process number means the same to both: one host, and one container of it."""
+    spaces = {journal.pids, witness.pids} - {None}
+    return witness.boot == journal.boot and len(spaces) < 2
 
 
 def _generations(ranks: Sequence[Journal], axis: Axis) -> list[list[Life]]:
@@ -190,7 +276,7 @@ def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
     if launch.stopped_at is not None and not next_in_launch:
         draft.told_to_stop = launch.stopped_at
     draft.last = not next_in_launch
-    draft.outcome = _outcome(draft, next_in_launch)
+    draft.outcome = _outcome(draft, after if next_in_launch else None)
     if draft.outcome in ("completed", "running"):
         draft.end = launch.end
     else:
@@ -200,10 +286,11 @@ def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
     draft.end = max(draft.end, draft.begin)
 
 
-def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
+def _outcome(draft: Draft, following: Draft | None) -> Outcome:
+    """`following`: another attempt of the same launch."""
     launch = draft.launch
-    if next_in_launch:
-        return "failed"
+    if following is not None:
+        return "completed" if _made_way(draft, following) else "failed"
     if not launch.ended:
         return "running"
     if launch.stop_signal is None and _heeded_a_notice(draft):
@@ -213,6 +300,15 @@ def _outcome(draft: Draft, next_in_launch: bool) -> Outcome:
     if launch.stop_signal is None:
         return "stopped" if _interrupted(draft) else "failed"
     return "stopped" if launch.stop_signal == signal.SIGINT else "preempted"
+
+
+def _made_way(draft: Draft, following: Draft) -> bool:
+    """All ranks ended in order, and no agent has restarted them: another program follows."""
+    failed = _failed_pids(draft.launch)
+    restarts = [max(life.journal.restart for life in one.lives) for one in (draft, following)]
+    return restarts[0] >= restarts[1] and all(
+        life.left_in_order and not _is_among(life.journal, failed) for life in draft.lives
+    )
 
 
 def _heeded_a_notice(draft: Draft) -> bool:
@@ -238,26 +334,33 @@ def _interrupted(draft: Draft) -> bool:
 
 
 def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
-    """When the first rank was seen to have died: by the launcher, by an agent, or by itself."""
+    """When the launcher or an agent saw the first rank that did not leave in order dead.
+
+    If all left in order, when it saw the last one: until then they saved what they had to.
+    """
     seen: list[int] = []
-    told = [(x.boot, _deaths(x, axis, "death")) for x in draft.launch.journals]
-    told += [(x.boot, _deaths(x, axis, "worker_failed")) for x in draft.agents]
+    deaths = [*_deaths(draft.launch.journals, axis, "death")]
+    deaths += _deaths(draft.agents, axis, "worker_failed")
     unclean = [life for life in draft.lives if not life.left_in_order]
     for life in unclean or draft.lives:
         who = life.journal
-        times = [deaths[who.pid] for boot, deaths in told if boot == who.boot and who.pid in deaths]
-        seen += [t for t in times if t >= life.begin]
+        times = sorted(t for x, pid, t in deaths if pid == who.pid and shares_pids(x, who))
+        seen += [t for t in times if t >= life.begin][:1]  # later ones are of others with its pid
     if seen:
-        return min(seen)
+        return min(seen) if unclean else max(seen)
     if draft.launch.exit_code is not None and not next_in_launch:
         return draft.launch.end
-    return max((life.last_sign for life in draft.lives), default=draft.launch.end)
+    signs = [life.last_sign for life in draft.lives]
+    if not next_in_launch:  # the launchers died too, and had not seen it until then
+        signs += [axis.at(x, x.last_sign()) for x in draft.launch.journals]
+    return max(signs, default=draft.launch.end)
 
 
-def _deaths(witness: Journal, axis: Axis, event: str) -> dict[int, int]:
-    """When each process was seen to die; a pid used twice keeps its last death."""
-    return {
-        found["pid"]: axis.at(witness, found["t"])
-        for found in witness.named(event)
-        if type(found.get("pid")) is int
-    }
+def _deaths(
+    witnesses: Iterable[Journal], axis: Axis, event: str
+) -> Iterable[tuple[Journal, int, int]]:
+    """Who saw which process die, and when."""
+    for witness in witnesses:
+        for found in witness.named(event):
+            if type(found.get("pid")) is int:
+                yield witness, found["pid"], axis.at(witness, found["t"])

@@ -22,6 +22,20 @@ def kind_of(torch: str, gpus: Sequence[str], ranks: int) -> str:
     return f"torch {torch or '?'}, {' and '.join(gpus) or 'CPU'}, {ranks} rank(s)"
 
 
+def switched_on(ledger: Ledger) -> frozenset[str]:
+    """Boosters that a run had, as far as that is known, or that --auto left out for a reason."""
+    on = set(_texts(ledger.facts.get("boosters")))
+    if ledger.auto is not None:
+        on |= {one.name for one in ledger.auto.boosters}
+    if ledger.archives or ledger.archived:
+        on.add("compile_cache")
+    if ledger.behind is not None:
+        on.add("async_save")
+    if any((one.decision or "").startswith("restart") for one in ledger.failures):
+        on.add("restarts")
+    return frozenset(on)
+
+
 def boosted(ledger: Ledger, journals: Sequence[Journal]) -> Auto | None:
     """What the launchers have noted, with what the ledger says of it; None without `--auto`."""
     events = [e for j in journals if j.role == "launcher" for e in j.named("auto")]
@@ -78,10 +92,8 @@ class _Seen:
 
     def recoveries(self, warm: bool) -> list[int]:
         """How long each restart of that kind took."""
-        times, flags = self.ledger.time_to_recover, self.warm()[1:]
-        if len(times) != len(flags):
-            return []
-        return [ns for ns, flag in zip(times, flags, strict=True) if flag is warm]
+        flags = self.warm()
+        return [r.ns for r in self.ledger.recoveries if flags and flags[r.until] is warm]
 
 
 def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
@@ -130,9 +142,13 @@ def _async_save(seen: _Seen) -> Found:
     told = seen.ledger.behind
     if told is None or not told.saves:
         return False, "", None, None
+    ledger = seen.ledger
+    # As the figure that is known: of a checkpoint, with what is saved in the loop all the same.
+    here = ledger.buckets.get("waste.checkpoint_block", 0)
+    here += told.waited // max(len(ledger.ranks), 1)
     each = seen.known.get("save_s")
-    before = None if each is None else each * told.saves
-    return True, f"{told.saves} save(s)", told.blocked + told.waited, before
+    before = None if each is None or not ledger.saves else each * ledger.saves
+    return True, f"{told.saves} file(s) of {ledger.saves} checkpoint(s)", here, before
 
 
 def _restarts(seen: _Seen) -> Found:
@@ -141,14 +157,14 @@ def _restarts(seen: _Seen) -> Found:
 
 
 def _warm(seen: _Seen) -> Found:
-    times = seen.recoveries(warm=True)
-    if not times:
-        forked = any(seen.warm())
-        return forked, "forked starts" if forked else "", None, None
-    before, against = seen.known.get("recover_s"), ""
-    if before is None and seen.ledger.time_to_start is not None:
-        before, against = seen.ledger.time_to_start, ", against the first start"
-    what = f"{len(times)} restart(s) forked{against}"
+    forked, cold = seen.recoveries(warm=True), seen.recoveries(warm=False)
+    if not forked:
+        if any(seen.warm()):
+            return True, "forked starts", None, None
+        return False, f"{len(cold)} restart(s) started cold" if cold else "", None, None
+    times = [*forked, *cold]  # a cold one may have waited for what was to be forked
+    before = seen.known.get("recover_s")
+    what = f"{len(forked)} of {len(times)} restart(s) forked"
     return True, what, sum(times), None if before is None else before * len(times)
 
 

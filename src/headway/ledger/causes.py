@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from typing import Any, NamedTuple
 
-from headway.ledger.attempts import Draft
+from headway.ledger.attempts import Draft, shares_pids
 from headway.ledger.clocks import Axis
 from headway.ledger.life import Life
 from headway.ledger.model import Failure
@@ -47,10 +47,11 @@ class _Clue(NamedTuple):
 def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Failure:
     """The first cause of a failed attempt."""
     told = _told(draft, "verdict")
+    above = told is not None and str(told.get("category")) in ENDED_FROM_ABOVE
     watched = _told(draft, "decision") is not None  # by a supervisor, who knows a hang from a kill
     if told is not None and hung_ranks and told.get("category") != "hang" and not watched:
         told = None  # it was found hanging, by whoever ended it then
-    if told is not None and (draft.outcome == "failed" or told.get("category") in ENDED_FROM_ABOVE):
+    if told is not None and (draft.outcome == "failed" or above):
         return _as_told(told, draft, index)
     clue = _first_clue(draft, axis, hung_ranks)
     owner, retry = OWNERS[clue.category]
@@ -116,7 +117,7 @@ def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
     clues = clues or _parents_clues(draft, axis)
     if clues:
         return min(clues)
-    code = launch.exit_code
+    code = launch.exit_code if draft.last else None
     if code is not None and code != 0:
         return _Clue(True, draft.end, -1, _of_code(code), f"the command ended with {_code(code)}")
     return _Clue(True, draft.end, -1, "unknown", "it ended without leaving a reason")
@@ -146,17 +147,20 @@ def _clues(life: Life, draft: Draft, axis: Axis) -> list[_Clue]:
         symptom = category == "network" or any(text in message for text in _PEER_LOST)
         text = f"rank {life.rank} raised {kind}: {_first_line(message)}"[:300]
         found.append(_Clue(symptom, error["t"] + life.shift, life.rank, category, text))
-    for agent in draft.agents:
-        for event in agent.named("worker_failed"):
-            if event.get("pid") != life.journal.pid or found:
-                continue
-            code = event.get("code")
-            if not isinstance(code, int) or code == -signal.SIGTERM:
-                continue  # ended by its agent because another rank failed
-            text = f"rank {life.rank} ended with {_code(code)}"
-            at = axis.at(agent, event["t"])
-            found.append(_Clue(code > 0, at, life.rank, _of_code(code), text))
-    if not found and len(draft.lives) == 1 and draft.launch.exit_code:
+    told = [(agent, event) for agent in draft.agents for event in agent.named("worker_failed")]
+    told += [(one, event) for one in draft.launch.journals for event in one.named("death")]
+    for witness, event in told:
+        if event.get("pid") != life.journal.pid or found:
+            continue
+        if not shares_pids(witness, life.journal):
+            continue
+        code = event.get("code")
+        if not isinstance(code, int) or code in (0, -signal.SIGTERM):
+            continue  # ended by its agent because another rank failed
+        text = f"rank {life.rank} ended with {_code(code)}"
+        at = axis.at(witness, event["t"])
+        found.append(_Clue(code > 0, at, life.rank, _of_code(code), text))
+    if not found and draft.last and len(draft.lives) == 1 and draft.launch.exit_code:
         code = draft.launch.exit_code
         text = f"rank {life.rank} ended with {_code(code)}"
         found.append(_Clue(code > 0, life.last_sign, life.rank, _of_code(code), text))

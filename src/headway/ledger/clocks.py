@@ -8,9 +8,10 @@ all ranks, and by having lived between the launcher's start of the command and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headway.errors import with_code
 from headway.journal.reader import Journal
 
 SLACK = 1_000_000_000  # clocks of two hosts may differ so much before a note is due
@@ -22,16 +23,22 @@ class Axis:
 
     shifts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)  # boots that are settled
 
     def at(self, journal: Journal, t: int) -> int:
         """A journal's own time on the axis of the run."""
         return t + self.shifts[journal.name]
 
+    def earlier(self, journals: Iterable[Journal], by: int) -> None:
+        """Move journals on the axis: something before them is no part of it."""
+        for journal in journals:
+            self.shifts[journal.name] -= by
+
 
 def align(launchers: Sequence[Journal], processes: Sequence[Journal]) -> Axis:
     """Place all journals; `launchers` in the order in which they joined the run."""
     axis = Axis()
-    boots: dict[str, int] = {}  # one shift for each boot, whichever launch it is seen in
+    boots = Boots(_ties(launchers, processes))  # one shift for each, whichever launch it is in
     end: int | None = None
     for launcher in launchers:
         if launcher.name in axis.shifts:
@@ -45,9 +52,59 @@ def align(launchers: Sequence[Journal], processes: Sequence[Journal]) -> Axis:
         members = _members(launch, processes)
         reference = _first(members)
         anchor = launchers[0] if launchers else _first(processes)
-        boots.setdefault(reference.boot, _offset(reference, anchor))
+        boots.place(reference.boot, _offset(reference, anchor))
         _place_members(reference, None, members, axis, boots)
     return axis
+
+
+class Boots:
+    """How far each boot is shifted.
+
+    The end of a process group's init, in any launch, ties two boots to each other, whatever was
+    guessed of one of them in another launch.
+    """
+
+    def __init__(self, ties: Mapping[str, Mapping[str, int]]) -> None:
+        self.shifts: dict[str, int] = {}
+        self.ties = ties
+
+    def place(self, boot: str, shift: int) -> None:
+        """Settle a boot, and those that are tied to it; the first word counts."""
+        pending = [(boot, shift)]
+        while pending:
+            boot, shift = pending.pop()
+            if boot not in self.shifts:
+                self.shifts[boot] = shift
+                pending += [(other, shift + tie) for other, tie in self.ties.get(boot, {}).items()]
+
+
+def _ties(launchers: Sequence[Journal], processes: Sequence[Journal]) -> dict[str, dict[str, int]]:
+    """For each boot what to add to its shift to get that of each boot it shared a group with.
+
+    All ranks leave init_process_group together: that is the same instant on all hosts.
+    """
+    ties: dict[str, dict[str, int]] = {}
+    order = {launcher.launch: index for index, launcher in reversed([*enumerate(launchers)])}
+    launches = sorted({p.launch for p in processes}, key=lambda x: (order.get(x, len(order)), x))
+    for launch in launches:
+        by_restart: dict[int, dict[str, int]] = {}
+        for member in _members(launch, processes):
+            end = _group_end(member)
+            if end is not None:
+                by_restart.setdefault(member.restart, {}).setdefault(member.boot, end)
+        for _, ends in sorted(by_restart.items()):
+            (first, mine), *others = sorted(ends.items())
+            for boot, theirs in others:
+                ties.setdefault(first, {}).setdefault(boot, mine - theirs)
+                ties.setdefault(boot, {}).setdefault(first, theirs - mine)
+    return ties
+
+
+def _by_boot(journals: Iterable[Journal]) -> dict[str, list[Journal]]:
+    by_boot: dict[str, list[Journal]] = {}
+    for journal in journals:
+        by_boot.setdefault(journal.boot, []).append(journal)
+    return by_boot
 
 
 def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
@@ -55,21 +112,24 @@ def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
 
 
 def _place_launcher(
-    launcher: Journal, first: Journal, end: int | None, axis: Axis, boots: dict[str, int]
+    launcher: Journal, first: Journal, end: int | None, axis: Axis, boots: Boots
 ) -> int:
     """Returns until when this launcher and those before it lived."""
-    if launcher.boot not in boots:
+    if launcher.boot not in boots.shifts:
         shift = _offset(launcher, first)
         if end is not None and launcher.begin + shift < end:
             behind = (end - launcher.begin - shift) / 1e9
             axis.notes.append(
-                f"the clock of {launcher.host} is at least {behind:.3f} s behind "
-                f"{first.host}; the downtime before its attempt is not known"
+                with_code(
+                    f"the clock of {launcher.host} is at least {behind:.3f} s behind "
+                    f"{first.host}; the downtime before its attempt is not known",
+                    code="clock-behind",
+                )
             )
             shift = end - launcher.begin
-        boots[launcher.boot] = shift
-    axis.shifts[launcher.name] = boots[launcher.boot]
-    lived_until = launcher.last_sign() + boots[launcher.boot]
+        boots.place(launcher.boot, shift)
+    axis.shifts[launcher.name] = boots.shifts[launcher.boot]
+    lived_until = launcher.last_sign() + boots.shifts[launcher.boot]
     return lived_until if end is None else max(end, lived_until)
 
 
@@ -78,53 +138,42 @@ def _place_members(
     launcher: Journal | None,
     members: Sequence[Journal],
     axis: Axis,
-    boots: dict[str, int],
+    boots: Boots,
 ) -> None:
-    by_boot: dict[str, list[Journal]] = {}
-    for member in members:
-        by_boot.setdefault(member.boot, []).append(member)
-    local = by_boot.get(reference.boot, [])
-    for boot in sorted(by_boot):
-        group = by_boot[boot]
-        if boot not in boots:
-            home = boots[reference.boot]
-            boots[boot] = _foreign(reference, launcher, local, group, home, axis)
+    axis.seen.add(reference.boot)
+    home = boots.shifts[reference.boot]
+    for boot, group in sorted(_by_boot(members).items()):
+        if boot not in axis.seen:
+            _place_foreign(boot, reference, launcher, group, home, axis, boots)
         for member in group:
-            axis.shifts[member.name] = boots[boot]
+            axis.shifts[member.name] = boots.shifts[boot]
 
 
-def _foreign(
+def _place_foreign(
+    boot: str,
     reference: Journal,
     launcher: Journal | None,
-    local: Sequence[Journal],
     group: Sequence[Journal],
     home: int,
     axis: Axis,
-) -> int:
-    """The shift of a host that is not the launcher's."""
+    boots: Boots,
+) -> None:
+    """A host that is not the launcher's, when it is seen for the first time."""
+    axis.seen.add(boot)
     guess = home + _offset(_first(group), reference)
-    tied = _by_process_group(local, group)
-    shift = guess if tied is None else home + tied
+    shift = boots.shifts.get(boot, guess)
     if launcher is not None and not any(member.role == "launcher" for member in group):
         shift = _within_launch(launcher, group, home, shift)
+    boots.shifts.pop(boot, None)
+    boots.place(boot, shift)
     if abs(shift - guess) > SLACK:
         axis.notes.append(
-            f"the clock of {group[0].host} differs from {reference.host}'s by "
-            f"{abs(shift - guess) / 1e9:.3f} s; its ranks were placed by the launcher's clock"
+            with_code(
+                f"the clock of {group[0].host} differs from {reference.host}'s by "
+                f"{abs(shift - guess) / 1e9:.3f} s; its ranks were placed by the launcher's clock",
+                code="clock-differs",
+            )
         )
-    return shift
-
-
-def _by_process_group(local: Sequence[Journal], group: Sequence[Journal]) -> int | None:
-    """All ranks leave init_process_group together: the same instant on both hosts."""
-    for mine in local:
-        for theirs in group:
-            if mine.restart != theirs.restart:
-                continue
-            ends = _group_end(mine), _group_end(theirs)
-            if ends[0] is not None and ends[1] is not None:
-                return ends[0] - ends[1]
-    return None
 
 
 def _group_end(journal: Journal) -> int | None:

@@ -221,7 +221,7 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
     """
     told = fields.get("parts_us")
     us = {name: _ns(told.get(name)) for name in _BELOW} if isinstance(told, dict) else {}
-    kernels, tuning = us.get("triton", 0), us.get("autotune", 0)
+    kernels, tuning = us.get("triton", 0) + us.get("cpp", 0), us.get("autotune", 0)
     inductor = max(us.get("inductor", 0), kernels + tuning)
     aot = max(us.get("aot_autograd", 0), inductor)
     dynamo = max(us.get("dynamo", 0), aot)
@@ -230,7 +230,8 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
         "dynamo": dynamo - aot,
         "cache_load" if _had(fields) else "aot_autograd": own_aot,
         "inductor": inductor - kernels - tuning,
-        "triton": kernels,
+        "triton": us.get("triton", 0),
+        "cpp": us.get("cpp", 0),
         "autotune": tuning,
     }
     for name, ns in found.items():
@@ -239,7 +240,7 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
         yield name, piece
 
 
-_BELOW = ("dynamo", "aot_autograd", "inductor", "triton", "autotune")
+_BELOW = ("dynamo", "aot_autograd", "inductor", "triton", "cpp", "autotune")
 
 
 def _had(fields: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ def _left(drafts: Sequence[Draft], found: Sequence[_Found], axis: Axis) -> Itera
     """Lines of the plan that have hit nothing, once the run is over."""
     if not drafts or drafts[-1].outcome == "running":
         return
-    came = {event.get("fault") for _, _, _, event in found}
+    came = [event.get("fault") for _, _, _, event in found]
     told = [(x, e) for draft in drafts for x in draft.launch.journals for e in x.named("plan")]
     for journal, event in told[:1]:
         lines = event.get("faults")
@@ -61,7 +61,8 @@ def _together(found: Sequence[_Found]) -> list[_Found]:
     """What several ranks did to themselves by one line of the plan is one fault."""
     out: dict[tuple[Any, ...], _Found] = {}
     for place, (at, index, name, event) in enumerate(found):
-        same = (index, event.get("fault"), event.get("key", place), event.get("kind"))
+        known = event.get("fault"), event.get("key", place), event.get("kind")
+        same = (index, *map(str, known))
         if same in out:
             first = out[same][3]
             out[same] = (*out[same][:3], {**first, "who": _joined(first, event)})

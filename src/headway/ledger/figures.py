@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from headway.ledger.attempts import Draft, Launch
+from headway.ledger.attempts import Draft, Launch, Outside
 from headway.ledger.lived import Lived
-from headway.ledger.model import Checkpoint, Gap
+from headway.ledger.model import Checkpoint, Gap, Recovery
+from headway.ledger.saves import saves
 
 
 def time_to_start(lived: Sequence[Lived], zero: int) -> int | None:
@@ -17,18 +17,20 @@ def time_to_start(lived: Sequence[Lived], zero: int) -> int | None:
     return None if ready is None else ready - zero
 
 
-def times_to_recover(lived: Sequence[Lived]) -> tuple[int, ...]:
-    """One per interruption: from the last sign of progress to training again.
+def recoveries(drafts: Sequence[Draft], lived: Sequence[Lived]) -> tuple[Recovery, ...]:
+    """Of each interruption the way from the last sign of progress to training again.
 
-    An attempt that failed before it trained ends one recovery and begins the next, so that no
-    second is counted in two of them. An interruption after which nothing trained has none.
+    Attempts that did not come to train extend the recovery that they lie in. What was interrupted
+    before anything was trained lies in the time to start.
     """
     out = []
-    trained = [index for index, life in enumerate(lived) if life.ready is not None]
-    for index in range(max(trained, default=0)):
-        after = lived[index + 1]
-        again = after.ready if after.ready is not None else after.progress_until
-        out.append(max(again - lived[index].progress_until, 0))
+    since: int | None = None  # the attempt that was interrupted
+    for index, (draft, life) in enumerate(zip(drafts, lived, strict=True)):
+        if life.ready is None:
+            continue
+        if since is not None:
+            out.append(Recovery(since, index, max(life.ready - lived[since].progress_until, 0)))
+        since = index if draft.outcome in ("failed", "preempted") else None
     return tuple(out)
 
 
@@ -45,38 +47,26 @@ def hidden(lived: Sequence[Lived]) -> dict[str, int]:
     return out
 
 
-def queued(launches: Sequence[Launch]) -> int | None:
-    """How long the run stood in the scheduler's queue, over all its launches."""
+def queued(launches: Sequence[Launch], outside: Sequence[Outside]) -> int | None:
+    """How long the run waited for capacity, as the scheduler's records tell it."""
+    later = {one.launch: one.queued for one in outside}
     waits = [
-        (x.allocated if x.allocated is not None else x.begin) - x.queued
-        for x in launches
+        later.get(x.name, 0)
+        if place
+        else (x.allocated if x.allocated is not None else x.begin) - x.queued
+        for place, x in enumerate(launches)
         if x.queued is not None
     ]
     return sum(max(wait, 0) for wait in waits) if waits else None
 
 
-def save_rhythm(saves: Sequence[Checkpoint]) -> tuple[int, int | None]:
-    """How many checkpoints (files of one step are one), and the mean time between two."""
-    first: dict[tuple[int, int], int] = {}
-    for save in saves:
-        key = (save.attempt, save.step)
-        first[key] = min(first.get(key, save.start), save.start)
-    gaps = []
-    ordered = sorted(first.items())
-    for (before, start), (after, later) in pairwise(ordered):
-        if before[0] == after[0]:
-            gaps.append(later - start)
-    return len(first), sum(gaps) // len(gaps) if gaps else None
-
-
-def recommended_interval(
-    buckets: Mapping[str, int], saves: int, failures: int, wall: int
-) -> int | None:
-    """Young's interval: sqrt(2 x blocking per save x mean time between failures)."""
-    blocked = buckets.get("waste.checkpoint_block", 0)
-    if not saves or not failures or not blocked:
-        return None
-    return math.isqrt(2 * (blocked // saves) * (wall // failures))
+def save_rhythm(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
+    """How many saves (files of one step are one), and the mean time between two of an attempt."""
+    made = saves(checkpoints)
+    gaps = [
+        after.at - before.at for before, after in pairwise(made) if before.attempt == after.attempt
+    ]
+    return len(made), sum(gaps) // len(gaps) if gaps else None
 
 
 def gaps(lived: Sequence[Lived], zero: int) -> tuple[Gap, ...]:

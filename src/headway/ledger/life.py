@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 from headway.journal.reader import Journal
 from headway.ledger.leaves import DETECTION, SHUTDOWN, UNKNOWN
 from headway.ledger.model import Outcome
+from headway.ledger.timeline import union
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +20,11 @@ class Fate:
 
     start: int
     end: int
-    group: str  # "start" in the first attempt, "recover" later
+    group: str  # "recover" after an interruption, else "start"
     outcome: Outcome
     told_to_stop: int | None = None
+    zero: int = 0  # when the run began
+    raised: int | None = None  # when the first rank had an exception
 
     @property
     def running(self) -> bool:
@@ -46,7 +52,9 @@ class Life:
         self.rank = rank
         self.shift = shift
         self.begin = journal.begin + shift
+        self.opened = _opened(journal) + shift  # when its interpreter was ready
         self.last_sign = journal.last_sign() + shift
+        self.thread = _stepping_thread(journal)
         windows = journal.windows
         self.steps = windows.last[-1] if windows else 0
         self.first_steps = windows.last[0] if windows else 0  # in the first window: mostly one
@@ -78,14 +86,46 @@ class Life:
             return end
         return max([end, *(until for since, until in self.drains if end <= since < following)])
 
-    @property
+    def steps_at(self, t: int) -> int:
+        """How many steps it had made at an instant."""
+        windows, at = self.journal.windows, t - self.shift
+        index = bisect_right(windows.end, at)
+        done = windows.last[index - 1] if index else 0
+        if index == len(windows) or not windows.start[index] or at <= windows.start[index]:
+            return done
+        start, end = windows.start[index], windows.end[index]
+        return done + (windows.last[index] - done) * (at - start) // (end - start)
+
+    @cached_property
     def step_time(self) -> int | None:
-        """Mean time of a step after the first ones, which are no measure."""
-        if self.first_step_end is None or self.last_step_end is None:
-            return None
-        if self.steps <= self.first_steps:
-            return None
-        return (self.last_step_end - self.first_step_end) // (self.steps - self.first_steps)
+        """Median time of a step, without what else the loop did; the first ones are no measure."""
+        other = self._not_training()
+        index = 0
+        rows = []
+        for window in islice(self.journal.windows, 1, None):
+            start, end = window.start or window.end, window.end
+            while index < len(other) and other[index][1] <= start:
+                index += 1
+            busy = end - start - window.wait
+            scan = index
+            while scan < len(other) and other[scan][0] < end:
+                busy -= min(other[scan][1], end) - max(other[scan][0], start)
+                scan += 1
+            count = window.last - window.first + 1
+            if busy > 0:
+                rows.append((busy // count, count))
+        return _weighted_median(rows)
+
+    def _not_training(self) -> list[tuple[int, int]]:
+        """When the thread that steps was in a span, on the journal's own clock."""
+        spans = sorted(
+            (span.start, span.end)
+            for span in self.journal.spans
+            if span.end is not None
+            and span.thread == self.thread
+            and span.fields.get("background") is not True
+        )
+        return union(spans)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -93,6 +133,44 @@ class Life:
         return any(True for _ in self.journal.named("exit", "error"))
 
     @property
+    def raised(self) -> int | None:
+        """When an exception ended it."""
+        return min((e["t"] + self.shift for e in self.journal.named("error")), default=None)
+
+    @property
     def left_in_order(self) -> bool:
         """It ran to its end without an exception."""
-        return self.ended_by_itself and not any(True for _ in self.journal.named("error"))
+        return left_in_order(self.journal)
+
+
+def left_in_order(journal: Journal) -> bool:
+    """It wrote its own end, and no exception."""
+    return {event["ev"] for event in journal.named("exit", "error")} == {"exit"}
+
+
+def _opened(journal: Journal) -> int:
+    """The head's own time. Old probes wrote it late: what lies before it may be more than that."""
+    seen = [
+        span.end if span.name == "import" else span.start
+        for span in journal.spans
+        if span.name != "import" or (span.fields.get("module") == "torch" and span.end is not None)
+    ]
+    return min([journal.opened, *(t for t in seen if t is not None)])
+
+
+def _stepping_thread(journal: Journal) -> int:
+    thread = journal.facts.get("stepping_thread")
+    for event in journal.named("stepping"):
+        thread = event.get("th")
+    return thread if type(thread) is int else 0
+
+
+def _weighted_median(rows: Iterable[tuple[int, int]]) -> int | None:
+    """The median of values that each stand for so many of them."""
+    ordered = sorted(rows)
+    count = sum(weight for _, weight in ordered)
+    middle, below = [], 0
+    for value, weight in ordered:
+        middle += [value for place in ((count - 1) // 2, count // 2) if 0 <= place - below < weight]
+        below += weight
+    return sum(middle) // 2 if middle else None

@@ -27,10 +27,11 @@ class Lived:
     ready: int | None
 
 
-def live(index: int, draft: Draft) -> Lived:
+def live(index: int, draft: Draft, zero: int) -> Lived:
     """Account for every rank of an attempt, and for the attempt as a whole."""
-    group = "recover" if index else "start"
-    fate = Fate(draft.begin, draft.end, group, draft.outcome, draft.told_to_stop)
+    group = "recover" if draft.recovers else "start"
+    raised = min((t for life in draft.lives if (t := life.raised) is not None), default=None)
+    fate = Fate(draft.begin, draft.end, group, draft.outcome, draft.told_to_stop, zero, raised)
     trainers = draft.trainers()
     accounts = {id(life): account_rank(life, fate, index) for life in draft.lives}
     merged = [accounts[id(life)] for life in trainers]
@@ -57,10 +58,7 @@ def _within(draft: Draft, t: int) -> int:
 
 def _nobody(draft: Draft, group: str) -> list[Segment]:
     """No rank left a journal: what the launcher did is known, and nothing else."""
-    spawned = draft.begin
-    for launcher in draft.launch.journals[:1]:
-        for event in launcher.named("spawn"):
-            spawned = draft.launch.begin + event["t"] - launcher.begin
+    spawned = draft.begin if draft.launch.spawned is None else draft.launch.spawned
     spawned = min(max(spawned, draft.begin), draft.end)
     return timeline.join(
         [

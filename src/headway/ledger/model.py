@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from headway.ledger.leaves import EFFECTIVE, side
@@ -19,10 +21,12 @@ COMPILE_PARTS = (
     "aot_autograd",
     "inductor",
     "triton",
+    "cpp",
     "autotune",
     "other",
 )
 
+FAILURE_OWNERS = ("infra", "user", "scheduler", "ambiguous")
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
 # What a run made of a notice: a last save; one that was not done in time; none, as there was no
 # time for it; none, as nobody listened.
@@ -74,6 +78,15 @@ class Failure:
     confidence: str | None = None
     fingerprint: str | None = None  # the same when the same thing happens again
     decision: str | None = None  # what the supervisor did about it
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """From the last sign of progress of an attempt to training again, in another one."""
+
+    attempt: int  # that was interrupted
+    until: int  # the attempt that came to train again
+    ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +385,7 @@ class RankLedger:
     steps: int
     hosts: tuple[str, ...] = ()
     host_of: Mapping[int, str] = field(default_factory=dict)  # where it was in each attempt
+    absent: int = 0  # ns in attempts of fewer ranks, which it was not one of
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +445,45 @@ class Ledger:
     publish: Publish | None = None  # of this training
     publishes: Publish | None = None  # this run is one, of that training
     auto: Auto | None = None
+    # Of each time to recover the attempt that was interrupted, and the one that trained again;
+    # None: each one and the next.
+    recovered: tuple[tuple[int, int], ...] | None = None
+    # First and last step of what was trained in vain; None: not known, but by the attempts.
+    rolled_back: tuple[tuple[int, int], ...] | None = None
+    paused: int = 0  # after attempts that were completed, or stopped by their user: not in `wall`
+    outside: tuple[tuple[int, int], ...] = ()  # when time was left out of the wall time, how much
+
+    def clock(self, ns: int, *, end: bool = False) -> int:
+        """The wall clock's time of an instant of the run, in ns since the epoch.
+
+        Where time was left out, that is its end; for the `end` of something, its begin.
+        """
+        gaps = sum(length for at, length in self.outside if at < ns or (at == ns and not end))
+        return self.started_at + ns + gaps
+
+    @property
+    def windows(self) -> tuple[tuple[int, int], ...]:
+        """Of each attempt, with what lies before it; the last one up to the end of the run."""
+        ends = [0, *(attempt.end for attempt in self.attempts[:-1]), self.wall]
+        return tuple((start, max(start, end)) for start, end in pairwise(ends))
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """The times to recover with their attempts."""
+        count = len(self.time_to_recover)
+        places = self.recovered or tuple((index, index + 1) for index in range(count))
+        both = zip(places, self.time_to_recover, strict=False)
+        return tuple(Recovery(*place, ns) for place, ns in both)
+
+    def recovery_of(self, attempt: int) -> int | None:
+        """How long the recovery took that an interrupted attempt lies in; None: it is not over."""
+        return next((r.ns for r in self.recoveries if r.attempt <= attempt < r.until), None)
+
+    @property
+    def failures_by_owner(self) -> dict[str, int]:
+        """Number of failures: `infra` is what is published as such, the others stand beside it."""
+        counts = Counter(failure.owner for failure in self.failures)
+        return {owner: counts[owner] for owner in FAILURE_OWNERS}
 
     @property
     def ett_percent(self) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headway.errors import with_code
 from headway.journal.reader import Journal
 from headway.ledger.attempts import Draft, Launch
 from headway.ledger.clocks import Axis
 
 LIMIT = 40
+WIDTH = 300  # of a text without its code
 
 
 def collect(
@@ -21,22 +23,50 @@ def collect(
     """One sentence each, without repeats, at most `LIMIT`."""
     notes = [*problems, *axis.notes]
     if not any(launch.journals for launch in launches) and launches:
-        notes.append("no launcher's journal was found: starts and ends are the processes' own")
+        notes.append(
+            with_code(
+                "no launcher's journal was found: starts and ends are the processes' own",
+                code="launcher-journal-missing",
+            )
+        )
+    zero = min((launch.begin for launch in launches), default=0)
+    for launch in launches:
+        notes += _silent_launchers(launch, axis, zero)
     for index, draft in enumerate(drafts):
         notes += _missing_ranks(index, draft)
     for journal in journals:
         who = f"rank {journal.rank}" if journal.rank is not None else f"process {journal.pid}"
         for event in journal.named("note"):
-            notes.append(f"{who}: {event.get('hook', '')}: {event.get('text', '')}")
+            text = f"{who}: {event.get('hook', '')}: {event.get('text', '')}"[:WIDTH]
+            notes.append(with_code(text, code=str(event.get("code", ""))))
         for event in journal.named("lost"):
             notes.append(
-                f"{who} could not write {event.get('lines')} line(s) of its journal: "
-                f"{event.get('why')}"
+                with_code(
+                    f"{who} could not write {event.get('lines')} line(s) of its journal: "
+                    f"{event.get('why')}",
+                    code="journal-lines-lost",
+                )
             )
-    unique = list(dict.fromkeys(str(note)[:300] for note in notes))
+    unique = list(dict.fromkeys(str(note)[: WIDTH + 60] for note in notes))
     if len(unique) > LIMIT:
         unique[LIMIT:] = [f"and {len(unique) - LIMIT} more notes"]
     return tuple(unique)
+
+
+def _silent_launchers(launch: Launch, axis: Axis, zero: int) -> list[str]:
+    """Those that have ended without a word: they were killed, or their machine has failed."""
+    notes = []
+    for journal in launch.journals:
+        if journal.gone and not any(True for _ in journal.named("exit", "decision")):
+            seconds = (axis.at(journal, journal.last_sign()) - zero) / 1e9
+            notes.append(
+                with_code(
+                    f"the launcher on {journal.host} died {seconds:.1f} s after the start of the "
+                    "run: what became of the job is not recorded",
+                    code="launcher-died",
+                )
+            )
+    return notes
 
 
 def _missing_ranks(index: int, draft: Draft) -> list[str]:
@@ -49,4 +79,9 @@ def _missing_ranks(index: int, draft: Draft) -> list[str]:
         return []
     some = [r for r in range(min(max(worlds), len(have) + 8)) if r not in have][:8]
     named = ", ".join(map(str, some)) + (", ..." if missing > len(some) else "")
-    return [f"attempt {index}: {missing} of {max(worlds)} ranks left no journal ({named})"]
+    return [
+        with_code(
+            f"attempt {index}: {missing} of {max(worlds)} ranks left no journal ({named})",
+            code="ranks-missing",
+        )
+    ]

@@ -103,8 +103,7 @@ def _step(told: Sequence[dict[str, Any]]) -> int | None:
 
 
 def _kept(draft: Draft, resume: Resume) -> int:
-    since = progress.kept_until(draft.trainers(), resume)
-    return draft.end if since is None else since
+    return min((since for since, _ in progress.lost(draft.trainers(), resume)), default=draft.end)
 
 
 def _trained(life: Lived, start: int, end: int) -> int:

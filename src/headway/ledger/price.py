@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.journal import folder, pulse
+from headway.journal import files, folder, pulse
 from headway.ledger.model import NS
 
 SILENT_S = 120.0  # a launcher that gave no sign of life for so long is gone
@@ -93,7 +93,7 @@ def _launchers(journal: Path) -> Iterator[_Launcher]:
 
 
 def _launcher(path: Path) -> _Launcher:
-    first, *lines = path.read_bytes().split(b"\n")
+    first, *lines = files.read(path, files.JOURNAL_LIMIT).split(b"\n")
     head = json.loads(first)
     if not all(type(head[key]) is int for key in ("wall", "t", "begin")):
         raise ValueError(first)
@@ -130,10 +130,11 @@ def _world(journal: Path, launch: str) -> int:
         if path.name.startswith("launcher-"):
             continue
         try:
-            with path.open("rb") as file:
-                head = json.loads(file.readline())
-        except (OSError, ValueError):
+            with files.open_file(path) as file:
+                head = json.loads(file.readline(files.SMALL_LIMIT))
+        except (OSError, ValueError, RecursionError):
             continue
-        if head.get("launch") == launch and type(head.get("world")) is int:
+        same = isinstance(head, dict) and head.get("launch") == launch
+        if same and type(head.get("world")) is int:
             return int(head["world"])
     return 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headway.journal.reader import Span
+from headway.journal.saves import Event, Lineage, Stretch
 from headway.ledger import timeline
 from headway.ledger.attempts import Draft
 from headway.ledger.leaves import EFFECTIVE, LOST
@@ -16,76 +18,108 @@ from headway.ledger.model import Checkpoint, Segment
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How an attempt's own step count relates to the run's."""
+    """How an attempt's own step count relates to the run's, and what of it was kept."""
 
-    base: int  # the run's step that the attempt started from
-    keep: int | None  # the highest step of it that no later attempt rolled back; None: all
+    stretches: tuple[Stretch, ...]
+    kept: tuple[int | None, ...]  # of each the last step of the run that counts; None: all
+
+    @property
+    def base(self) -> int:
+        """The run's step that the attempt started from."""
+        return self.stretches[0].base
+
+    @property
+    def keep(self) -> int | None:
+        """The highest step of it that was not rolled back; None: all."""
+        return self.kept[self.stretches.index(self._last)]
+
+    @property
+    def _last(self) -> Stretch:
+        """A load that no step follows put nothing back: it was read for an evaluation, say."""
+        trained = [stretch for stretch in self.stretches if stretch.made < stretch.end]
+        return (trained or self.stretches)[-1 if trained else 0]
+
+    def step(self, made: int, t: int) -> int:
+        """The run's step of a rank which had made so many, at an instant of the run's axis."""
+        begun = [stretch for stretch in self.stretches[1:] if stretch.at <= t]
+        return [self.stretches[0], *begun][-1].step(made)
+
+    def last_step(self, made: int) -> int:
+        """The run's step of a rank which has made so many in all."""
+        return self._last.step(made)
 
 
 def resume_points(drafts: Sequence[Draft]) -> list[Resume]:
     """For each attempt the step it resumed from, and the highest of its steps that survived."""
-    saves: list[tuple[Span, int]] = []  # with the run's step that each one holds
-    bases: list[int] = []
-    for draft in drafts:
-        base = min(_loaded_steps(draft.lives, saves), default=0)
-        told = _told_step(draft.lives)
-        bases.append(told if told is not None else base)
-        for life in draft.lives:
-            written = _written(life)
-            for span in _saves(life):
-                if written.get(_key(span.fields), 0) is not None:
-                    saves.append((span, bases[-1] + _step(span)))
-    keeps: list[int | None] = []
-    floor: int | None = None
-    for index in range(len(drafts) - 1, -1, -1):
-        keeps.append(floor)
-        if not any(life.steps for life in drafts[index].lives):
-            continue  # it never trained, so it rolled nothing back
-        floor = bases[index] if floor is None else min(floor, bases[index])
-    return [Resume(b, k) for b, k in zip(bases, reversed(keeps), strict=True)]
+    lineage = Lineage()
+    lived: list[list[Stretch]] = []
+    for index, draft in enumerate(drafts):
+        made = max((life.steps for life in draft.lives), default=0)
+        events = [event for life in draft.lives for event in _events(life)]
+        declared = _declared_step(draft.lives)
+        lived.append(lineage.add(index, events, steps=made, declared=declared))
+    roots: list[Stretch] = []
+    for draft, stretches in zip(reversed(drafts), reversed(lived), strict=True):
+        trained = [stretch for stretch in stretches if stretch.made < stretch.end]
+        if trained and (not roots or draft.outcome == "completed"):
+            roots.append(trained[-1])
+    kept = lineage.kept(roots)
+    trains = bool(roots)
+    return [
+        Resume(
+            tuple(stretches),
+            tuple(kept.get(id(s), s.base) if trains else None for s in stretches),
+        )
+        for stretches in lived
+    ]
 
 
-def _loaded_steps(lives: Iterable[Life], saves: Sequence[tuple[Span, int]]) -> list[int]:
-    """Per rank, the step in the last checkpoint it loaded before its first step."""
-    found = []
-    for life in lives:
-        steps = None
-        for span in life.journal.spans:
-            starts = span.start + life.shift
-            if span.name != "checkpoint_load":
-                continue
-            if life.first_step_end is not None and starts >= life.first_step_end:
-                break
-            match = _match(span, saves)
-            steps = match if match is not None else steps
-        if steps is not None:
-            found.append(steps)
-    return found
+def _events(life: Life) -> list[Event]:
+    """What it saved and loaded, in the order of time."""
+    written = _written(life)
+    saves = [
+        Event(span.start + life.shift, life.rank, _step(span), False, span.fields)
+        for span in _saves(life)
+        if written.get(_key(span.fields), 0) is not None
+    ]
+    loads = [
+        Event(at, life.rank, life.steps_at(at), True, span.fields)
+        for span in life.journal.spans
+        if span.name == "checkpoint_load" and not _beside(life, span)
+        for at in [span.start + life.shift]
+    ]
+    restored = [  # by a Checkpointer; before the first step it declares the step, too
+        Event(at, life.rank, made, True, event, event["step"])
+        for event in life.journal.named("restored")
+        if type(event.get("step")) is int
+        for at in [event["t"] + life.shift]
+        if (made := life.steps_at(at))
+    ]
+    return [*saves, *loads, *restored]
 
 
-def _match(load: Span, saves: Sequence[tuple[Span, int]]) -> int | None:
-    """The save that a load reads: by file identity, which survives a rename, else by path."""
-    identity = load.fields.get("file")
-    path = load.fields.get("path")
-    for save, step in reversed(saves):
-        if identity is not None and identity == save.fields.get("file"):
-            return step
-    for save, step in reversed(saves):
-        if path is not None and path == save.fields.get("path"):
-            return step
-    return None
+def _beside(life: Life, load: Span) -> bool:
+    """Whether the loop went on while another thread loaded: nothing was put back then.
+
+    At the end of a load a line of steps is written, up to the last step before that.
+    """
+    if load.thread == life.thread or load.end is None:
+        return False
+    ends = life.journal.windows.end
+    index = bisect_right(ends, load.start)
+    return 0 < index < len(ends) and ends[index] <= load.end
 
 
-def _told_step(lives: Iterable[Life]) -> int | None:
+def _declared_step(lives: Iterable[Life]) -> int | None:
     """`headway.progress(step=...)` before the first step says where the loop starts."""
-    told = [
+    steps = [
         event["step"]
         for life in lives
         for event in life.journal.named("progress")
         if event.get("step") is not None
         and (life.first_step_end is None or event["t"] + life.shift < life.first_step_end)
     ]
-    return min(told, default=None)
+    return min(steps, default=None)
 
 
 def _saves(life: Life) -> list[Span]:
@@ -110,7 +144,7 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
             rank=life.rank,
             start=span.start + life.shift,
             end=(span.end or span.start) + life.shift,
-            step=resume.base + _step(span),
+            step=resume.step(_step(span), span.start + life.shift),
             path=path if isinstance(path := span.fields.get("path"), str) else None,
             durable=written.get(_key(span.fields)),
             unwritten=written.get(_key(span.fields), 0) is None,
@@ -152,36 +186,60 @@ def _key(fields: Mapping[str, Any]) -> _Save:
     return path if isinstance(path, str) else None, step if type(step) is int else None
 
 
-def kept_until(lives: Sequence[Life], resume: Resume) -> int | None:
-    """Until when the attempt's training counts; None when all of it does."""
-    if resume.keep is None:
-        return None
-    steps = resume.keep - resume.base
-    if all(steps >= life.steps for life in lives):
-        return None
-    return max((life.work_end(steps) or 0 for life in lives), default=0)
-
-
-def move_lost(segments: Iterable[Segment], since: int | None) -> list[Segment]:
-    """Effective seconds after `since` were trained in vain."""
-    if since is None:
-        return list(segments)
-    out = []
-    for segment in segments:
-        if segment.leaf != EFFECTIVE or segment.end <= since:
-            out.append(segment)
+def lost(lives: Sequence[Life], resume: Resume) -> list[tuple[int, int | None]]:
+    """When the attempt trained in vain, as these ranks made it; None: to its end."""
+    out: list[tuple[int, int | None]] = []
+    after = [*resume.stretches[1:], None]
+    for stretch, following, kept in zip(resume.stretches, after, resume.kept, strict=True):
+        if kept is None:
             continue
-        out.append(Segment(segment.start, max(segment.start, since), EFFECTIVE))
-        out.append(Segment(max(segment.start, since), segment.end, LOST))
-    return timeline.join(out)
+        made = max(stretch.made + kept - stretch.base, stretch.made)
+        if following is None and all(made >= life.steps for life in lives):
+            continue
+        if following is not None and made >= stretch.end:
+            continue
+        if made > stretch.made or stretch is resume.stretches[0]:
+            since = max((life.work_end(made) or 0 for life in lives), default=0)
+        else:
+            since = stretch.at
+        out.append((since, None if following is None else following.at))
+    return out
+
+
+def move_lost(
+    segments: Iterable[Segment], intervals: Sequence[tuple[int, int | None]]
+) -> list[Segment]:
+    """Effective seconds within `intervals` were trained in vain."""
+    base = list(segments)
+    if not intervals or not base:
+        return base
+    effective = [s for s in base if s.leaf == EFFECTIVE]
+    over = [
+        Segment(s.start, s.end, LOST)
+        for since, until in intervals
+        for s in timeline.clip(effective, since, base[-1].end if until is None else until)
+    ]
+    return timeline.paint(base, over)
+
+
+def rolled_back(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> tuple[tuple[int, int], ...]:
+    """First and last of the run's steps of each stretch that was trained in vain."""
+    out = []
+    for draft, resume in zip(drafts, resumes, strict=True):
+        made = min((life.steps for life in draft.trainers()), default=0)
+        for stretch, kept in zip(resume.stretches, resume.kept, strict=True):
+            last = stretch.step(min(stretch.end, made))
+            if kept is not None and last > max(kept, stretch.base):
+                out.append((max(kept, stretch.base) + 1, last))
+    return tuple(out)
 
 
 def new_steps(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> int:
-    """Steps that every rank made and that no later attempt rolled back."""
+    """Steps that every rank made and that the final state of the run descends from."""
     count = 0
     for draft, resume in zip(drafts, resumes, strict=True):
         made = min((life.steps for life in draft.trainers()), default=0)
-        if resume.keep is not None:
-            made = min(made, max(resume.keep - resume.base, 0))
-        count += made
+        for stretch, kept in zip(resume.stretches, resume.kept, strict=True):
+            steps = max(min(stretch.end, made) - stretch.made, 0)
+            count += steps if kept is None else min(steps, max(kept - stretch.base, 0))
     return count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -105,12 +104,28 @@ def _placed_spans(life: Life, fate: Fate, pause: int) -> list[_Placed]:
         start = span.start + life.shift
         end = max(last, start) if span.end is None else span.end + life.shift
         background = span.fields.get("background") is True
+        if span.name == "import" and span.thread == life.thread and _trains(life, start, end):
+            continue
         placed.append(_Placed(start, end, span.name, span.thread, background))
-    page = life.journal.pulse
-    if fate.running and page and page.waiting:
-        waiting = page.waiting + life.shift
-        placed.append(_Placed(waiting, max(fate.end, waiting), "data_wait", 0, False))
+    waiting = _open_wait(life)
+    if waiting is not None:
+        placed.append(_Placed(waiting, max(last, waiting), "data_wait", life.thread, False))
     return placed
+
+
+def _trains(life: Life, start: int, end: int) -> bool:
+    """Whether the loop runs in a module that is imported, as by `python -c "import train"`."""
+    first = life.first_step_end
+    return first is not None and start < first < end
+
+
+def _open_wait(life: Life) -> int | None:
+    """Since when its loop waits for a batch; a thread that reads ahead does not hold it up."""
+    page = life.journal.pulse
+    if page is None or not page.waiting or life.ended_by_itself:
+        return None
+    since = page.waiting + life.shift
+    return since if since >= (life.last_step_end or 0) else None
 
 
 def _silence(life: Life, fate: Fate) -> tuple[int, bool]:
@@ -118,19 +133,18 @@ def _silence(life: Life, fate: Fate) -> tuple[int, bool]:
     sign = min(life.last_sign, fate.end)
     if not (fate.interrupted or fate.running) or life.ended_by_itself:
         return sign, False
-    told = fate.told_to_stop
-    known_alive = told if told is not None and sign < told < fate.end else fate.end
-    hung = known_alive - sign > _patience(life)
-    if not hung and known_alive == told:
-        return known_alive, False
-    return sign, hung
+    told = None if fate.told_to_stop is None else max(fate.told_to_stop, sign)
+    until = fate.end if told is None else min(told, fate.end)
+    patience = _patience(life)
+    # A rank that waits for one which has raised does not hang, however long that takes to die.
+    hung = until - sign > patience and (fate.raised is None or fate.raised - sign > patience)
+    return sign if hung or told is None else until, hung
 
 
 def _patience(life: Life) -> int:
     """How long this rank may be silent before that is a hang, learned from itself."""
-    page = life.journal.pulse
     busy = [span for span in life.journal.spans if span.end is None]
-    if not busy and not (page and page.waiting) and life.step_time is not None:
+    if not busy and _open_wait(life) is None and life.step_time is not None:
         return max(HANG_FLOOR, MANY_STEPS * life.step_time)
     names = {span.name for span in busy}
     longest = max((_length(s) for s in life.journal.spans if s.name in names), default=0)
@@ -141,39 +155,41 @@ def _length(span: Span) -> int:
     return 0 if span.end is None else span.end - span.start
 
 
-def _stepping_thread(life: Life) -> int:
-    found = life.journal.facts.get("stepping_thread")
-    for event in life.journal.named("stepping"):
-        found = event.get("th")
-    return found if type(found) is int else 0
-
-
 def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
-    """The end of the first trained batch's wait."""
+    """The end of the first trained batch's wait, or of the last start stage."""
     first = life.first_step_end
     if first is None:
         return None
-    thread = _stepping_thread(life)
-    before = [s for s in spans if s.start < first and s.thread == thread and not s.background]
+    before = [s for s in spans if s.start < first and not s.background]
     compiles = [s for s in before if s.name in _COMPILING]
-    stages = [s for s in before if s.name == "import" or s.name not in _NOT_A_STAGE]
+    stages = [
+        s for s in before if s.end <= first and (s.name == "import" or s.name not in _NOT_A_STAGE)
+    ]
     # A compile imports and builds modules too: that is no preparation for the first batch.
-    ends = [s.end for s in stages if not any(c.start <= s.start < c.end for c in compiles)]
+    ends = [s.end for s in stages if not any(_within(s, compile) for compile in compiles)]
     # Stages that were declared run in several threads, and the loop begins after all of them.
     declared = [end for end in life.declared if end <= first]
-    prepared = min(max([*ends, *declared, life.begin]), first)
-    waits = sorted(s.end for s in before if s.name == "data_wait" and s.end >= prepared)
+    prepared = min(max([*ends, *declared, life.opened]), first)
+    own = [s for s in before if s.thread == life.thread]
+    waits = sorted(s.end for s in own if s.name == "data_wait" and s.end >= prepared)
     if waits:
         return min(waits[0], first)
-    return _unseen_batch(life, before, prepared, first)
+    iterators = [s.end for s in own if s.name == "data_iter" and s.end <= first]
+    return _unseen_batch(life, own, max([prepared, *iterators]), first)
+
+
+def _within(span: _Placed, outer: _Placed) -> bool:
+    return span.thread == outer.thread and outer.start <= span.start < outer.end
 
 
 def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: int) -> int:
     """No wait for the first batch was seen: allow the first step what a step takes here."""
-    compiles = sorted(
-        (max(s.start, prepared), min(s.end, first))
-        for s in before
-        if s.name in _COMPILING and s.end > prepared
+    compiles = timeline.union(
+        sorted(
+            (max(s.start, prepared), min(s.end, first))
+            for s in before
+            if s.name in _COMPILING and s.end > prepared
+        )
     )
     busy = first - prepared - sum(end - start for start, end in compiles)
     if life.step_time is None or busy <= 3 * life.first_steps * life.step_time + GAP_FLOOR:
@@ -197,8 +213,7 @@ def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int
 
 def _base(life: Life, fate: Fate, train_start: int | None, pause: int, hung: bool) -> list[Segment]:
     """What the rank does where no span says so."""
-    launched = min(max(_torch_loaded(life), fate.start), train_start or fate.end, fate.end)
-    launched = max(launched, fate.start)
+    launched = max(min(life.opened, train_start or fate.end, fate.end), fate.start)
     out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
     if train_start is None or life.last_step_end is None:
         out += _tail(fate, launched, pause, hung, UNKNOWN)
@@ -207,16 +222,6 @@ def _base(life: Life, fate: Fate, train_start: int | None, pause: int, hung: boo
     last = min(max(life.last_step_end, begin), fate.end)
     out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
     return timeline.join([*out, *_tail(fate, last, pause, hung, fate.rest)])
-
-
-def _torch_loaded(life: Life) -> int:
-    """The interpreter's own start and the import of torch belong to the launch."""
-    ends = [
-        span.end + life.shift
-        for span in life.journal.spans
-        if span.name == "import" and span.fields.get("module") == "torch" and span.end
-    ]
-    return max([life.begin, *ends])
 
 
 def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
@@ -235,32 +240,67 @@ def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segmen
 
 
 def _stalls(life: Life, fate: Fate, segments: Sequence[Segment]) -> list[Segment]:
-    """Short waits for data, taken from the training time before the end of their cell.
+    """Short waits for data, at the end of the training time of each cell.
 
-    A cell is a second or more, and the same for all ranks: they wait side by side, so the run
-    loses in each cell what its slowest rank waited, and not the sum.
+    A cell is a second of the run's clock (of a long attempt, several), the same for all ranks:
+    they wait side by side, so the run loses in each cell what its slowest rank waited, and not
+    the sum. The waits of a window are spread evenly over its training time.
     """
-    cell = max(NS, -(-(fate.end - fate.start) // STALL_CELLS))
-    windows = life.journal.windows
-    free = [(s.start, s.end) for s in segments if s.leaf == EFFECTIVE]
+    cell = NS * max(1, -(-(fate.end - fate.start) // (STALL_CELLS * NS)))
+    free = _in_cells(segments, fate.zero, cell)
+    waits = [0] * len(free)
+    windows, at = life.journal.windows, 0
+    for index, wait in enumerate(windows.wait):
+        if not wait:
+            continue
+        start, end = windows.start[index] + life.shift, windows.end[index] + life.shift
+        if not windows.start[index]:
+            start = fate.start
+        while at < len(free) and free[at].end <= start:
+            at += 1
+        _spread(wait, start, end, free, at, waits)
+    left: dict[int, int] = {}
+    for piece, wait in zip(free, waits, strict=True):
+        number = (piece.start - fate.zero) // cell
+        left[number] = left.get(number, 0) + wait
     out: list[Segment] = []
-    above = len(windows)
-    while above:
-        number = (windows.end[above - 1] + life.shift - fate.start - 1) // cell
-        begin = fate.start + number * cell
-        below = bisect_right(windows.end, begin - life.shift, 0, above - 1)
-        left, until = sum(windows.wait[below:above]), begin + cell
-        above = below
-        while left and free:
-            start, end = free.pop()
-            until = min(until, end)
-            piece = min(left, until - start)
-            if piece <= 0:
-                continue
-            out.append(Segment(until - piece, until, "waste.data_stall"))
-            left -= piece
-            free.append((start, until - piece))
+    for piece in reversed(free):
+        number = (piece.start - fate.zero) // cell
+        taken = min(left[number], piece.end - piece.start)
+        left[number] -= taken
+        if taken:
+            out.append(Segment(piece.end - taken, piece.end, "waste.data_stall"))
     return out[::-1]
+
+
+def _in_cells(segments: Sequence[Segment], zero: int, cell: int) -> list[Segment]:
+    """The training time, cut where a cell ends."""
+    out = []
+    for segment in segments:
+        at = segment.start
+        while segment.leaf == EFFECTIVE and at < segment.end:
+            end = min(zero + ((at - zero) // cell + 1) * cell, segment.end)
+            out.append(Segment(at, end, EFFECTIVE))
+            at = end
+    return out
+
+
+def _spread(
+    wait: int, start: int, end: int, free: Sequence[Segment], index: int, waits: list[int]
+) -> None:
+    """Add a window's wait to the pieces of training time in it, in proportion to their length."""
+    lengths: list[int] = []
+    while index + len(lengths) < len(free) and free[index + len(lengths)].start < end:
+        piece = free[index + len(lengths)]
+        lengths.append(max(min(piece.end, end) - max(piece.start, start), 0))
+    room = sum(lengths)
+    wait = min(wait, room)  # what was waited after its last step is of no window
+    passed = given = 0
+    for offset, length in enumerate(lengths):
+        passed += length
+        share = wait * passed // room - given if room else 0
+        waits[index + offset] += share
+        given += share
 
 
 def _owners(
@@ -271,30 +311,37 @@ def _owners(
     While the rank starts, every thread counts: first the one that the first step waits for
     longest. Once it trains, only the thread that makes the steps can hold it up.
     """
-    stepping = _stepping_thread(life)
     threads: dict[int, list[_Placed]] = {}
     for span in spans:
         if not span.background:
             threads.setdefault(span.thread, []).append(span)
     layers: list[tuple[int, int, list[Segment]]] = []
+    spent: dict[str, int] = {}
     for thread, members in threads.items():
         flat = _flatten(life, fate, members, train_start)
-        if train_start is not None and thread != stepping:
-            flat = timeline.clip(flat, fate.start, train_start)
-        last = max((s.end for s in flat if train_start is None or s.start < train_start), default=0)
-        layers.append((-last, thread, flat))
-    owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
-    spent: dict[str, int] = {}
-    for _, _, flat in layers:
         for leaf, ns in timeline.total(flat).items():
             spent[leaf] = spent.get(leaf, 0) + ns
+        if train_start is not None and thread != life.thread:
+            flat = timeline.clip(flat, fate.start, train_start)
+        last = max((s.end for s in members if _is_waited_for(life, s, train_start)), default=0)
+        layers.append((-last, thread, flat))
+    owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
     for span in spans:
         if span.background:
             leaf = _leaf(life, fate, span, train_start)
-            spent[leaf] = spent.get(leaf, 0) + span.end - span.start
+            ns = min(span.end, fate.end) - max(span.start, fate.start)
+            spent[leaf] = spent.get(leaf, 0) + max(ns, 0)
     shown = timeline.total(owned)
     hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
     return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
+
+
+def _is_waited_for(life: Life, span: _Placed, train_start: int | None) -> bool:
+    """Whether the first step comes after this span; one that never came may wait for any."""
+    first = life.first_step_end
+    if first is None or train_start is None:
+        return True
+    return span.start < train_start and span.end <= first
 
 
 def _flatten(
@@ -310,7 +357,7 @@ def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str
     if first is None and span.name == "publish":
         return PUBLISH  # a process that never trains
     starting = first is None or span.start < first
-    if starting and span.name == "data_wait" and train_start is not None:
+    if starting and span.name in ("data_wait", "data_iter") and train_start is not None:
         starting = span.start < train_start
     if starting:
         return f"{fate.group}.{_BEFORE.get(span.name, 'pre_train')}"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.journal import folder, reader, remote
+from headway.journal import alive, folder, reader, remote
 from headway.journal import publish as notes
 from headway.ledger import boosters, publish
 from headway.ledger.account import account
+from headway.ledger.masked import masked
 from headway.ledger.model import Ledger
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Run:
         except ImportError:
             from headway.errors import MissingExtra
 
-            raise MissingExtra("to_pandas() needs pandas; type: pip install pandas") from None
+            raise MissingExtra("to_pandas() needs pandas", extra="pandas") from None
         rows = [("run", s.start / 1e9, s.end / 1e9, s.leaf) for s in self.ledger.segments]
         rows += [
             (str(rank.rank), s.start / 1e9, s.end / 1e9, s.leaf)
@@ -76,10 +78,12 @@ def load(path: str | os.PathLike[str]) -> Run:
 def _load(found: Path, default: str) -> Run:
     identity = folder.read_identity(found)
     journals, problems = reader.read_journals(str(found / folder.JOURNAL))
+    for journal in journals:
+        journal.gone = alive.gone(journal, time.time_ns())
     name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{folder.RUN_JSON} is missing or damaged")
     ledger = account(journals, run=name, problems=problems, facts=identity)
     ledger = replace(ledger, publish=publish.noted(notes.read(found)))
     ledger = replace(ledger, auto=boosters.boosted(ledger, journals))
-    return Run(path=found, name=name, ledger=ledger)
+    return Run(path=found, name=name, ledger=masked(ledger))

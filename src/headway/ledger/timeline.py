@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from headway.ledger.leaves import EFFECTIVE
+from headway.ledger.leaves import DETECTION, DOWNTIME, EFFECTIVE, HANG, UNKNOWN
 from headway.ledger.model import Segment
 
 
@@ -42,6 +42,17 @@ def join(segments: Iterable[Segment]) -> list[Segment]:
             out[-1] = Segment(out[-1].start, segment.end, segment.leaf)
         else:
             out.append(segment)
+    return out
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Intervals sorted by their start, without overlaps."""
+    out: list[tuple[int, int]] = []
+    for start, end in intervals:
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], end)
+        elif start < end:
+            out.append((start, end))
     return out
 
 
@@ -121,17 +132,18 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     An instant is effective only while every rank trains. Otherwise it belongs to the rank that
     holds the others up: of those that do not train, the one that comes last to training, or to
     the collective that they meet in before. A rank whose leaf is in `waiting` stands in such a
-    collective for the others, and is asked last.
+    collective for the others, and is asked last; one of which nothing is known is asked before
+    those only. Of ranks that come back together, such as never, see `_TIES`.
     """
     if len(timelines) == 1:
         return list(timelines[0])
     edges = heapq.merge(*(_edges(rank, t, waiting) for rank, t in enumerate(timelines)))
-    idle: dict[int, tuple[bool, int, int, str]] = {}
+    idle: dict[int, _Claim] = {}
     out: list[Segment] = []
     at: int | None = None
     for time, rank, state in edges:
         if at is not None and at < time:
-            leaf = max(idle.values())[3] if idle else EFFECTIVE
+            leaf = max(idle.values())[4] if idle else EFFECTIVE
             if out and out[-1].leaf == leaf and out[-1].end == at:
                 out[-1] = Segment(out[-1].start, time, leaf)
             else:
@@ -144,7 +156,10 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     return out
 
 
-_State = tuple[bool, int, int, str] | None
+# How much is known of it, when its rank is back, which leaf of a tie, minus the rank, the leaf.
+_Claim = tuple[int, int, int, int, str]
+_State = _Claim | None
+_TIES = {HANG: 3, DETECTION: 1, DOWNTIME: 1, UNKNOWN: 0}  # any other leaf: 2
 
 
 def _edges(
@@ -158,7 +173,8 @@ def _edges(
             edges.append((segment.start, rank, None))
             back = segment.start
         else:
-            claim = (segment.leaf not in waiting, back, -rank, segment.leaf)
+            known = 0 if segment.leaf in waiting else 1 if segment.leaf == UNKNOWN else 2
+            claim = (known, back, _TIES.get(segment.leaf, 2), -rank, segment.leaf)
             edges.append((segment.start, rank, claim))
             if segment.leaf in waiting:
                 back = segment.start  # who comes last to the collective holds the others up

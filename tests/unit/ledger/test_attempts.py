@@ -136,3 +136,79 @@ def test_a_death_before_the_process_began_was_of_another_with_its_pid() -> None:
     launcher.exit(14, code=1)
     (draft,) = drafts_of(job)
     assert seconds(draft.end) == 14
+
+
+def test_a_launcher_whose_exit_is_lost_but_not_its_decision_has_an_end() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    job.process(1).train(1, 3, 5, 1)
+    launcher.event("decision", 11, action="restart", why="it may help")
+    (draft,) = drafts_of(job)
+    assert (draft.outcome, seconds(draft.end)) == ("failed", 11)
+    assert seconds(draft.launch.end) == 11
+
+
+def test_a_program_that_prepares_is_no_rank_wherever_another_one_trains() -> None:
+    job = FakeRun()
+    for number, code in ((0, 1), (1, 0)):
+        start = 100 * number
+        launcher = job.launcher(start, launch=f"L{number}", index=number)
+        prepare = job.process(
+            start, rank=None, world=None, launch=f"L{number}", argv=["python", "prepare.py"]
+        )
+        if number:
+            prepare.exit(start + 5)
+            train = job.process(
+                start + 5, rank=None, world=None, launch="L1", argv=["python", "-u", "train.py"]
+            )
+            train.train(1, 3, start + 6, 1)
+            train.exit(start + 10)
+        launcher.exit(start + 20, code=code)
+    first, second = drafts_of(job)
+    assert [draft.outcome for draft in (first, second)] == ["failed", "completed"]
+    assert len(second.lives) == 1
+    assert [life.journal.argv[-1] for life in second.lives] == ["train.py"]
+    assert [journal.argv[-1] for journal in second.others] == ["prepare.py"]
+    assert [life.journal.argv[-1] for life in first.lives] == ["prepare.py"]  # there is no other
+
+
+def test_the_parent_of_ranks_is_none_though_it_raises() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    parent = job.process(0, rank=None, world=None)
+    for number in range(2):
+        job.process(2, rank=number, world=2).train(1, 3, 5, 1)
+    parent.event("error", 9, type="ProcessExitedException", message="process 0 terminated")
+    parent.exit(9)
+    launcher.exit(10, code=1)
+    (draft,) = drafts_of(job)
+    assert [life.rank for life in draft.lives] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(0, "completed"), (None, "completed"), (3, "failed")]
+)
+def test_a_program_before_another_one_of_the_launch_may_have_failed(
+    code: int | None, outcome: str
+) -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    for start in (0, 20):
+        rank = job.process(start, rank=None, world=None)
+        rank.train(1, 3, start + 5, 1)
+        rank.exit(start + 9)
+        if not start:
+            launcher.event("death", 9, pid=rank.lines[0]["pid"], code=code)
+    launcher.exit(30, code=0)
+    assert [draft.outcome for draft in drafts_of(job)] == [outcome, "completed"]
+
+
+def test_ranks_that_an_agent_starts_again_have_failed() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    for restart in range(2):
+        rank = job.process(20 * restart, restart=restart)
+        rank.train(1, 3, 20 * restart + 5, 1)
+        rank.exit(20 * restart + 9)
+    launcher.exit(30, code=0)
+    assert [draft.outcome for draft in drafts_of(job)] == ["failed", "completed"]

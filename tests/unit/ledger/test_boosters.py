@@ -53,14 +53,38 @@ def test_a_warm_restart_is_compared_with_a_cold_one(tmp_path: Path) -> None:
     assert warm.here is not None and warm.saved == warm.before - warm.here
 
 
-def test_or_else_with_the_first_start(tmp_path: Path) -> None:
+def test_without_a_cold_one_it_is_not_known_what_it_brought(tmp_path: Path) -> None:
     warm = only(auto(tmp_path), "warm")
-    assert "against the first start" in warm.what and warm.before is not None
+    assert warm.state == "acted" and warm.here is not None
+    assert (warm.before, warm.saved) == (None, None)
 
 
 def test_a_cold_one_is_no_act_of_it(tmp_path: Path) -> None:
     warm = only(auto(tmp_path, warm=False), "warm")
     assert (warm.state, warm.here, warm.saved) == ("on", None, None)
+    assert warm.what  # it was on, and a restart was cold: that is not "nothing to do"
+
+
+def test_saves_are_compared_by_the_checkpoint(tmp_path: Path) -> None:
+    """Five files make one checkpoint, and what blocks besides counts."""
+    run = FakeRun()
+    launcher = run.launcher(0.0)
+    known = {KIND: {"save_s": 0.3}}
+    launcher.event("auto", 0.1, job="train-1", on=["async_save"], off={}, gpus=[], known=known)
+    rank = run.process(0.0)
+    rank.train(1, 20, 1.0, 0.1)
+    for number in range(5):
+        rank.span("checkpoint_save", 3.0 + 0.1 * number, 3.1 + 0.1 * number, path=f"s/{number}")
+        rank.event("behind", 3.1 + 0.1 * number, bytes=9, blocked=20_000_000)
+    rank.train(21, 20, 3.5, 0.1)
+    rank.exit(6.0)
+    launcher.exit(6.0, code=0)
+    ledger = load(run.write(tmp_path / "run")).ledger
+    assert ledger.auto is not None and ledger.behind is not None
+    saves = only(ledger.auto, "async_save")
+    assert (ledger.saves, ledger.behind.saves) == (1, 5)
+    assert saves.here == ledger.buckets["waste.checkpoint_block"] == 500_000_000
+    assert (saves.before, saves.saved) == (300_000_000, -200_000_000)
 
 
 def test_boosters_that_are_off_say_why(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headway.ledger.model import NS, Ledger
+from headway.report import findings
 from headway.testing import FakeJournal, FakeRun
 
 ADVICE = {
@@ -67,7 +68,7 @@ def test_saves_are_those_of_all_ranks_together() -> None:
 
 def test_the_interval_and_the_better_one_are_in_the_contract() -> None:
     told = run().to_dict()["checkpoints"]
-    assert (told["saves"], told["interval_s"], told["recommended_interval_s"]) == (2, 60.0, 110.0)
+    assert (told["saves"], told["interval_s"], told["recommended_interval_s"]) == (2, 4.0, 110.0)
     memory, disk = told["levels"]
     assert memory["interval_s"] == 3.0 and memory["recommended_interval_s"] is None
     assert disk["saves"] == 1 and disk["wasted_percent"] == 0.42 and disk["bytes"] == 2000
@@ -132,3 +133,21 @@ def test_odd_events_break_nothing(told: dict[str, Any]) -> None:
     launcher.exit(20, code=0)
     ledger = job.ledger()
     assert ledger.rhythms == () and sum(one.blocked for one in ledger.saved) == 0
+
+
+def test_a_checkpoint_of_several_files_blocks_for_all_of_them() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    for number in range(2):
+        rank = job.process(0, rank=number, world=2)
+        rank.train(1, 5, 0, 1)
+        if number == 0:
+            rank.span("checkpoint_save", 5, 7, path="model.pt", step=5)
+            rank.span("checkpoint_save", 7, 8, path="optimizer.pt", step=5)
+        rank.span("checkpoint_save", 5, 5.5, path=f"rng-{number}.pt", step=5)
+        rank.train(6, 5, 8, 1)
+    launcher.exit(13, code=0)
+    ledger = job.ledger()
+    assert ledger.buckets["waste.checkpoint_block"] == 3 * NS
+    (saved,) = findings.saves(ledger)
+    assert saved.blocked == 3 * NS

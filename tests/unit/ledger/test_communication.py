@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from headway.ledger.model import EarlyCalls, GroupsMade, Ledger
-from headway.report import html, terminal
+from headway.report import html
 from headway.testing import FakeRun
+from tests.support import Golden
+from tests.unit.report.shown import text_of, words_of
 
 MS = 1_000_000
 EVIL = "<script>alert(1)</script>"
@@ -160,45 +160,17 @@ def test_odd_events_break_nothing(event: dict[str, Any]) -> None:
     html.page(ledger)
 
 
-def shown(ledger: Ledger) -> str:
-    out = io.StringIO()
-    terminal.full(ledger, "headway/a", Console(file=out, width=160))
-    return out.getvalue()
-
-
-def test_the_terminal_names_cost_place_and_cure() -> None:
+def test_the_terminal_names_cost_place_and_cure(golden: Golden) -> None:
     unused = mesh(desc="mesh_dp", used=0, unused=1, unused_ns=14 * MS)
     again = mesh(desc="", calls=1, other_ns=0, again=1, again_ns=20 * MS)
     barrier = gather(what="barrier", times=1, ns=5 * MS, bytes=0)
-    text = shown(told({"groups": [mesh(), unused, again], "calls": [gather(), barrier]}))
-    below = text.partition("Communication before the first step\n")[2].partition("\n\n")[0]
-    lines = [line.strip() for line in below.splitlines()]
-    assert lines == [
-        "groups              9 calls for 3 groups of a rank, 2 used; 60 ms",
-        "needless (estimate) about 46 ms: for other ranks, unused or repeated",
-        "object collectives  201 calls of a rank, 1.8 s where it took longest, 1.8 s where least",
-        "20 ms  new_group (nccl, 2 ranks each): 1 call for 1 group, 1 used, "
-        "1 the same as another, /job/train.py:12 setup",
-        "one is enough, unless both must be busy at once: headway.startup.groups.group",
-        "20 ms  new_group mesh_dp (nccl, 2 ranks each): 4 calls for 1 group, 1 never used, "
-        "/job/train.py:12 setup",
-        "leave it out, or make it at its first use: headway.startup.groups",
-        "20 ms  new_group mesh_tp (nccl, 2 ranks each): 4 calls for 1 group, 1 used, "
-        "/job/train.py:12 setup",
-        "make only this rank's own: headway.startup.groups.partition or .split",
-        "1.8 s  200 x all_gather_object, 9,000 bytes sent, 1.8 s where least, "
-        "/job/tables.py:40 share",
-        "put all objects into one list, and send that once",
-        "5.0 ms  1 x barrier, 5.0 ms where least, /job/tables.py:40 share",
-        "leave it out where a collective follows: that one waits for all ranks too",
-    ]
-    assert "Communication" not in shown(told({}))
+    ledger = told({"groups": [mesh(), unused, again], "calls": [gather(), barrier]})
+    golden("communication.txt", text_of(ledger, width=160))
+    golden("communication-none.txt", text_of(told({}), width=160))
 
 
-def test_the_page_says_the_same_and_trusts_nothing() -> None:
+def test_the_page_says_the_same_and_trusts_nothing(golden: Golden) -> None:
     unused = mesh(where=EVIL, desc=EVIL, used=0, unused=1)
     page = html.page(told({"at": "first_step", "groups": [unused], "calls": [gather()]}))
-    assert "Communication before the first step" in page
-    assert "1 not used so far" in page and EVIL not in page
-    assert "Object collectives and barriers" in page and "/job/tables.py:40 share" in page
-    assert "Communication before" not in html.page(told({}))
+    assert EVIL not in page
+    golden("communication-html.txt", words_of(page))

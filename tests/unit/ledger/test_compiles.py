@@ -46,6 +46,18 @@ def test_the_time_of_the_compiler_by_part() -> None:
     assert sum(seconds(ledger).values()) == ledger.buckets["start.pt2_compile"] / NS == 13
 
 
+def test_kernels_of_the_cpu_are_not_those_of_triton() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.span(
+        "compile", 1, 5, parts_us={"dynamo": 4_000_000, "inductor": 3_500_000, "cpp": 3_000_000}
+    )
+    rank.train(1, 5, 5, 1)
+    launcher.exit(10, code=0)
+    assert seconds(job.ledger()) == {"dynamo": 0.5, "inductor": 0.5, "cpp": 3.0}
+
+
 def test_tuning_while_the_compiled_code_runs() -> None:
     job = FakeRun()
     launcher = job.launcher(0)

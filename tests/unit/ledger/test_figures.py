@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import math
 
-from headway.ledger.model import NS
+import pytest
+
+from headway.ledger.model import NS, Ledger
 from headway.testing import FakeRun
 
 
@@ -21,15 +23,27 @@ def test_the_rhythm_of_the_saves() -> None:
     assert ledger.recommended_interval is None  # nothing failed, and nothing blocked
 
 
-def test_the_recommended_interval_is_youngs() -> None:
+def _saved_once(code: int) -> Ledger:
     job = FakeRun()
     launcher = job.launcher(0)
     rank = job.process(0)
     rank.train(1, 40, 0, 1)
     rank.span("checkpoint_save", 40, 42, path="a", step=40)
     rank.train(41, 58, 42, 1)
-    launcher.exit(100, code=1)
-    assert job.ledger().recommended_interval == math.isqrt(2 * 2 * NS * 100 * NS)
+    launcher.exit(100, code=code)
+    return job.ledger()
+
+
+def test_the_recommended_interval_is_youngs_at_the_mean_rate() -> None:
+    killed = _saved_once(137)
+    assert killed.failures[0].retry == "bounded"
+    # Jeffreys' prior of half a failure, and one in 100 s; a save blocks for 2 s.
+    assert killed.recommended_interval == pytest.approx(math.sqrt(2 * 2 * 100 / 1.5) * NS)
+
+
+def test_a_failure_of_the_program_says_nothing_of_how_often_to_save() -> None:
+    ended = _saved_once(1)
+    assert ended.failures[0].retry == "no" and ended.recommended_interval is None
 
 
 def test_compiles_cold_cached_and_again() -> None:

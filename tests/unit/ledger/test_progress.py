@@ -71,7 +71,7 @@ def test_a_save_in_the_background_counts_once_it_is_written() -> None:
     assert resumed({"path": "a"}, A, later, before=written) == 25
 
 
-def test_the_last_load_before_the_first_step_counts() -> None:
+def test_of_several_loads_before_the_first_step_the_highest_counts() -> None:
     job = FakeRun()
     launcher = job.launcher(0)
     rank = job.process(0)
@@ -84,10 +84,42 @@ def test_the_last_load_before_the_first_step_counts() -> None:
     rank.span("checkpoint_load", 51, 52, path="b")
     rank.span("checkpoint_load", 52, 53, path="a")
     rank.train(1, 5, 55, 1)
-    rank.span("checkpoint_load", 60, 61, path="b")  # for an evaluation, say
     ledger = job.ledger()
-    assert ledger.attempts[1].resumed_from == 10
-    assert ledger.steps == 15
+    assert ledger.attempts[1].resumed_from == 20
+    assert ledger.steps == 25
+
+
+def test_of_several_ranks_the_one_behind_counts() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    ranks = [job.process(0, rank=number, world=2) for number in range(2)]
+    for number, rank in enumerate(ranks):
+        rank.train(1, 30, 5, 1)
+        for step in (10, 20)[: 2 - number]:  # rank 1 did not come to write its second file
+            rank.span("checkpoint_save", 5 + step, 5 + step, path=f"{number}.pt", step=step)
+    launcher.exit(40, code=1)
+    job.launcher(50, launch="L1", index=1)
+    for number in range(2):
+        rank = job.process(50, rank=number, world=2, launch="L1")
+        rank.span("checkpoint_load", 51, 52, path=f"{number}.pt")
+        rank.train(1, 5, 55, 1)
+    assert job.ledger().attempts[1].resumed_from == 10
+
+
+def test_a_load_that_no_step_follows_puts_nothing_back() -> None:
+    job = FakeRun()
+    launcher = job.launcher(0)
+    rank = job.process(0)
+    rank.train(1, 30, 5, 1)
+    rank.span("checkpoint_save", 15, 15, **A)
+    rank.span("checkpoint_load", 35, 36, path="a")  # the best one, for a last evaluation
+    rank.span("checkpoint_save", 36, 37, path="best", step=30)
+    rank.exit(38)
+    launcher.exit(38, code=0)
+    ledger = job.ledger()
+    assert (ledger.steps, ledger.attempts[0].last_step) == (30, 30)
+    assert LOST not in ledger.buckets
+    assert [save.step for save in ledger.checkpoints] == [10, 10]  # what it holds
 
 
 def test_the_loop_may_tell_where_it_starts() -> None:
@@ -122,15 +154,16 @@ def test_a_window_is_divided_at_the_step_that_was_kept() -> None:
 
 def test_move_lost() -> None:
     line = [Segment(0, 4, EFFECTIVE), Segment(4, 6, "waste.evaluation"), Segment(6, 9, EFFECTIVE)]
-    assert move_lost(line, None) == line
-    assert move_lost(line, 9) == line
-    assert move_lost(line, 3) == [
+    assert move_lost(line, []) == line
+    assert move_lost(line, [(9, None)]) == line
+    assert move_lost(line, [(3, 8)]) == [
         Segment(0, 3, EFFECTIVE),
         Segment(3, 4, LOST),
         Segment(4, 6, "waste.evaluation"),
-        Segment(6, 9, LOST),
+        Segment(6, 8, LOST),
+        Segment(8, 9, EFFECTIVE),
     ]
-    assert move_lost(line, 0)[0] == Segment(0, 4, LOST)
+    assert move_lost(line, [(0, None)])[0] == Segment(0, 4, LOST)
 
 
 def test_saves_are_listed_with_their_steps_of_the_run() -> None:

@@ -18,12 +18,16 @@ from headway.ledger.account import account
 from headway.ledger.leaves import LEAVES
 from headway.ledger.model import COMPILE_PARTS, NS, Ledger, Segment
 from headway.testing import FakeJournal, FakeRun, Host
+from tests.support import examples
 from tests.truth.interruptions import killed_before_a_background_save_was_durable
 from tests.truth.interruptions import the_elastic_agent_sees_a_worker_fail as elastic
 from tests.truth.loops import short_waits_of_two_ranks_fall_together, the_run_is_still_going
 
 QUICK = settings(
-    deadline=None, max_examples=250, suppress_health_check=list(HealthCheck), derandomize=True
+    deadline=None,
+    max_examples=examples(250),
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 NAMES = (
     "import", "compile", "compile_import", "data_wait", "data_iter", "checkpoint_load",
@@ -135,7 +139,7 @@ def test_the_order_of_the_files_does_not_matter(job: FakeRun, random: Any) -> No
     assert account(journals) == expected
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=examples(100))
 @given(runs())
 def test_from_disk_it_balances_too(job: FakeRun) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +154,7 @@ SAMPLES = (
 )
 
 
-@settings(QUICK, max_examples=400)
+@settings(QUICK, max_examples=examples(400))
 @given(st.data())
 def test_a_damaged_file_gives_a_ledger_or_one_sentence(data: st.DataObject) -> None:
     job = data.draw(st.sampled_from(SAMPLES))()
@@ -174,7 +178,7 @@ def _damaged(data: st.DataObject, content: bytes) -> bytes:
     return bytes(turned)
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=examples(200))
 @given(
     st.lists(st.binary(max_size=60), max_size=4),
     st.dictionaries(
