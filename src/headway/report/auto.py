@@ -47,7 +47,10 @@ def summary(ledger: Ledger) -> Iterator[str]:
     acted = [one for one in ledger.auto.boosters if one.state == "acted"]
     for one in acted:
         yield f"Auto:  {one.name:<14}{said(one)}"
-    idle = [one.name for one in ledger.auto.boosters if one.state == "on"]
+    for one in ledger.auto.boosters:
+        if one.state == "on" and one.what:
+            yield f"Auto:  {one.name:<14}{said(one)}"
+    idle = [one.name for one in ledger.auto.boosters if one.state == "on" and not one.what]
     if idle:
         yield f"Auto:  on, with nothing to do: {', '.join(idle)}"
     for one in ledger.auto.boosters:

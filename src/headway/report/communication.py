@@ -51,6 +51,11 @@ def calls(ledger: Ledger) -> list[Said]:
     ]
 
 
+def is_installed(where: str) -> bool:
+    """Whether a place is in an installed package: that is not the user's to change."""
+    return "/site-packages/" in where or "/dist-packages/" in where
+
+
 def _made(one: GroupsMade) -> str:
     name = f" {one.desc}" if one.desc else ""
     kind = f"{one.backend}, {count(one.size, 'rank')} each"
@@ -63,6 +68,8 @@ def _made(one: GroupsMade) -> str:
 
 
 def _mend(one: GroupsMade) -> str:
+    if is_installed(one.where):
+        return ""
     if one.unused and one.unused == one.made:
         return "leave it out, or make it at its first use: headway.startup.groups"
     if one.calls > one.made:
@@ -80,6 +87,8 @@ def _called(one: EarlyCalls) -> str:
 
 
 def _less(one: EarlyCalls) -> str:
+    if is_installed(one.where):
+        return ""
     if one.what in ("barrier", "monitored_barrier"):
         return "leave it out where a collective follows: that one waits for all ranks too"
     if one.times > 1:

@@ -11,14 +11,15 @@ from typing import Any, Final, Literal
 
 from headway.errors import UsageError
 from headway.ledger.leaves import LEAVES, group
-from headway.ledger.model import NS, Ledger
+from headway.ledger.model import FAILURE_OWNERS, NS, Ledger
 
 Unit = Literal["percent", "seconds", "count"]
 
 EXAMPLES: Final = "'ett<-1', 'tts>+10%', 'ttr>+5s' or 'waste.data_stall>+2%'"
 _GATE: Final = re.compile(r"([a-z][a-z0-9_.]*)\s*(<|>)\s*([+-]?\d+(?:\.\d+)?)\s*(%|s)?")
 _SHARES: Final = ("ett", "idleness", "failure")
-_COUNTS: Final = ("failures", "attempts", "steps", "saves", "recompiles")
+_FAILURES: Final = {"infra": "failures", **{o: f"failures_{o}" for o in FAILURE_OWNERS[1:]}}
+_COUNTS: Final = (*_FAILURES.values(), "attempts", "steps", "saves", "recompiles")
 _GROUPS: Final = ("start", "waste", "recover", "stop")
 _NAMES: Final = (*_SHARES, "wall", "tts", "ttr", *_COUNTS, *_GROUPS, *LEAVES)
 
@@ -121,9 +122,9 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
     """Everything that can be compared, by the name a gate uses for it.
 
     Buckets are in seconds here; a gate without a unit takes them in percent of the wall time.
-    A run without interruption has a time to recover of 0.
+    A run without interruption has a time to recover of 0, and one that did not come to train again
+    after one has none.
     """
-    recoveries = ledger.time_to_recover
     started = ledger.time_to_start
     found: dict[str, tuple[Unit, float | None]] = {
         "ett": ("percent", ledger.ett_percent),
@@ -131,8 +132,8 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
         "failure": ("percent", ledger.failure_percent),
         "wall": ("seconds", ledger.wall / NS),
         "tts": ("seconds", None if started is None else started / NS),
-        "ttr": ("seconds", sum(recoveries) / len(recoveries) / NS if recoveries else 0.0),
-        "failures": ("count", len(ledger.failures)),
+        "ttr": ("seconds", _recovery(ledger)),
+        **{_FAILURES[owner]: ("count", n) for owner, n in ledger.failures_by_owner.items()},
         "attempts": ("count", len(ledger.attempts)),
         "steps": ("count", ledger.steps),
         "saves": ("count", ledger.saves),
@@ -146,23 +147,38 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
     return found
 
 
+def _recovery(ledger: Ledger) -> float | None:
+    """Seconds, on average; None where nothing was trained after the last interruption."""
+    times, attempts = ledger.time_to_recover, ledger.attempts
+    ends = [i for i, one in enumerate(attempts) if one.outcome in ("failed", "preempted")]
+    if ends and not ledger.running and all(a.last_step is None for a in attempts[ends[-1] + 1 :]):
+        return None
+    return sum(times) / len(times) / NS if times else 0.0
+
+
 def parse_gate(text: str) -> Gate:
     """`NAME<CHANGE` or `NAME>CHANGE`; a wrong one is one sentence."""
     match = _GATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
             f"the gate {text!r} is not understood; write a measure, < or >, and a change, "
-            f"such as {EXAMPLES}"
+            f"such as {EXAMPLES}",
+            code="gate-malformed",
         )
     name, sign, number, suffix = match.groups()
     if name not in _NAMES:
         near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "use ett, tts, ttr, failures or a bucket"
-        raise UsageError(f"the gate {text!r} names {name!r}, which is no measure; {hint}")
+        raise UsageError(
+            f"the gate {text!r} names {name!r}, which is no measure; {hint}",
+            code="gate-measure-unknown",
+            nearest=near[0] if near else None,
+        )
     if suffix == "s" and name in (*_SHARES, *_COUNTS):
         kind = "share" if name in _SHARES else "count"
         raise UsageError(
-            f"the gate {text!r} gives {name} in seconds, but it is a {kind}; drop the s"
+            f"the gate {text!r} gives {name} in seconds, but it is a {kind}; drop the s",
+            code="gate-unit-mismatch",
         )
     return Gate(text.strip(), name, sign == ">", float(number), suffix or "")
 

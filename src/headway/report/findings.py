@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES, group
+from headway.ledger.leaves import EFFECTIVE, LEAVES, UNKNOWN, group
 from headway.ledger.model import (
     COMPILE_PARTS,
     Attempt,
@@ -18,6 +20,8 @@ from headway.ledger.model import (
     Segment,
     StageGraph,
 )
+from headway.ledger.saves import Save
+from headway.ledger.saves import saves as gathered
 from headway.report.words import GROUPS, duration, short
 
 
@@ -28,18 +32,6 @@ class Loss:
     leaf: str
     ns: int
     leaves: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """One checkpoint, over all ranks that wrote a part of it."""
-
-    attempt: int
-    step: int
-    at: int
-    blocked: int
-    written: int | None  # until it was durable, where a background write was seen
-    path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +76,8 @@ def ett_without(ledger: Ledger, ns: int) -> float:
 
 def rolled_back(ledger: Ledger) -> list[tuple[int, int]]:
     """First and last step of each stretch that was trained and then rolled back."""
+    if ledger.rolled_back is not None:
+        return list(ledger.rolled_back)
     trained = [a for a in ledger.attempts if a.last_step is not None]
     found = []
     for before, after in pairwise(trained):
@@ -91,6 +85,12 @@ def rolled_back(ledger: Ledger) -> list[tuple[int, int]]:
         if last is not None and last > resumed:
             found.append((resumed + 1, last))
     return found
+
+
+def labels(ledger: Ledger) -> dict[str, Any]:
+    """What the run was labeled with; run.json may be written by others."""
+    found = ledger.facts.get("labels")
+    return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def attempt_of(ledger: Ledger, index: int) -> Attempt | None:
@@ -106,20 +106,12 @@ def last_step_before(ledger: Ledger, failure: Failure) -> int | None:
 
 def saves(ledger: Ledger) -> list[Save]:
     """Saves in time order; ranks that saved the same step in one attempt are one save."""
-    found: dict[tuple[int, int], Save] = {}
-    for c in sorted(ledger.checkpoints, key=lambda c: (c.start, c.rank)):
-        key = (c.attempt, c.step)
-        written = None if c.durable is None else c.durable - c.start
-        old = found.get(key)
-        if old is None:
-            found[key] = Save(c.attempt, c.step, c.start, c.end - c.start, written, c.path)
-            continue
-        known = [w for w in (old.written, written) if w is not None]
-        blocked = max(old.blocked, c.end - c.start)
-        found[key] = Save(
-            c.attempt, c.step, old.at, blocked, max(known, default=None), old.path or c.path
-        )
-    return list(found.values())
+    return gathered(ledger.checkpoints)
+
+
+def first_compiles(ledger: Ledger, attempt: int | None = None) -> list[Compile]:
+    """Those that no recompile is, of one attempt or of all."""
+    return [one for one in ledger.compiles if not one.recompile and attempt in (None, one.attempt)]
 
 
 def recompiles(ledger: Ledger) -> list[Recompiles]:
@@ -148,9 +140,11 @@ def stages_said(graph: StageGraph) -> str:
 
 
 def archives(ledger: Ledger) -> list[str]:
-    """What the shared compile cache had, in words."""
+    """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
     found = []
     for one in ledger.archives:
+        if one.level == "miss" and not (one.here or ledger.compiles or ledger.archived):
+            continue
         why = f" ({one.why})" if one.why else ""
         if one.level == "miss":
             kept = "; saved for the next job" if ledger.archived else ""
@@ -203,26 +197,25 @@ def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
     """The ranks with the most and the least effective time, where there are several."""
     if len(ledger.ranks) < 2:
         return None
-    by_time = sorted(ledger.ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))
+    there = [rank for rank in ledger.ranks if not rank.absent]
+    ranks = there if len(there) > 1 else ledger.ranks
+    by_time = sorted(ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))
     return by_time[-1], by_time[0]
 
 
 def by_attempt(ledger: Ledger, segments: Iterable[Segment]) -> Iterator[tuple[int, Segment]]:
-    """Segments with the index of their attempt, cut where an attempt begins.
+    """Segments with the index of their attempt, cut where an attempt ends.
 
-    The time between two attempts belongs to the one that had just ended.
+    The time between two attempts belongs to the later one, as in `Ledger.windows`.
     """
-    attempts = sorted(ledger.attempts, key=lambda a: a.start)
-    place = 0
+    ends = [end for _, end in ledger.windows[:-1]]
     for segment in segments:
         start = segment.start
-        while place + 1 < len(attempts) and attempts[place + 1].start < segment.end:
-            cut = attempts[place + 1].start
-            if cut > start:
-                yield attempts[place].index, Segment(start, cut, segment.leaf)
-                start = cut
-            place += 1
-        yield attempts[place].index if attempts else 0, Segment(start, segment.end, segment.leaf)
+        while start < segment.end:
+            place = bisect_right(ends, start)
+            end = min([segment.end, *ends[place : place + 1]])
+            yield place, Segment(start, end, segment.leaf)
+            start = end
 
 
 def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
@@ -230,15 +223,20 @@ def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
     floor = ledger.wall // 200
     found = []
     for leaf in LEAVES:
-        times = sorted(r.buckets.get(leaf, 0) for r in ledger.ranks)
+        times = sorted(_present(r, leaf) for r in ledger.ranks)
         if leaf == EFFECTIVE or not times or not times[-1]:
             continue
         median = times[(len(times) - 1) // 2]
         for rank in ledger.ranks:
-            more = rank.buckets.get(leaf, 0) - median
+            more = _present(rank, leaf) - median
             if more > floor:
                 found.append((rank, leaf, more))
     return sorted(found, key=lambda row: (-row[2], row[0].rank))
+
+
+def _present(rank: RankLedger, leaf: str) -> int:
+    """Without attempts that the rank was not part of."""
+    return rank.buckets.get(leaf, 0) - (rank.absent if leaf == UNKNOWN else 0)
 
 
 def made_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:

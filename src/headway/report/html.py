@@ -7,7 +7,8 @@ import hashlib
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway import __version__
+from headway.ledger.interval import blocked_each
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.ledger.model import NS, Ledger
 from headway.report import (
@@ -28,10 +30,11 @@ from headway.report import (
     notice,
     publish,
 )
+from headway.report.failed import facts, failed
+from headway.report.hints import hint
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
     GROUP_MEANING,
-    HINTS,
     MEANING,
     PART_MEANING,
     colour,
@@ -45,6 +48,7 @@ from headway.report.words import (
 LIMIT: Final = 1_000_000  # bytes of the whole page
 GENERATOR: Final = "headway"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+SAVE: Final = "waste.checkpoint_block"
 _MAX_ROWS: Final = 100  # of each table
 _MAX_DOTS: Final = 1000  # of the plot of saves
 _MAX_TEXT: Final = 2000  # characters of evidence, reason or note
@@ -91,8 +95,9 @@ def fragment(ledger: Ledger) -> str:
     )
 
 
+@cache
 def environment() -> Environment:
-    """The templates of this folder; all that is put into them is escaped."""
+    """The templates of this folder, compiled once; all that is put into them is escaped."""
     return Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -119,7 +124,8 @@ def _render(context: Mapping[str, Any], data: str) -> str:
 
 def _palette() -> str:
     def variables(dark: bool) -> str:
-        return "".join(f"--l{i}:{colour(leaf, dark=dark)};" for i, leaf in enumerate(LEAVES))
+        found = "".join(f"--l{i}:{colour(leaf, dark=dark)};" for i, leaf in enumerate(LEAVES))
+        return f"{found}--save:{colour(SAVE, dark=dark)};"
 
     light, dark = variables(dark=False), variables(dark=True)
     return (
@@ -137,7 +143,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "ledger": ledger,
         "run": one_line(ledger.run, 200),
         "command": one_line(shlex.join(ledger.command), _MAX_TEXT),
-        "began": f"{datetime.fromtimestamp(ledger.started_at // NS, timezone.utc):%Y-%m-%d %H:%M}",
+        "began": f"{datetime.fromtimestamp(ledger.started_at // NS, UTC):%Y-%m-%d %H:%M}",
         "version": __version__,
         "generator": GENERATOR,
         "coarse": None,
@@ -148,12 +154,14 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "columns": _columns(ledger),
         "group_meaning": GROUP_MEANING,
         "loss": _loss(ledger),
+        "failed": _failed(ledger),
         "attempts": ledger.attempts[:_MAX_ROWS],
         "stages": graph.graphs(ledger),
         "stage_rows": graph.STAGES,
         "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
         "faults": [_fault(ledger, i) for i in range(min(len(ledger.faults), _MAX_ROWS))],
         "saves": findings.saves(ledger)[:_MAX_ROWS],
+        "blocked_each": blocked_each(ledger),
         "save_plot": _save_plot(ledger),
         "save_facts": [*checkpoints.facts(ledger), *behind.summary(ledger)],
         "failed_saves": checkpoints.failed(ledger)[:_MAX_ROWS],
@@ -196,9 +204,10 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
         yield "Time to Recover", mean, remark
     else:
         yield "Time to Recover", "-", "no interruption"
-    owners = one_line(", ".join(sorted({f.owner for f in ledger.failures})), 40)
-    remark = f"owner: {owners}" if owners else "none seen"
-    yield "Failures", f"{len(ledger.failures):,}", remark
+    owners = ledger.failures_by_owner
+    beside = ", ".join(f"{n:,} {owner}" for owner, n in owners.items() if n and owner != "infra")
+    remark = f"of infra; beside it {beside}" if beside else "of infra"
+    yield "Failures", f"{owners['infra']:,}", remark
     lost = sum(last - first + 1 for first, last in findings.rolled_back(ledger))
     yield "Steps", f"{ledger.steps:,}", f"{lost:,} rolled back" if lost else "none rolled back"
     hosts = {host for rank in ledger.ranks for host in rank.hosts}
@@ -246,7 +255,7 @@ def _slice(ledger: Ledger, leaf: str, ns: int, left: float) -> Slice:
     )  # fmt: skip
 
 
-def _loss(ledger: Ledger) -> dict[str, str] | None:
+def _loss(ledger: Ledger) -> dict[str, str | None] | None:
     loss = findings.largest_loss(ledger)
     if loss is None or not ledger.steps or ledger.percent(loss.ns) < 0.5:
         return None
@@ -255,13 +264,20 @@ def _loss(ledger: Ledger) -> dict[str, str] | None:
         "time": duration(loss.ns),
         "share": percent(ledger.percent(loss.ns)),
         "without": percent(findings.ett_without(ledger, loss.ns)),
-        "hint": HINTS[loss.leaf],
+        "hint": hint(ledger, loss),
     }
+
+
+def _failed(ledger: Ledger) -> dict[str, Any] | None:
+    end = failed(ledger)
+    if end is None:
+        return None
+    return {"facts": facts(end), "todo": end.todo, "command": one_line(end.command)}
 
 
 def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
     failure = ledger.failures[place]
-    recoveries = ledger.time_to_recover
+    recovery = ledger.recovery_of(failure.attempt)
     return {
         "attempt": failure.attempt,
         "at": duration(failure.at),
@@ -270,9 +286,7 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         "retry": one_line(failure.retry, 200),
         "rank": failure.root_rank,
         "step": findings.last_step_before(ledger, failure),
-        "recovered": duration(recoveries[place])
-        if len(recoveries) == len(ledger.failures)
-        else None,
+        "recovered": None if recovery is None else duration(recovery),
         "evidence": _lines(failure.evidence),
         "node": one_line(failure.node or "", 100),
         "decision": one_line(failure.decision or "", 200),
@@ -304,8 +318,12 @@ def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
     saves = findings.saves(ledger)
     if not saves or not ledger.wall:
         return None
-    saves = saves[:: -(-len(saves) // _MAX_DOTS)]
     top = max(max(s.blocked for s in saves), 1)
+    stretch = -(-len(saves) // _MAX_DOTS)  # of many saves side by side, the longest is drawn
+    saves = [
+        max(saves[at : at + stretch], key=lambda save: save.blocked)
+        for at in range(0, len(saves), stretch)
+    ]
     stems = [
         {
             "x": round(100 * s.at / ledger.wall, 3),
@@ -334,7 +352,7 @@ def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _first_compiles(ledger: Ledger) -> dict[str, Any]:
-    first = [c for c in ledger.compiles if not c.recompile]
+    first = findings.first_compiles(ledger)
     cached = sum(c.cached for c in first)
     longest = max((c.ns for c in first), default=0)
     return {"cold": len(first) - cached, "cached": cached, "longest": duration(longest)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headway.ledger.leaves import LEAVES
 from headway.ledger.model import NS, Ledger
+from headway.report.words import printable
 
 Sample = tuple[dict[str, str], float]
 
@@ -82,7 +83,7 @@ def _counts(ledger: Ledger) -> Iterator[Family]:
     failures = Counter((f.category, f.owner) for f in ledger.failures)
     yield Family(
         "headway_failures",
-        "Failures by category and owner.",
+        "Failures by category and owner; those of infra are the number of failures.",
         tuple(({"category": c, "owner": o}, n) for (c, o), n in sorted(failures.items())),
     )
     recompiles = sum(c.recompile for c in ledger.compiles)
@@ -115,8 +116,8 @@ def _labels(labels: dict[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = [printable(line) for line in value.encode("utf-8", "replace").decode().split("\n")]
+    return "\n".join(lines).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:

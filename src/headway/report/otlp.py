@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from headway import __version__
 from headway.errors import HeadwayError, UsageError
 from headway.ledger.leaves import side
 from headway.ledger.model import Ledger, Segment
+from headway.report.findings import labels
 
 BATCH = 2000  # spans in one request
 TIMEOUT_S = 30.0
@@ -45,7 +47,8 @@ def send(ledger: Ledger, endpoint: str) -> int:
     """Post it to a collector, such as http://127.0.0.1:4318; how many spans it took."""
     if not endpoint.startswith(("http://", "https://")):
         raise UsageError(
-            f"--endpoint {endpoint!r} is no URL of a collector, such as http://host:4318"
+            f"--endpoint {endpoint!r} is no URL of a collector, such as http://host:4318",
+            code="endpoint-invalid",
         )
     url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
     count = 0
@@ -56,8 +59,12 @@ def send(ledger: Ledger, endpoint: str) -> int:
             with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
                 _accepted(url, answer.read())
         except (OSError, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             why = getattr(error, "reason", None) or error
-            raise HeadwayError(f"{url} did not take the trace: {why}") from error
+            raise HeadwayError(
+                f"{url} did not take the trace: {why}", code="collector-failed"
+            ) from error
         count += len(request["resourceSpans"][0]["scopeSpans"][0]["spans"])
     return count
 
@@ -66,15 +73,16 @@ def _accepted(url: str, answer: bytes) -> None:
     part = json.loads(answer or b"{}").get("partialSuccess") or {}
     if int(part.get("rejectedSpans") or 0):
         told = part.get("errorMessage") or "no reason given"
-        raise HeadwayError(f"{url} rejected {part['rejectedSpans']} spans: {told}")
+        raise HeadwayError(
+            f"{url} rejected {part['rejectedSpans']} spans: {told}", code="spans-rejected"
+        )
 
 
 def _resource(ledger: Ledger) -> dict[str, Any]:
-    labels = ledger.facts.get("labels")
     return {
         "service.name": "headway",
         "ml.training.run.name": ledger.run,
-        **{f"ml.training.run.label.{k}": v for k, v in (labels or {}).items()},
+        **{f"ml.training.run.label.{k}": v for k, v in labels(ledger).items()},
     }
 
 
@@ -90,9 +98,7 @@ def _spans(ledger: Ledger) -> Iterator[Span]:
     }
     last = ledger.attempts[-1].outcome if ledger.attempts else "running"
     yield _span(ledger, trace, root, "", ledger.run, (0, ledger.wall), whole, last)
-    begin = 0
-    for attempt in ledger.attempts:
-        end = attempt.end if attempt is not ledger.attempts[-1] else ledger.wall
+    for attempt, (begin, end) in zip(ledger.attempts, ledger.windows, strict=True):
         told = {
             "ml.training.attempt.index": attempt.index,
             "ml.training.attempt.outcome": attempt.outcome,
@@ -114,7 +120,6 @@ def _spans(ledger: Ledger) -> Iterator[Span]:
             }
             piece = _id(f"{key} {attempt.index} {segment.start}", 16)
             yield _span(ledger, trace, piece, own, segment.leaf, here, phase, "running")
-        begin = end
 
 
 def _within(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Segment]:
@@ -139,8 +144,8 @@ def _span(
         **({"parentSpanId": parent} if parent else {}),
         "name": name,
         "kind": 1,
-        "startTimeUnixNano": str(ledger.started_at + between[0]),
-        "endTimeUnixNano": str(ledger.started_at + between[1]),
+        "startTimeUnixNano": str(ledger.clock(between[0])),
+        "endTimeUnixNano": str(ledger.clock(between[1], end=True)),
         "attributes": _attributes(attributes),
         "status": {"code": _STATUS[outcome]} if outcome in _STATUS else {},
     }

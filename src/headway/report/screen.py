@@ -7,13 +7,21 @@ import os
 from rich.console import Console
 from rich.text import Text
 
+from headway.report.words import printable
+
 WIDTH = 100  # where there is no terminal to ask
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """As print(): rich would end the process with 1."""
+        raise BrokenPipeError
 
 
 def console(*, stderr: bool = False) -> Console:
     """Standard output or error; plain text where that is no terminal, or NO_COLOR is set."""
     no_colour = bool(os.environ.get("NO_COLOR"))
-    made = Console(
+    made = _Console(
         stderr=stderr,
         highlight=False,
         markup=False,
@@ -32,6 +40,7 @@ def plain(console: Console) -> bool:
 
 def say(console: Console, line: Text) -> None:
     """Print one line as one line, however narrow: a cut command cannot be pasted."""
+    line.plain = printable(line.plain)  # whatever of a journal has come this far
     if not _unicode(console):
         line = Text(line.plain.encode("ascii", "replace").decode())
     console.print(line, soft_wrap=True)

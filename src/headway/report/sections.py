@@ -8,6 +8,7 @@ from itertools import chain
 from rich.console import Console
 from rich.text import Text
 
+from headway.ledger.interval import blocked_each
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Failure, Gap, Ledger, StageGraph
 from headway.report import (
@@ -56,7 +57,7 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
     for graph in ledger.stages[:1]:
         yield f"Start-up stages ({len(graph.rows)})", _stages(graph)
     if ledger.failures:
-        yield f"Failures ({len(ledger.failures)})", _failures(ledger)
+        yield f"Failures ({_by_owner(ledger)})", _failures(ledger)
     if ledger.faults:
         yield f"Planned faults ({len(ledger.faults)})", _faults(ledger)
     if ledger.saved:
@@ -69,7 +70,7 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
         yield f"Boosters ({len(boosted)})", [_fact(*fact) for fact in boosted]
     if published := publish.facts(ledger):
         yield "Publish", [_fact(*fact) for fact in published]
-    if ledger.compiles or ledger.gave_up or ledger.archives:
+    if ledger.compiles or ledger.gave_up or findings.archives(ledger):
         yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
     if ledger.groups_made or ledger.early_calls:
         yield "Communication before the first step", _communication(ledger)
@@ -140,6 +141,8 @@ def _starts(ledger: Ledger) -> Iterator[Text]:
         yield _fact("time to recover", ", ".join(map(duration, ledger.time_to_recover)))
     if ledger.queue_capacity is not None:
         yield _fact("queued for capacity", f"{duration(ledger.queue_capacity)} (not counted)")
+    if ledger.paused:
+        yield _fact("paused", f"{duration(ledger.paused)} (not counted)")
     hidden = sum(ledger.hidden.values())
     if hidden:
         longest = max(ledger.hidden, key=lambda leaf: ledger.hidden[leaf])
@@ -148,6 +151,11 @@ def _starts(ledger: Ledger) -> Iterator[Text]:
 
 def _fact(name: str, value: str) -> Text:
     return Text().append(f"  {name:<20}", "dim").append(value)
+
+
+def _by_owner(ledger: Ledger) -> str:
+    known = {owner: number for owner, number in ledger.failures_by_owner.items() if number}
+    return ", ".join(f"{number:,} {owner}" for owner, number in known.items())
 
 
 def _failures(ledger: Ledger) -> Iterator[Text]:
@@ -194,8 +202,8 @@ def _faults(ledger: Ledger) -> Iterator[Text]:
 
 def _saves(ledger: Ledger) -> Iterator[Text]:
     blocked = ledger.buckets.get("waste.checkpoint_block", 0)
-    if ledger.saves:
-        yield _fact("blocked", f"{duration(blocked)}, {duration(blocked // ledger.saves)} each")
+    if (each := blocked_each(ledger)) is not None:
+        yield _fact("blocked", f"{duration(blocked)}, {duration(each)} each")
     if ledger.save_interval is not None:
         every = f"every {duration(ledger.save_interval)}"
         if ledger.recommended_interval is not None:
@@ -223,7 +231,7 @@ def _checkpoints(ledger: Ledger) -> Iterator[Text]:
 
 
 def _compiles(ledger: Ledger) -> Iterator[Text]:
-    first = [c for c in ledger.compiles if not c.recompile]
+    first = findings.first_compiles(ledger)
     cached = sum(c.cached for c in first)
     again = findings.recompiles(ledger)
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")

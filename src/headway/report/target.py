@@ -11,9 +11,11 @@ from headway.journal.folder import write_atomically
 def check(target: Path, *, force: bool) -> None:
     """Refuse early what would be refused later."""
     if target.is_dir():
-        raise UsageError(f"{target} is a folder; name a file in it")
+        raise UsageError(f"{target} is a folder; name a file in it", code="target-is-folder")
     if target.exists() and not force:
-        raise UsageError(f"{target} exists already; add --force to overwrite it")
+        raise UsageError(
+            f"{target} exists already; add --force to overwrite it", code="target-exists"
+        )
 
 
 def write(target: Path, content: bytes, *, force: bool) -> None:

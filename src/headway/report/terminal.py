@@ -6,25 +6,28 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from headway.ledger.interval import blocked_each
 from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST, UNKNOWN, group
 from headway.ledger.model import NS, Ledger
 from headway.report import auto, findings
+from headway.report.failed import Failed, facts, failed
+from headway.report.hints import hint
 from headway.report.screen import plain, say
 from headway.report.sections import between, gave_up, sections, who
 from headway.report.words import (
     GROUPS,
-    HINTS,
     MEANING,
     TERMINAL_COLOURS,
     count,
     duration,
     ending,
+    failures,
     one_line,
     percent,
     short,
@@ -61,6 +64,8 @@ def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
 def full(ledger: Ledger, run_path: Path | str, console: Console) -> None:
     """What `headway report RUN` prints."""
     say(console, headline(ledger))
+    for line in _failed(failed(ledger)):
+        say(console, line)
     say(console, Text(f"  {_identity(ledger)}", style="dim"))
     say(console, Text("  ").append(_stacked(ledger, console, console.width - 4)))
     for text in _advice(ledger):
@@ -85,6 +90,8 @@ def headline(ledger: Ledger) -> Text:
     elif ledger.exit_code is not None:
         about.append(f"exit {ledger.exit_code}")
     line = Text().append("headway: ", "dim")
+    if ledger.attempts and ledger.attempts[-1].outcome == "failed" and not ledger.running:
+        line.append("FAILED, " if ledger.steps else "FAILED ", "bold red")
     if ledger.steps:
         style = "bold green" if ledger.ett_percent >= 90 else "bold"
         line.append(Text(f"ETT {percent(ledger.ett_percent)}", style=style))
@@ -93,13 +100,14 @@ def headline(ledger: Ledger) -> Text:
         what = "not published" if ledger.publishes.error else "published"
         line.append(Text(f"{what}, in {duration(ledger.wall)}", style="bold"))
     else:
-        line.append(Text(f"no training step seen in {duration(ledger.wall)}", style="bold yellow"))
+        line.append(Text(f"{_without_steps(ledger)} {duration(ledger.wall)}", style="bold yellow"))
     return line.append(Text(f"   ({', '.join(about)})", style="dim"))
 
 
 def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
     """The headline and its causes, the largest first; the rows sum to the wall time."""
     yield headline(ledger)
+    yield from _failed(failed(ledger))
     rows = _rows(ledger)
     width = max(len(row.name) for row in rows)
     for row in rows:
@@ -112,6 +120,19 @@ def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
         yield line
 
 
+def _without_steps(ledger: Ledger) -> str:
+    return "before the first step, after" if failed(ledger) else "no training step seen in"
+
+
+def _failed(end: Failed | None) -> Iterator[Text]:
+    """What a person whose job has died asks first."""
+    if end is None:
+        return
+    for name, value in facts(end):
+        yield Text(f"  {name:<10}").append(Text(value, style="bold"))
+    yield Text(f"  {end.todo}:  ").append(end.command, "bold")
+
+
 def _rehearsed(ledger: Ledger) -> Iterator[Text]:
     """Planned faults, each with what was made of it."""
     for fault in ledger.faults[:SHOWN]:
@@ -122,7 +143,7 @@ def _rehearsed(ledger: Ledger) -> Iterator[Text]:
 
 
 def _identity(ledger: Ledger) -> str:
-    began = datetime.fromtimestamp(ledger.started_at // NS, timezone.utc)
+    began = datetime.fromtimestamp(ledger.started_at // NS, UTC)
     command = f": {shlex.join(ledger.command)}" if ledger.command else ""
     return f"{one_line(ledger.run, 60)}, {began:%Y-%m-%d %H:%M} UTC{one_line(command, 400)}"
 
@@ -202,8 +223,9 @@ _NAMES = {
 
 def _detail(ledger: Ledger, leaf: str) -> str:
     if leaf == "waste.checkpoint_block" and ledger.saves:
-        each = duration(ledger.buckets[leaf] // ledger.saves) if leaf in ledger.buckets else "0 ms"
-        return f"{count(ledger.saves, 'save')}, {each} blocked each"
+        each = blocked_each(ledger)
+        saves = count(ledger.saves, "save")
+        return saves if each is None else f"{saves}, {duration(each)} blocked each"
     if leaf == "waste.recompile" and (again := findings.recompiles(ledger)):
         return f"{sum(r.times for r in again)} over all ranks; most in {ending(again[0].where, 50)}"
     return MEANING[leaf]
@@ -219,30 +241,38 @@ def _recovery(ledger: Ledger) -> tuple[str, ...]:
     if not ledger.failures:
         return _stages(ledger, "recover")
     first = ledger.failures[0]
-    text = f"{count(len(ledger.failures), 'failure')}: {who(first)}"
+    text = f"{failures(ledger.failures_by_owner)}: {who(first)}"
     step = findings.last_step_before(ledger, first)
     return (text,) if step is None else (text, f"after step {step:,}")
 
 
 def _rolled_back(ledger: Ledger) -> str:
-    ranges = [f"{first:,}-{last:,}" for first, last in findings.rolled_back(ledger)]
-    return f"steps {', '.join(ranges)} rolled back" if ranges else MEANING[LOST]
+    stretches = findings.rolled_back(ledger)
+    if not stretches:
+        return MEANING[LOST]
+    ranges = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in stretches]
+    one = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
+    return f"step{'' if one else 's'} {', '.join(ranges)} rolled back"
 
 
 def _largest_gap(ledger: Ledger) -> str:
-    gap = max(ledger.gaps, key=lambda g: g.end - g.start, default=None)
+    most = ledger.buckets.get(UNKNOWN, 0)  # longer ones of a rank belong to another bucket
+    seen = [gap for gap in ledger.gaps if gap.end - gap.start <= most]
+    gap = max(seen, key=lambda g: g.end - g.start, default=None)
     return MEANING[UNKNOWN] if gap is None else f"largest: {between(gap)}"
 
 
 def _advice(ledger: Ledger) -> list[str]:
     if not ledger.steps:
-        return [] if ledger.publishes else _mend(ledger)
+        return [] if ledger.publishes or failed(ledger) else _mend(ledger)
     loss = findings.largest_loss(ledger)
     if loss is None or ledger.percent(loss.ns) < 0.5:
         return []
     share = f"{duration(loss.ns)}, {percent(ledger.percent(loss.ns))}"
     without = f"without it ETT would be {percent(findings.ett_without(ledger, loss.ns))}"
-    return [f"Largest loss: {loss.leaf} ({share}); {without}.", f"  Try: {HINTS[loss.leaf]}."]
+    todo = hint(ledger, loss)
+    lines = [f"Largest loss: {loss.leaf} ({share}); {without}."]
+    return [*lines, f"  Try: {todo}."] if todo else lines
 
 
 def _mend(ledger: Ledger) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.errors import HeadwayError, MissingExtra
 from headway.ledger.model import NS, Ledger
+from headway.report.findings import labels
 
 TRACKERS = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard.summary"}
 PROJECT = "headway"
@@ -25,7 +26,9 @@ def export(ledger: Ledger, tracker: str, to: str | None) -> str:
         raise
     except Exception as error:  # whatever a client raises of its server
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwayError(f"{tracker} did not take the run {ledger.run}: {why}") from error
+        raise HeadwayError(
+            f"{tracker} did not take the run {ledger.run}: {why}", code="tracker-failed"
+        ) from error
 
 
 def scalars(ledger: Ledger) -> dict[str, float]:
@@ -37,9 +40,12 @@ def scalars(ledger: Ledger) -> dict[str, float]:
         "headway/wall_s": ledger.wall / NS,
         "headway/steps": ledger.steps,
         "headway/attempts": len(ledger.attempts),
-        "headway/failures": len(ledger.failures),
+        "headway/failures": ledger.failures_by_owner["infra"],
         "headway/saves": ledger.saves,
     }
+    for owner, number in ledger.failures_by_owner.items():
+        if owner != "infra":
+            found[f"headway/failures_{owner}"] = number
     if ledger.time_to_start is not None:
         found["headway/time_to_start_s"] = ledger.time_to_start / NS
     if ledger.time_to_recover:
@@ -60,14 +66,11 @@ def _client(tracker: str) -> Any:
     try:
         return importlib.import_module(TRACKERS[tracker])
     except ImportError as error:
-        raise MissingExtra(
-            f"the export to {tracker} needs its client; type: pip install {tracker}"
-        ) from error
+        raise MissingExtra(f"the export to {tracker} needs its client", extra=tracker) from error
 
 
 def _labels(ledger: Ledger) -> dict[str, str]:
-    labels = ledger.facts.get("labels")
-    return {str(name): str(value) for name, value in (labels or {}).items()}
+    return {name: str(value) for name, value in labels(ledger).items()}
 
 
 def _wandb(wandb: Any, ledger: Ledger, project: str | None) -> str:

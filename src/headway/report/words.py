@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Final
 
+from headway import redact
 from headway.ledger.leaves import START_STAGES, UNKNOWN
 from headway.ledger.model import NS
 
@@ -59,35 +62,9 @@ PART_MEANING: Final = {
     "aot_autograd": "making the backward graph",
     "inductor": "making kernels from the graphs",
     "triton": "compiling the kernels",
+    "cpp": "compiling kernels for the CPU",
     "autotune": "trying configs of kernels",
     "other": "not told by torch",
-}
-# What to try against the largest loss; by leaf, start and recover alike.
-HINTS: Final = {
-    "scheduling": "ask the scheduler for the nodes earlier, or for fewer of them",
-    "hardware_setup": "bake the environment into the image instead of setting it up each time",
-    "launcher_init": "import less before the loop, and keep packages on a local disk",
-    "device_init": "touch the device early, while the data pipeline is being built",
-    "process_group_init": "make fewer process groups, or make them lazily",
-    "preproc_creation": "build the data pipeline while the model is being built",
-    "train_module_creation": "build the model on the meta device, then materialise it",
-    "init_plugins": "start plugins after the first step",
-    "pre_train": "move this work behind the first step",
-    "get_first_batch_data": "start the data workers before the model is built",
-    "checkpoint_load": "load shards in parallel, from the nearest storage",
-    "pt2_compile": "share compiled code between runs: headway run --compile-cache FOLDER",
-    "checkpoint_block": "save in the background (torch.distributed.checkpoint.async_save)",
-    "data_stall": "more data workers, or prefetch further ahead",
-    "recompile": "see why, and what cures it: `headway recompiles RUN`",
-    "evaluation": "evaluate less often, or in a job of its own",
-    "blocked": "see which rank holds up the others: `headway report` lists them",
-    "lost_training": "save more often; saves in the background cost little",
-    "hang": "set a shorter process-group timeout, so that a hang ends sooner",
-    "detection": "set a shorter heartbeat or process-group timeout",
-    "downtime": "restart in place (torchrun --max-restarts) instead of queueing again",
-    "shutdown": "leave less work for after the last step",
-    "publish": "publish in a job of its own, on cheaper machines",
-    "unknown": 'name the largest gap: with headway.stage("..."): around that code',
 }
 TERMINAL_COLOURS: Final = {
     "train": "green",
@@ -148,13 +125,34 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+def failures(by_owner: Mapping[str, int]) -> str:
+    """`1 infra, 2 user failures`: the number of failures is that of `infra`."""
+    known = {owner: number for owner, number in by_owner.items() if number}
+    if not known:
+        return "no failure"
+    parts = ", ".join(f"{number:,} {owner}" for owner, number in known.items())
+    return f"{parts} {'failure' if sum(known.values()) == 1 else 'failures'}"
+
+
 def one_line(text: str, limit: int | None = None) -> str:
-    """Text from a job, safe to print: no control characters, one line, cut at `limit`."""
-    clean = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
-    clean = " ".join(clean.split())
+    """Text from a job, safe to show: one line, no secrets, no control characters."""
+    text = redact.text(_ESCAPES.sub("", text))
+    clean = " ".join(printable(text).split())
     if limit is not None and len(clean) > limit:
         return clean[: max(limit - 3, 0)] + "..."
     return clean
+
+
+def printable(text: str) -> str:
+    """As long as it was, with a space for each character that could steer a terminal."""
+    return "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
+
+
+# What colors text, moves the cursor or sets the title of a terminal.
+_ESCAPES: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
 
 
 def colour(leaf: str, *, dark: bool) -> str:

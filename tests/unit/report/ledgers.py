@@ -161,12 +161,13 @@ def killed() -> Ledger:
         attempts=attempts,
         failures=(
             Failure(
-                attempt=0, at=died, category="killed", owner="ambiguous", retry="restart",
+                attempt=0, at=died, category="killed", owner="ambiguous", retry="bounded",
                 root_rank=1, evidence="rank 1 (pid 4711) ended by SIGKILL; no traceback",
             ),
         ),
         time_to_start=255 * NS,
         time_to_recover=(288 * NS,),
+        recovered=((0, 1),),
         hidden={"start.preproc_creation": 6 * NS},
         checkpoints=checkpoints,
         saves=len(saved),
@@ -260,7 +261,7 @@ def large(ranks: int = 64, spans: int = 10_000) -> Ledger:
         failures=tuple(
             Failure(
                 attempt=i, at=deaths[i], category="nccl_timeout", owner="infra",
-                retry="restart", root_rank=17 * (i + 1),
+                retry="yes", root_rank=17 * (i + 1),
                 evidence="Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711)",
             )
             for i in range(2)

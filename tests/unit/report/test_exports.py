@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import re
+import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,7 +55,7 @@ def test_csv_has_one_row_per_segment_and_attempt() -> None:
     assert len(rows) == 3 * len(killed().segments)
     assert rows[0]["end_s"] == "31.000000000"
     assert {row["attempt"] for row in rows if row["leaf"] == "recover.pt2_compile"} == {"1"}
-    assert {row["attempt"] for row in rows if row["leaf"] == "recover.downtime"} == {"0"}
+    assert {row["attempt"] for row in rows if row["leaf"] == "recover.downtime"} == {"1"}
 
 
 def test_openmetrics_lines() -> None:
@@ -106,3 +108,10 @@ def test_hostile_openmetrics_is_read_by_prometheus() -> None:
     families = {f.name: f for f in parser.text_string_to_metric_families(hostile())}
     (sample,) = families["headway_failures"].samples
     assert sample.labels == {"run": 'x"\\\ny{}?', "category": 'a"b\\c\nd', "owner": "user"}
+
+
+def test_openmetrics_of_a_hostile_run_has_no_control_characters() -> None:
+    failure = replace(killed().failures[0], category="a\x1b[2J\nb", owner="\x9b2Jc")
+    text = "".join(openmetrics.text(replace(killed(), run="r\x1b]0;x\x07", failures=(failure,))))
+    assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
+    assert 'category="a [2J\\nb"' in text

@@ -53,7 +53,7 @@ def test_recompiles_by_place_and_reason() -> None:
     assert (row.where, row.times, row.ns) == ("forward (model.py:88)", 2, 18 * NS)
 
 
-def test_by_attempt_cuts_at_the_start_of_an_attempt() -> None:
+def test_by_attempt_cuts_at_the_end_of_an_attempt() -> None:
     lives = (
         Attempt(index=0, start=0, end=8, outcome="failed", ranks=(0,)),
         Attempt(index=1, start=10, end=20, outcome="completed", ranks=(0,)),
@@ -61,9 +61,9 @@ def test_by_attempt_cuts_at_the_start_of_an_attempt() -> None:
     ledger = ledger_of(Line(), attempts=lives)
     cut = list(findings.by_attempt(ledger, [Segment(0, 9, "unknown"), Segment(9, 20, "unknown")]))
     assert cut == [
-        (0, Segment(0, 9, "unknown")),
-        (0, Segment(9, 10, "unknown")),
-        (1, Segment(10, 20, "unknown")),
+        (0, Segment(0, 8, "unknown")),
+        (1, Segment(8, 9, "unknown")),
+        (1, Segment(9, 20, "unknown")),
     ]
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
-import pytest
-from rich.console import Console
-
 from headway.ledger.model import NS, Ledger, Notice
-from headway.report.html import page
 from headway.report.notice import said
-from headway.report.terminal import full
 from headway.testing import FakeRun
+from tests.support import Golden
+from tests.unit.report.shown import page_of, text_of
 
 SAVED = Notice(
     attempt=0,
@@ -28,45 +24,18 @@ SAVED = Notice(
 LOST = replace(SAVED, answer="none", step=None, saved=0, saved_steps=0, lost=NS, lost_steps=1)
 
 
-@pytest.mark.parametrize(
-    ("notice", "words"),
-    [
-        (
-            SAVED,
-            "a last save of step 1,041 has kept 412 steps, 4 m 02 s x 8 accelerators; "
-            "nothing was lost",
-        ),
-        (
-            replace(SAVED, accelerators=1, lost=None, lost_steps=None),
-            "a last save of step 1,041 has kept 412 steps, 4 m 02 s; "
-            "what is lost will show when it trains again",
-        ),
-        (
-            replace(SAVED, lost=6 * NS, lost_steps=6),
-            "a last save of step 1,041 has kept 412 steps, 4 m 02 s x 8 accelerators; "
-            "lost: 6 steps, 6.0 s x 8 accelerators",
-        ),
-        (
-            replace(LOST, answer="saved", step=1_041),
-            "a last save of step 1,041 has kept nothing; lost: 1 step, 1.0 s x 8 accelerators",
-        ),
-        (
-            replace(LOST, answer="late", step=1_041),
-            "a last save of step 1,041 was not done in time; lost: 1 step, 1.0 s x 8 accelerators",
-        ),
-        (
-            replace(LOST, answer="late"),
-            "a last save was not done in time; lost: 1 step, 1.0 s x 8 accelerators",
-        ),
-        (
-            replace(LOST, answer="skipped"),
-            "there was no time for a last save; lost: 1 step, 1.0 s x 8 accelerators",
-        ),
-        (LOST, "nobody saved at it; lost: 1 step, 1.0 s x 8 accelerators"),
-    ],
-)
-def test_in_words(notice: Notice, words: str) -> None:
-    assert said(notice) == words
+def test_in_words(golden: Golden) -> None:
+    notices = [
+        SAVED,
+        replace(SAVED, accelerators=1, lost=None, lost_steps=None),
+        replace(SAVED, lost=6 * NS, lost_steps=6),
+        replace(LOST, answer="saved", step=1_041),
+        replace(LOST, answer="late", step=1_041),
+        replace(LOST, answer="late"),
+        replace(LOST, answer="skipped"),
+        LOST,
+    ]
+    golden("notices.txt", "".join(f"{said(notice)}\n" for notice in notices))
 
 
 def preempted() -> Ledger:
@@ -81,12 +50,8 @@ def preempted() -> Ledger:
     return job.ledger()
 
 
-def test_beside_the_failure() -> None:
-    words = "a last save of step 20 has kept 20 steps"
+def test_beside_the_failure(golden: Golden) -> None:
     ledger = preempted()
-    shown = io.StringIO()
-    full(ledger, "run", Console(file=shown, width=120))
-    (line,) = [line for line in shown.getvalue().splitlines() if words in line]
-    assert line.startswith("    notice ")
-    assert f"<p>Notice: {words}" in page(ledger)
-    assert "Notice" not in page(replace(ledger, notices=()))
+    golden("preempted.txt", text_of(ledger) + page_of(ledger))
+    bare = replace(ledger, notices=())
+    assert len(page_of(bare).splitlines()) == len(page_of(ledger).splitlines()) - 1

@@ -16,8 +16,8 @@ import pytest
 
 from headway.errors import HeadwayError, UsageError
 from headway.report import otlp
-
-from .ledgers import killed
+from tests.support import has_code
+from tests.unit.report.ledgers import killed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -105,12 +105,12 @@ def test_it_is_posted_in_pieces(
 def test_a_collector_that_refuses_is_a_sentence(collector: tuple[Collector, str]) -> None:
     told, url = collector
     told.answer = b'{"partialSuccess": {"rejectedSpans": "3", "errorMessage": "too old"}}'
-    with pytest.raises(HeadwayError, match="rejected 3 spans: too old"):
+    with pytest.raises(HeadwayError, check=has_code("spans-rejected")):
         otlp.send(killed(), url)
     told.status = 503
-    with pytest.raises(HeadwayError, match="did not take the trace: Service Unavailable"):
+    with pytest.raises(HeadwayError, check=has_code("collector-failed")):
         otlp.send(killed(), url)
-    with pytest.raises(HeadwayError, match="did not take the trace"):
+    with pytest.raises(HeadwayError, check=has_code("collector-failed")):
         otlp.send(killed(), "http://127.0.0.1:9")
-    with pytest.raises(UsageError, match="is no URL of a collector"):
+    with pytest.raises(UsageError, check=has_code("endpoint-invalid")):
         otlp.send(killed(), "collector:4318")

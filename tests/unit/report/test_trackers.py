@@ -5,6 +5,7 @@ MLflow is in tests/mlflow.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 from headway.cli import main
 from headway.errors import MissingExtra
 from headway.ledger.model import NS
+from headway.report.findings import labels
+from headway.report.otlp import requests
 from headway.report.trackers import TRACKERS, export, scalars
-
-from .ledgers import killed
+from tests.support import has_code
+from tests.unit.report.ledgers import killed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,7 +33,7 @@ def test_the_figures() -> None:
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_missing_client_is_a_sentence(tracker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, TRACKERS[tracker], None)
-    with pytest.raises(MissingExtra, match=f"needs its client; type: pip install {tracker}"):
+    with pytest.raises(MissingExtra, check=has_code("missing-package")):
         export(killed(), tracker, None)
 
 
@@ -57,15 +60,28 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "code"),
     [
-        (["smoke", "RUN"], "'smoke' is no format; the formats are perfetto, openmetrics"),
-        (["csv"], "`headway export csv` takes one run or store"),
-        (["grafana", "RUN"], "`headway export grafana` takes nothing else"),
+        (["smoke", "RUN"], "export-format-unknown"),
+        (["csv"], "export-arguments"),
+        (["grafana", "RUN"], "export-arguments"),
     ],
 )
 def test_wrong_words_are_a_sentence(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", *words]) == 2
-    assert why in capsys.readouterr().err
+    assert f"[{code}]" in capsys.readouterr().err
+
+
+def test_the_number_of_failures_is_that_of_the_infrastructure() -> None:
+    shown = scalars(killed())
+    assert (shown["headway/failures"], shown["headway/failures_ambiguous"]) == (0, 1)
+
+
+@pytest.mark.parametrize("bad", [None, "team=ads", ["team"], 7])
+def test_labels_that_are_no_mapping_are_none(bad: object) -> None:
+    ledger = dataclasses.replace(killed(), facts={"labels": bad})
+    assert labels(ledger) == {}
+    (first, *_) = requests(ledger)
+    assert first["resourceSpans"][0]["resource"]["attributes"]

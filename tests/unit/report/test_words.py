@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES, group
+from headway.ledger.leaves import LEAVES, group
 from headway.ledger.model import NS
 from headway.report import words
 
@@ -47,13 +47,13 @@ def test_count() -> None:
 
 
 def test_one_line_takes_the_sting_out_of_a_job_s_text() -> None:
-    assert words.one_line("a\x1b[31m\nb\u202e\ud800 c") == "a [31m b c"
+    assert words.one_line("a\x1b[31m\nb\u202e\ud800 c") == "a b c"
+    assert words.one_line("\x1b]0;title\x07a\x1b[1;31mb\x1b[0m\x9b2Jc\x1b") == "abc"
     assert words.one_line("x" * 20, 10) == "xxxxxxx..."
 
 
-def test_every_leaf_has_words_a_hint_and_a_colour_of_its_own() -> None:
+def test_every_leaf_has_words_and_a_colour_of_its_own() -> None:
     assert set(words.MEANING) == set(LEAVES)
-    assert set(words.HINTS) == {words.short(leaf) for leaf in LEAVES if leaf != EFFECTIVE}
     assert set(words.GROUPS) == set(words.TERMINAL_COLOURS) == {group(leaf) for leaf in LEAVES}
     assert max(map(len, words.MEANING.values())) <= 32
     for dark in (False, True):

@@ -1,0 +1,118 @@
+"""What is tried against a loss is not on already, and can help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headway.ledger.leaves import EFFECTIVE, LEAVES
+from headway.ledger.model import NS, Archive, Auto, Behind, Boosted, Failure, Ledger
+from headway.report import findings
+from headway.report.hints import _OF_RUN, _TEXTS, hint
+from tests.unit.report.ledgers import Line, killed, ledger_of, rank_of
+
+
+def _hint(leaf: str, more: float = 0.0, **others: Any) -> str | None:
+    """For a run that has lost most time to that bucket."""
+    line = Line().add(leaf, 60).add("start.launcher_init", more).add("train.effective", 40)
+    ledger = ledger_of(line, steps=10, **others)
+    loss = findings.largest_loss(ledger)
+    assert loss is not None
+    return hint(ledger, loss)
+
+
+def _on(*boosters: str) -> dict[str, Any]:
+    return {"facts": {"boosters": list(boosters)}}
+
+
+def _auto(name: str) -> dict[str, Any]:
+    return {"auto": Auto(job="j", kind="k", boosters=(Boosted(name=name, state="off", why="x"),))}
+
+
+def _failure(retry: str = "bounded", owner: str = "infra", **others: Any) -> Failure:
+    return Failure(
+        attempt=0, at=NS, category="network", owner=owner, retry=retry, root_rank=0,
+        evidence="gone", **others,
+    )  # fmt: skip
+
+
+FAILED: dict[str, Any] = {"failures": (_failure(),)}
+ARCHIVE = Archive(attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=NS)
+
+
+def test_a_compile_cache_is_proposed_where_something_was_compiled_cold() -> None:
+    compiles = killed().compiles
+    leaf = "start.pt2_compile"
+    assert "--compile-cache" in str(_hint(leaf, compiles=compiles))
+    assert _hint(leaf) is None  # an eager job imports the compiler, and compiles nothing
+    assert _hint(leaf, compiles=tuple(replace(one, cached=True) for one in compiles)) is None
+    assert _hint(leaf, compiles=compiles, **_on("compile_cache")) is None
+    assert _hint(leaf, compiles=compiles, **_auto("compile_cache")) is None
+    stored = _hint(leaf, compiles=compiles, archives=(ARCHIVE,), archived=1)
+    assert stored is not None and "--compile-cache" not in stored
+    exact = replace(ARCHIVE, level="exact")
+    assert _hint(leaf, compiles=compiles, archives=(exact,), archived=1) is None
+
+
+def test_saves_in_the_background_are_proposed_until_they_are_on() -> None:
+    leaf = "waste.checkpoint_block"
+    assert "headway run --async-save" in str(_hint(leaf))
+    behind = Behind(saves=1, blocked=0, written=0, waited=0, failed=0, plain={})
+    for on in (_on("async_save"), _auto("async_save"), {"behind": behind}):
+        assert _hint(leaf, **on) is None
+        seldom = _hint(leaf, **on, save_interval=NS, recommended_interval=60 * NS)
+        assert seldom is not None and "1 m 00 s instead of every 1.0 s" in seldom
+
+
+@pytest.mark.parametrize("leaf", ["recover.downtime", "recover.detection"])
+def test_restarts_are_proposed_where_one_may_help(leaf: str) -> None:
+    assert "headway run --restarts 5" in str(_hint(leaf, **FAILED))
+    assert _hint(leaf, **FAILED, **_on("restarts")) is None
+    assert _hint(leaf, failures=(_failure(retry="no", owner="user"),)) is None
+    assert _hint(leaf, failures=(_failure(owner="scheduler"),)) is None
+    assert _hint(leaf, failures=(_failure(decision="restart: it may pass"),)) is None
+
+
+def test_warm_restarts_are_proposed_for_slow_recoveries_only() -> None:
+    leaf = "recover.launcher_init"
+    assert "--restarts 5 --warm" in str(_hint(leaf, **FAILED))
+    assert "--warm" not in str(_hint(leaf, more=61, **FAILED))
+    assert "--warm" not in str(_hint(leaf, failures=(_failure("yes", "scheduler"),)))
+    assert "--warm" not in str(_hint(leaf, **FAILED, **_on("restarts", "warm")))
+
+
+def test_lost_training_asks_for_saves_then_for_more_of_them() -> None:
+    leaf = "failure.lost_training"
+    assert "Checkpointer" in str(_hint(leaf))
+    known = {"saves": 3, "save_interval": 60 * NS}
+    assert "1.0 s instead of every 1 m 00 s" in str(_hint(leaf, **known, recommended_interval=NS))
+    assert _hint(leaf, **known, recommended_interval=90 * NS) is None
+    assert _hint(leaf, **known) is None
+
+
+def test_a_hang_is_ended_by_headway() -> None:
+    assert "--restarts" in str(_hint("failure.hang"))
+    assert "--hang-after" in str(_hint("failure.hang", **_on("restarts")))
+
+
+def test_one_rank_holds_up_no_other() -> None:
+    assert _hint("waste.blocked") is None
+    line = Line().add("waste.blocked", 60)
+    assert _hint("waste.blocked", ranks=(rank_of(0, line, 1), rank_of(1, line, 1))) is not None
+
+
+def test_every_stage_has_a_text_or_a_function() -> None:
+    stages = {leaf.rpartition(".")[2] for leaf in LEAVES if leaf != EFFECTIVE}
+    assert {*_TEXTS, *_OF_RUN} == stages and not set(_TEXTS) & set(_OF_RUN)
+
+
+def test_no_hint_names_another_product() -> None:
+    def texts(ledger: Ledger) -> list[str]:
+        losses = [findings.Loss(leaf.rpartition(".")[2], NS, (leaf,)) for leaf in LEAVES]
+        return [text for loss in losses if (text := hint(ledger, loss))]
+
+    for ledger in (killed(), ledger_of(Line().add("train.effective", 9), **_on("restarts"))):
+        for text in texts(ledger):
+            assert "torchrun" not in text and "torch.distributed" not in text
