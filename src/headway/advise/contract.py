@@ -64,6 +64,7 @@ def command(plan: Plan, proposals: Iterable[Proposal]) -> str | None:
                 flags[name].append(word)
     if not flags:
         return None
-    words = [word for name, values in flags.items() for word in (name, *values)]
+    words = ["--auto"] if plan.ledger.auto else []  # the run had it, and is to keep it
+    words += [word for name, values in flags.items() for word in (name, *values)]
     job = plan.ledger.command or ("COMMAND",)
     return shlex.join(["headway", "run", *words, "--", *job])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from headway import redact
 from headway.advise import rows
 from headway.advise.contract import HOUR, SCHEMA, command
 from headway.advise.model import CONFIDENCES, Advice, Evidence, Plan, Seen
@@ -163,7 +164,7 @@ def collect(store: str, plans: Sequence[tuple[str, Plan]], notes: Sequence[str] 
         told.append(_row(rule, job, members, points))
     said = dict.fromkeys([*notes, *(note for _, plan in plans for note in plan.notes)])
     return Found(
-        store=store,
+        store=redact.text(store),
         runs=len(plans),
         held=held,
         effective=effective,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from headway.advise.intervals import Intervals, both, length, union
 from headway.ledger import timeline
@@ -49,7 +48,7 @@ def spent(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -
     """When the run was in one of these leaves; in one attempt only, where that is named."""
     if attempt is None:
         return union((s.start, s.end) for s in ledger.segments if s.leaf in leaves)
-    start, end = _windows(ledger)[attempt]
+    start, end = ledger.windows[attempt]
     low = bisect_right(ledger.segments, start, key=lambda s: s.end)
     high = bisect_left(ledger.segments, end, key=lambda s: s.start)
     inside = [s for s in ledger.segments[low:high] if s.leaf in leaves]
@@ -67,17 +66,10 @@ def accelerator_ns(ledger: Ledger, intervals: Intervals) -> int:
         return length(intervals)
     most = max(map(_size, ledger.attempts)) or 1
     sizes = [_size(attempt) or most for attempt in ledger.attempts]
-    windows = _windows(ledger)
     return sum(
         size * length(both(intervals, (window,)))
-        for size, window in zip(sizes, windows, strict=True)
+        for size, window in zip(sizes, ledger.windows, strict=True)
     )
-
-
-def _windows(ledger: Ledger) -> list[tuple[int, int]]:
-    """Of each attempt, with what lies before it; the last one up to the end of the run."""
-    ends = [0, *(attempt.end for attempt in ledger.attempts[:-1]), ledger.wall]
-    return [(start, max(start, end)) for start, end in pairwise(ends)]
 
 
 def _size(attempt: Attempt) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from headway.ledger import figures, timeline
+from headway import redact
+from headway.ledger import figures, interval, timeline
 from headway.ledger.leaves import LEAVES
 from headway.ledger.model import (
     NS,
@@ -34,8 +35,11 @@ def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
     lived = rows["attempts"]
     segments, ends = _segments(lived, rows["hours"])
     began = run["started_at"]
-    saves = tuple(_saves(rows["checkpoints"], began))
-    count, interval = figures.save_rhythm(saves)
+    starts = _starts(run, lived, ends)
+    saves = tuple(_saves(rows["checkpoints"], starts))
+    count, between = figures.save_rhythm(saves)
+    saved = tuple(_saved(rows["checkpoints"], starts))
+    failures = tuple(_failures(rows["failures"], starts))
     wall = segments[-1].end if segments else 0
     return Ledger(
         run=run["run"],
@@ -45,7 +49,7 @@ def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
         ranks=(),
         steps=run["steps"] or 0,
         attempts=tuple(_attempts(lived, ends)),
-        failures=tuple(_failures(rows["failures"], began)),
+        failures=failures,
         time_to_start=_ns(run["time_to_start_s"]),
         time_to_recover=tuple(
             ns for row in lived if (ns := _ns(row["time_to_recover_s"])) is not None
@@ -54,16 +58,16 @@ def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
         queue_capacity=_ns(run["queue_capacity_s"]),
         checkpoints=saves,
         saves=count,
-        save_interval=interval,
-        recommended_interval=None,
-        compiles=tuple(_compiles(rows["compiles"], began)),
+        save_interval=between,
+        recommended_interval=interval.recommended(saved, saves, failures, wall),
+        compiles=tuple(_compiles(rows["compiles"], starts)),
         gaps=(),
         notes=(),
         started_at=round((began - datetime(1970, 1, 1)).total_seconds() * NS),
         running=run["running"],
         command=_words(run["command"] or ""),
         exit_code=run["exit_code"],
-        saved=tuple(_saved(rows["checkpoints"], began)),
+        saved=saved,
     )
 
 
@@ -86,9 +90,9 @@ def _in_order(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
 
 def _words(command: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(command))
+        return tuple(redact.words(shlex.split(command)))
     except ValueError:  # not as a shell would take it
-        return (command,)
+        return (redact.text(command),)
 
 
 def _segments(lived: Sequence[Row], hours: Iterable[Row]) -> tuple[list[Segment], list[int]]:
@@ -124,11 +128,11 @@ def _attempts(lived: Sequence[Row], ends: Sequence[int]) -> Iterable[Attempt]:
         )
 
 
-def _failures(rows: Iterable[Row], began: datetime) -> Iterable[Failure]:
+def _failures(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Failure]:
     for row in rows:
         yield Failure(
             attempt=row["attempt"],
-            at=_at(row, began),
+            at=_at(row, starts),
             category=row["category"],
             owner=row["owner"],
             retry=row["retry"],
@@ -139,10 +143,10 @@ def _failures(rows: Iterable[Row], began: datetime) -> Iterable[Failure]:
         )
 
 
-def _saves(rows: Iterable[Row], began: datetime) -> Iterable[Checkpoint]:
+def _saves(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Checkpoint]:
     for row in rows:
         if row["level"] == "disk" and not row["error"]:
-            start, durable = _at(row, began), _ns(row["durable_s"])
+            start, durable = _at(row, starts), _ns(row["durable_s"])
             yield Checkpoint(
                 attempt=row["attempt"],
                 rank=0,
@@ -154,14 +158,14 @@ def _saves(rows: Iterable[Row], began: datetime) -> Iterable[Checkpoint]:
             )
 
 
-def _saved(rows: Iterable[Row], began: datetime) -> Iterable[Saved]:
+def _saved(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Saved]:
     """Only a Checkpointer knows how much longer steps took."""
     for row in rows:
         if row["slower_s"] is not None:
             yield Saved(
                 attempt=row["attempt"],
                 step=row["step"],
-                at=_at(row, began),
+                at=_at(row, starts),
                 level=row["level"],
                 blocked=_ns(row["blocked_s"]) or 0,
                 slower=_ns(row["slower_s"]) or 0,
@@ -171,9 +175,9 @@ def _saved(rows: Iterable[Row], began: datetime) -> Iterable[Saved]:
             )
 
 
-def _compiles(rows: Iterable[Row], began: datetime) -> Iterable[Compile]:
+def _compiles(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Compile]:
     for row in rows:
-        start = _at(row, began)
+        start = _at(row, starts)
         yield Compile(
             attempt=row["attempt"],
             rank=0,
@@ -187,8 +191,20 @@ def _compiles(rows: Iterable[Row], began: datetime) -> Iterable[Compile]:
         )
 
 
-def _at(row: Row, began: datetime) -> int:
-    since: timedelta = row["at"] - began
+def _starts(run: Row, lived: Sequence[Row], ends: Sequence[int]) -> list[datetime]:
+    """For each attempt when the run began, as if no time before it had been left out."""
+    began: datetime = run["started_at"]
+    starts = []
+    for place, (row, end) in enumerate(zip(lived, ends, strict=True)):
+        ended = row["ended_at"] if place + 1 < len(lived) else run["ended_at"]
+        if ended is not None:
+            began = max(began, ended - timedelta(microseconds=end // 1000))
+        starts.append(began)
+    return starts
+
+
+def _at(row: Row, starts: Sequence[datetime]) -> int:
+    since: timedelta = row["at"] - starts[row["attempt"]]
     return round(since.total_seconds() * NS)
 
 

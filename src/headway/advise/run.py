@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.advise import rules
-from headway.advise.model import Evidence, Plan, Seen, Tuning
+from headway.advise.model import Evidence, Plan, Proposal, Seen, Tuning
 from headway.advise.resolve import resolve
 from headway.journal import folder, reader
+from headway.ledger.boosters import switched_on
 from headway.ledger.model import Ledger
 from headway.ledger.run import Run, load
 
@@ -17,10 +18,24 @@ LOSS = 0.02  # that `headway autotune` allows a kernel
 WARM = "warm.json"  # what a launch with --warm leaves
 
 
+# What a flag of `headway run` turns on.
+BOOSTERS = {
+    f"--{name.replace('_', '-')}": name
+    for name in ("restarts", "warm", "compile_cache", "learn", "autotune", "async_save", "publish")
+}
+
+
 def advise(evidence: Evidence) -> Plan:
-    """What all rules propose for a run, beside each other."""
+    """What all rules propose for a run, beside each other, but what it had already."""
     proposals, notes = rules.ask(evidence)
-    return resolve(evidence.ledger, proposals, notes)
+    on = switched_on(evidence.ledger)
+    new = [(rule, proposal) for rule, proposal in proposals if _is_new(proposal, on)]
+    return resolve(evidence.ledger, new, notes)
+
+
+def _is_new(proposal: Proposal, on: frozenset[str]) -> bool:
+    boosters = {BOOSTERS[flag] for flag in proposal.flags if flag in BOOSTERS}
+    return not boosters or not boosters <= on or "--hang-after" in proposal.flags
 
 
 def gather(path: str, others: Sequence[str] = ()) -> Evidence:

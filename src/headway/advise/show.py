@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from headway.advise.contract import HOUR, command
 from headway.advise.model import Advice, Plan, Proposal
-from headway.report.words import duration, one_line, percent
+from headway.report.words import count, duration, one_line, percent
+
+SMALL = 100  # one part in so many of what was lost is not worth an entry of its own
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -17,8 +19,14 @@ def lines(plan: Plan) -> Iterator[str]:
     yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(plan.lost)} lost"
     if not plan.advice:
         yield "  no rule finds time in this run that it knows how to win"
-    for number, one in enumerate(plan.advice, 1):
+    large = [one for one in plan.advice if one.worth * SMALL >= plan.lost]
+    for number, one in enumerate(large, 1):
         yield from _item(plan, number, one)
+    small = plan.advice[len(large) :]
+    if small:
+        yield ""
+        total = f"{count(len(small), 'change')} worth less, {duration(sum(o.worth for o in small))}"
+        yield f"  {total} together: {', '.join(one.rule for one in small)}"
     if plan.advice:
         yield ""
         won = f"{duration(plan.worth)} of the {duration(plan.lost)}"
@@ -26,6 +34,9 @@ def lines(plan: Plan) -> Iterator[str]:
         together = command(plan, (one.proposal for one in plan.advice))
         if together:
             yield f"  All flags at once:  {together}"
+        if together and ledger.auto is None:
+            job = shlex.join(ledger.command or ("COMMAND",))
+            yield f"  Or every booster that is safe for the job:  headway run --auto -- {job}"
     for one in plan.covered:
         by = f", which {one.instead} wins as well" if one.instead else ""
         yield f"  Not beside it: {one.rule}, {duration(one.alone)} alone{by}"

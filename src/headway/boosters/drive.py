@@ -18,7 +18,7 @@ from headway.boosters.kept import Shelf
 from headway.boosters.pilot import Pilot
 from headway.boosters.profile import Measured, Off, Profile
 from headway.compile.autotune import advice
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 from headway.journal import reader
 from headway.journal.folder import JOURNAL, write_atomically
 from headway.launch import target
@@ -63,7 +63,12 @@ class Drive:
             publish=publish,
         )
         if publish is None and no_recipe not in ("", recipes.NO_RECIPE):
-            say(f"headway: auto: nothing will be published: {no_recipe}")
+            say(
+                with_code(
+                    f"headway: auto: nothing will be published: {no_recipe}",
+                    code="auto-publish-off",
+                )
+            )
         self.pilot = Pilot(self.job.id, self.choice, self._known(), say)
         self.wrong: dict[str, Off] = {}
 
@@ -74,7 +79,11 @@ class Drive:
             if path.is_file():
                 advice.check(path)
         except HeadwayError as error:
-            self.say(f"headway: auto: {error}; it is made again")
+            self.say(
+                with_code(
+                    f"headway: auto: {error}; it is made again", code="auto-profile-recreated"
+                )
+            )
             return path.with_name(f"{path.name}.none")
         return path
 
@@ -106,7 +115,9 @@ class Drive:
 
     def cannot_publish(self, why: str) -> None:
         """The recipe is of no use; the job is run without it."""
-        self.say(f"headway: auto: nothing will be published: {why}")
+        self.say(
+            with_code(f"headway: auto: nothing will be published: {why}", code="auto-publish-off")
+        )
         on = tuple(name for name in self.choice.on if name != names.PUBLISH)
         off = {**self.choice.off, names.PUBLISH: why}
         self.choice = self.pilot.choice = replace(self.choice, on=on, off=off, recipe=None)
@@ -122,7 +133,12 @@ class Drive:
                 self.pilot.went_on(True)
             self._learn(run, status)
         except Exception as error:
-            self.say(f"headway: auto: nothing was learned ({type(error).__name__}: {error})")
+            self.say(
+                with_code(
+                    f"headway: auto: nothing was learned ({type(error).__name__}: {error})",
+                    code="auto-learning-failed",
+                )
+            )
 
     def _learn(self, run: Path, status: int) -> None:
         loaded = load(run)
@@ -142,7 +158,12 @@ class Drive:
             return
         for name, off in changed.off.items():
             if name not in self.profile.off:
-                self.say(f"headway: auto: {name} is off for this job from now on: {off.why}")
+                self.say(
+                    with_code(
+                        f"headway: auto: {name} is off for this job from now on: {off.why}",
+                        code="booster-off",
+                    )
+                )
         content = learn.pruned(loaded.name, journals)
         if content is not None:
             write_atomically(self.shelf.autotune(self.job.id), content)

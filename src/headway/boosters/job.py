@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from headway import redact
 from headway.launch import target
 
 # Arguments by which runs of one job differ: names, places, seeds, ports, and how long it trains.
@@ -41,7 +42,7 @@ class Job:
 def identify(command: Sequence[str]) -> Job:
     """The job of a command; how it is launched, and on how many ranks, is no part of it."""
     name = target.job(command)
-    words = tuple(_mattering(own(command)))
+    words = tuple(_mattering(own(redact.words(command))))
     digest = hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()[:8]
     return Job(name, f"{name}-{digest}", words)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headway.boosters.profile import SCHEMA, Newer, Profile, from_dict, to_dict
-from headway.errors import NewerSchema, UsageError
+from headway.errors import NewerSchema, UsageError, with_code
 from headway.journal.folder import write_atomically
 
 FOLDER = ".auto"
@@ -51,11 +51,12 @@ class Shelf:
         except Newer as error:
             raise NewerSchema(
                 f"{path} has {error}, newer than {SCHEMA}, which this version reads; "
-                "type: pip install --upgrade headway"
+                "install a newer Headway"
             ) from None
         except (OSError, ValueError, RecursionError):
             raise UsageError(
-                f"{path} is damaged; type: headway auto forget {job} --runs {self.runs}"
+                f"{path} is damaged; type: headway auto forget {job} --runs {self.runs}",
+                code="profile-damaged",
             ) from None
 
     def _read(self, job: str) -> Profile | None:
@@ -66,11 +67,21 @@ class Shelf:
         except FileNotFoundError:
             pass
         except Newer as error:
-            self.say(f"headway: auto: {path} is of a newer Headway ({error}), and not used")
+            self.say(
+                with_code(
+                    f"headway: auto: {path} is of a newer Headway ({error}), and not used",
+                    code="profile-newer-schema",
+                )
+            )
             return None
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is damaged"
-            self.say(f"headway: auto: {path} is set aside, {why}; what it knew is learned again")
+            self.say(
+                with_code(
+                    f"headway: auto: {path} is set aside, {why}; what it knew is learned again",
+                    code="profile-set-aside",
+                )
+            )
             if not isinstance(error, OSError):
                 with contextlib.suppress(OSError):
                     os.replace(path, path.with_name(f"{path.name}{TORN}"))
@@ -89,7 +100,12 @@ class Shelf:
                 write_atomically(self.path(job), content)
                 return changed
         except OSError as error:
-            self.say(f"headway: auto: nothing is kept, {self.root}: {error.strerror}")
+            self.say(
+                with_code(
+                    f"headway: auto: nothing is kept, {self.root}: {error.strerror}",
+                    code="profile-unwritable",
+                )
+            )
             return None
 
     @contextlib.contextmanager

@@ -13,7 +13,8 @@ from headway.boosters import names
 from headway.boosters.job import identify
 from headway.boosters.profile import Measured, Off, Profile
 from headway.compile.autotune import advice, records
-from headway.journal import folder
+from headway.errors import split_code
+from headway.journal import files, folder
 from headway.journal import publish as notes
 from headway.journal.reader import Journal
 from headway.launch.warm.recipe import Memory
@@ -114,7 +115,8 @@ def _dear(contract: Mapping[str, Any]) -> str:
 
 
 def _turned_down(why: str) -> bool:
-    return "is not used:" in why or why.startswith("no archive could be taken")
+    """The reason has a code if there was an archive that could not be used."""
+    return split_code(why)[1] != ""
 
 
 def kept_here(journals: Sequence[Journal], host: str) -> bool:
@@ -187,7 +189,7 @@ def siblings(runs: Path, job: str, gpus: Sequence[str]) -> Iterator[tuple[str, M
             same = identify([str(word) for word in told["command"]]).id == job
             if not same or told["host"] != os.uname().nodename:
                 continue
-            contract = json.loads(path.read_text(encoding="utf-8"))
+            contract = json.loads(files.read(path))
             if "auto" in contract:
                 continue
             torch = str(told["versions"].get("torch") or "")

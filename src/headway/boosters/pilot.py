@@ -9,6 +9,7 @@ from headway.boosters import names, suspects
 from headway.boosters.choose import Choice
 from headway.boosters.profile import Measured
 from headway.boosters.suspects import Suspicion
+from headway.errors import with_code
 from headway.journal.writer import now
 from headway.launch import conclude
 from headway.launch.attempt import Ended
@@ -62,7 +63,12 @@ class Pilot:
         try:
             found = self._suspect(ended)
         except Exception as error:  # a fault of ours must not cost the job its restart
-            self.say(f"headway: auto: no suspect was looked for ({type(error).__name__}: {error})")
+            self.say(
+                with_code(
+                    f"headway: auto: no suspect was looked for ({type(error).__name__}: {error})",
+                    code="booster-diagnosis-failed",
+                )
+            )
             return []
         self._reasons = {**found.trial, **found.firm}
         self._firm = set(found.firm)
@@ -87,7 +93,11 @@ class Pilot:
             self.left_out.setdefault(name, why)
             if name in self._firm:
                 self.settled[name] = why
-            self.say(f"headway: auto: without {name} from now on: {why}")
+            self.say(
+                with_code(
+                    f"headway: auto: without {name} from now on: {why}", code="booster-dropped"
+                )
+            )
 
     def went_on(self, stepped: bool) -> None:
         """An attempt has made steps: what it ran without was to blame."""

@@ -29,18 +29,38 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise UsageError(f"a job has 1 node or more, not {self.nodes}; see --nodes")
+            raise UsageError(
+                f"a job has 1 node or more, not {self.nodes}; see --nodes",
+                code="value-out-of-range",
+                field="nodes",
+            )
         if not self.mtbf > 0:
-            raise UsageError(f"the mean time between failures is above 0, not {self.mtbf:g} s")
+            raise UsageError(
+                f"the mean time between failures is above 0, not {self.mtbf:g} s",
+                code="value-out-of-range",
+                field="mtbf",
+            )
         if not 0 < self.length < math.inf:
-            raise UsageError(f"the length of a job is above 0 and finite, not {self.length:g} s")
+            raise UsageError(
+                f"the length of a job is above 0 and finite, not {self.length:g} s",
+                code="value-out-of-range",
+                field="length",
+            )
         if self.interval is not None and not 0 < self.interval < math.inf:
-            raise UsageError(f"an interval is above 0 and finite, not {self.interval:g} s")
+            raise UsageError(
+                f"an interval is above 0 and finite, not {self.interval:g} s",
+                code="value-out-of-range",
+                field="interval",
+            )
         known = ("nodes", "mtbf", "length", "interval")
         for name in (field.name for field in fields(self) if field.name not in known):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise UsageError(f"{name} is 0 or more and finite, not {value:g} s")
+                raise UsageError(
+                    f"{name} is 0 or more and finite, not {value:g} s",
+                    code="value-out-of-range",
+                    field=name,
+                )
 
     @property
     def between(self) -> float:
@@ -78,6 +98,7 @@ class Case:
         found = self.best().interval if self.interval is None else self.interval
         if not found:
             raise UsageError(
-                "a save that costs nothing has no best interval; give --block or --interval"
+                "a save of no known cost has no best interval; give --block or --interval",
+                code="interval-undefined",
             )
         return min(found, self.length)

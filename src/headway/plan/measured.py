@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headway.checkpoint.rate import UNKNOWN
+from headway.ledger.interval import NONE_SEEN, restarted
+from headway.ledger.interval import of_ledger as observed
 from headway.ledger.leaves import DOWNTIME
 from headway.ledger.model import NS, Ledger
 from headway.plan.case import DAY
-from headway.report.findings import saves
 
 HOURS = 24.0
 
@@ -26,7 +27,7 @@ class Measured:
     nodes: int | None
     failures: int  # those after which a job is started again
     node_hours: float
-    failures_a_day: float | None
+    failures_a_day: float | None  # None where no failure was seen: below `failures_high`
     failures_low: float | None
     failures_high: float | None
     block_s: float | None
@@ -36,11 +37,18 @@ class Measured:
     requeue_s: float | None
     compile_s: float | None
     compile_again_s: float | None
+    interval_s: float | None = None  # that the run itself recommends
 
     @property
     def mtbf_s(self) -> float | None:
-        """Of one node."""
-        return DAY / self.failures_a_day if self.failures_a_day else None
+        """Of one node; where no failure was seen, the time that it is longer than."""
+        rate = self.failures_a_day or self.failures_high
+        return DAY / rate if rate else None
+
+    @property
+    def is_bound(self) -> bool:
+        """No failure was seen: how often nodes fail is known by its upper bound only."""
+        return self.failures_a_day is None and self.failures_high is not None
 
     @property
     def values(self) -> dict[str, float]:
@@ -62,27 +70,28 @@ class Measured:
 def of_ledger(ledger: Ledger, source: str) -> Measured:
     """The values of one run."""
     nodes = _nodes(ledger)
-    failures = sum(failure.retry != "no" for failure in ledger.failures)
     started, recovered = ledger.time_to_start, mean(ledger.time_to_recover)
     times = len(ledger.time_to_recover)
     compiled = ledger.buckets.get("start.pt2_compile", 0) / NS
     again = ledger.buckets.get("recover.pt2_compile", 0) / NS / times if times else None
     waited = ledger.buckets.get(DOWNTIME, 0) / NS / times if times else None
-    blocked, durable = _saves(ledger)
-    return measured(
+    saves = observed(ledger)
+    best = ledger.recommended_interval
+    found = measured(
         source=source,
         runs=1,
         nodes=nodes,
-        failures=failures,
+        failures=restarted(ledger.failures),
         node_hours=nodes * ledger.wall / NS / 3600,
-        block=blocked,
-        durable=durable,
+        block=saves.cost if saves else None,
+        durable=saves.slowest if saves else None,
         time_to_start=None if started is None else started / NS,
         compile=None if started is None else compiled,
         time_to_recover=None if recovered is None else recovered / NS,
         compile_again=again,
         requeue=waited,
     )
+    return replace(found, interval_s=None if best is None else best / NS)
 
 
 def _nodes(ledger: Ledger) -> int:
@@ -111,15 +120,21 @@ def measured(
     requeue: float | None,
 ) -> Measured:
     """The rate with its interval, and the two whole times less what is told apart."""
-    rate = UNKNOWN.after(failures, node_hours) if node_hours else None
-    low, high = rate.credible() if rate else (None, None)
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    if node_hours and failures:
+        rate = UNKNOWN.after(failures, node_hours)
+        mean, (low, high) = rate.mean, rate.credible()
+    elif node_hours:
+        low, high = 0.0, NONE_SEEN / node_hours
     return Measured(
         source=source,
         runs=runs,
         nodes=nodes,
         failures=failures,
         node_hours=node_hours,
-        failures_a_day=rate.mean * HOURS if rate else None,
+        failures_a_day=None if mean is None else mean * HOURS,
         failures_low=low * HOURS if low is not None else None,
         failures_high=high * HOURS if high is not None else None,
         block_s=block,
@@ -139,20 +154,6 @@ def _less(whole: float | None, *parts: float | None) -> float | None:
 def _within(part: float | None, whole: float | None) -> float | None:
     """A run may compile for longer than it took to start: in evaluations, or on other ranks."""
     return part if part is None or whole is None else min(part, whole)
-
-
-def _saves(ledger: Ledger) -> tuple[float | None, float | None]:
-    """What a save to disk costs, and how long until it could be restored."""
-    told = [s for s in ledger.saved if s.level == "disk" and not s.error]
-    if told:
-        costs = [s.blocked + s.slower for s in told]
-        late = [max(s.durable - s.blocked, 0) for s in told]
-    else:
-        seen = saves(ledger)
-        costs = [s.blocked for s in seen]
-        late = [max((s.written or 0) - s.blocked, 0) for s in seen]
-    cost, durable = mean(costs), mean(late)
-    return (None, None) if cost is None or durable is None else (cost / NS, durable / NS)
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headway import redact
 from headway.errors import UsageError
 from headway.fleet.queries.slices import Asked, sliced
 from headway.ledger.leaves import DOWNTIME
@@ -24,14 +25,17 @@ def of_store(ask: Callable[[Question], Row], asked: Asked, source: str) -> Measu
     """Means over the runs that were asked for; `ask` gives the one row of an answer."""
     runs = ask(lambda tables: _runs(tables, asked))
     if not runs["runs"]:
-        raise UsageError(f"no such runs are in the store {source}; widen --where or --since")
+        raise UsageError(
+            f"no such runs are in the store {source}; widen --where or --since",
+            code="no-runs-match",
+        )
     attempts = ask(lambda tables: _attempts(tables, asked))
     spent = ask(lambda tables: _spent(tables, asked))
     saves = ask(lambda tables: _saves(tables, asked))
     failures = ask(lambda tables: _failures(tables, asked))["failures"]
     hours = ask(lambda tables: _node_hours(tables, asked))["hours"] or 0.0
     return measured(
-        source=source,
+        source=redact.text(source),
         runs=runs["runs"],
         nodes=None,
         failures=failures,

@@ -11,11 +11,11 @@ from headway.errors import UsageError
 from headway.plan.case import Case
 from headway.plan.closed import expected
 from headway.plan.shares import PARTS, Shares
+from headway.stats import percentile, student_t
 
 LIVES = 200_000  # of all trials together; some microseconds each
 FEWEST = 20  # trials, whatever they take
 PATIENCE = 10.0  # a job is given up when it took so many times its length
-NORMAL = 1.96  # 95 % of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +41,30 @@ class _Trial:
 def play(case: Case, *, trials: int = 2000, seed: int = 1) -> Played:
     """Deterministic: the same seed plays the same failures."""
     if trials < 2:
-        raise UsageError(f"{trials} trials say nothing of how sure they are; give 2 or more")
+        raise UsageError(
+            f"{trials} trials say nothing of how sure they are; give 2 or more",
+            code="value-out-of-range",
+            field="trials",
+        )
     generator = random.Random(seed)
     every = case.every
     found = [_trial(case, every, generator) for _ in range(_affordable(case, trials))]
     mean = Shares(**{part: _mean([getattr(t.shares, part) for t in found]) for part in PARTS})
-    ordered = sorted(trial.shares.ett_percent for trial in found)
+    percents = [trial.shares.ett_percent for trial in found]
     return Played(
         trials=len(found),
         shares=mean,
         half=_half(found, mean),
-        worst=ordered[int(0.05 * len(ordered))],
-        best=ordered[-1 - int(0.05 * len(ordered))],
+        worst=percentile(percents, 0.05),
+        best=percentile(percents, 0.95),
         failures=_mean([trial.failures for trial in found]),
         given_up=sum(not trial.done for trial in found),
     )
 
 
-def playable(case: Case) -> bool:
+def playable(case: Case, most: float = 10 * LIVES) -> bool:
     """Whether the fewest trials would not take too long."""
-    return _lives(case) * FEWEST <= 10 * LIVES
+    return _lives(case) * FEWEST <= most
 
 
 def _affordable(case: Case, trials: int) -> int:
@@ -68,7 +72,8 @@ def _affordable(case: Case, trials: int) -> int:
     if not playable(case):
         raise UsageError(
             f"a job of {case.length:g} s that fails every {case.between:.3g} s cannot be played; "
-            "give a longer --mtbf, a shorter --length or fewer --nodes"
+            "give a longer --mtbf, a shorter --length or fewer --nodes",
+            code="too-many-failures",
         )
     return min(trials, max(FEWEST, int(LIVES / _lives(case))))
 
@@ -123,7 +128,7 @@ def _half(found: Sequence[_Trial], mean: Shares) -> float:
     ratio = mean.effective / mean.wall
     rest = [trial.shares.effective - ratio * trial.shares.wall for trial in found]
     variance = sum(one * one for one in rest) / (len(rest) - 1)
-    return 100.0 * NORMAL * math.sqrt(variance / len(rest)) / mean.wall
+    return 100.0 * student_t(len(rest) - 1) * math.sqrt(variance / len(rest)) / mean.wall
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from headway.plan.case import DAY, Case
 from headway.plan.closed import expected
 from headway.plan.curve import Law, Point, curve, laws, point
 from headway.plan.measured import Measured
-from headway.plan.play import Played, play, playable
+from headway.plan.play import LIVES, Played, play, playable
 from headway.plan.shares import PARTS, Shares
 
 EACH = 10  # point of the curve is played
@@ -33,7 +33,7 @@ class Planned:
     """One row: a job, and what is expected of it by both ways."""
 
     case: Case  # with the interval in force
-    bound: str  # what set it: given, law, durable or length
+    bound: str  # what set it: given, run, law, durable or length
     at: Point
     closed: Shares
     played: Played
@@ -41,6 +41,7 @@ class Planned:
     curve: tuple[Point, ...]
     dots: tuple[Dot, ...]
     range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
+    is_bound: bool = False  # the failure rate is an upper bound: ETT and interval are lower ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +78,38 @@ def plan(
 
 
 def _planned(case: Case, trials: int, seed: int, measured: Measured | None) -> Planned:
-    settled = replace(case, interval=case.every)
+    told = _recommended(case, measured)
+    settled = replace(case, interval=told or case.every)
     line = curve(settled)
     return Planned(
         case=settled,
-        bound=_bound(case),
-        at=point(settled, case.every),
+        bound="run" if told else _bound(case),
+        at=point(settled, settled.every),
         closed=expected(settled),
         played=play(settled, trials=trials, seed=seed),
         laws=laws(settled),
         curve=line,
         dots=tuple(_dots(settled, line, seed)),
         range=_range(settled, measured),
+        is_bound=measured is not None and measured.is_bound and case.mtbf == measured.mtbf_s,
     )
+
+
+def _recommended(case: Case, measured: Measured | None) -> float | None:
+    """What the Checkpointer of the run recommends, if the job is the same and that is not ours."""
+    if case.interval is not None or measured is None or measured.interval_s is None:
+        return None
+    same = {"nodes": measured.nodes, **measured.values}
+    if any(getattr(case, name) != same.get(name) for name in ("nodes", "mtbf", "block", "durable")):
+        return None
+    ours = math.isclose(measured.interval_s, case.best().interval, rel_tol=1e-6)
+    return None if ours or measured.interval_s > case.length else measured.interval_s
 
 
 def _dots(case: Case, line: Sequence[Point], seed: int) -> Iterator[Dot]:
     for at in line[::EACH]:
         other = replace(case, interval=at.interval)
-        if at.interval > case.length or at.exact > MOST or not playable(other):
+        if at.interval > case.length or at.exact > MOST or not playable(other, LIVES):
             continue
         found = play(other, trials=DOT_TRIALS, seed=seed)
         loop = found.shares.wall - found.shares.start
@@ -115,7 +129,8 @@ def _range(case: Case, measured: Measured | None) -> tuple[float, float] | None:
         return None
     if case.mtbf != measured.mtbf_s:  # another rate was given
         return None
-    most, fewest = DAY / measured.failures_high, DAY / measured.failures_low
+    most = DAY / measured.failures_high
+    fewest = DAY / measured.failures_low if measured.failures_low else math.inf
     return (
         expected(replace(case, mtbf=most)).ett_percent,
         expected(replace(case, mtbf=fewest)).ett_percent,
@@ -128,6 +143,7 @@ def _row(row: Planned) -> dict[str, Any]:
     return {
         "nodes": case.nodes,
         "failures_a_day": case.a_day,
+        "failures_are_bound": row.is_bound,
         "mtbf_s": case.between if finite else None,
         "interval_s": case.every,
         "interval_by": row.bound,

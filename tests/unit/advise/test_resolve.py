@@ -14,11 +14,15 @@ from headway.advise.resolve import resolve
 from headway.advise.run import advise
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import NS, Ledger
+from tests.support import examples
 from tests.unit.advise.random_ledgers import ledgers
 from tests.unit.report.ledgers import Line, ledger_of
 
 QUICK = settings(
-    deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True
+    deadline=None,
+    max_examples=examples(60),
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 moments = st.integers(-5 * NS, 900 * NS)
 stretches = st.lists(st.tuples(moments, moments), max_size=4).map(union)

@@ -35,7 +35,7 @@ def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
     assert drive(said).choice.set["autotune"] == str(path) and said == []
     path.write_text("{")
     assert "autotune" in drive(said).choice.off
-    assert "it is made again" in said[0]
+    assert said[0].endswith(" [auto-profile-recreated]")
 
 
 def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: list[str]) -> None:
@@ -57,15 +57,16 @@ def test_a_recipe_of_another_script_is_told_and_not_used(said: list[str]) -> Non
     Path("publish.toml").write_text('script = "train_headway.py"')
     driven = drive(said)
     assert driven.choice.recipe is None and "publish" not in driven.choice.on
-    assert "is for train_headway.py, and not for train.py" in driven.choice.off["publish"]
-    assert said == [f"headway: auto: nothing will be published: {driven.choice.off['publish']}"]
+    assert "train_headway.py" in driven.choice.off["publish"]
+    (line,) = said
+    assert line.endswith(f"{driven.choice.off['publish']} [auto-publish-off]")
     asked = Drive(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), "publish.toml", print)
     assert asked.choice.recipe == "publish.toml"  # a flag is the user's own word
 
 
 def test_a_run_that_left_nothing_teaches_nothing(said: list[str]) -> None:
     drive(said).end(Path("runs/now"), 0)
-    assert "nothing was learned" in said[0]
+    assert said[0].endswith(" [auto-learning-failed]")
 
 
 def test_where_profiles_are_kept() -> None:

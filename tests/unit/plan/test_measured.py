@@ -1,18 +1,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from headway.advise.model import Evidence
+from headway.advise.rules import interval
 from headway.errors import UsageError
-from headway.fleet.engine import Question, ask
 from headway.fleet.queries.slices import Asked
-from headway.ledger.model import NS, Failure, Saved
+from headway.ledger.interval import recommended
+from headway.ledger.model import NS, Checkpoint, Failure, Saved
+from headway.plan.case import Case
 from headway.plan.measured import of_ledger
 from headway.plan.of_store import of_store
+from tests.support import has_code
 from tests.unit.report.ledgers import Line, killed, ledger_of
-from tests.unit.serve import fleet
+from tests.unit.serve.fleet import RUNS
+
+if TYPE_CHECKING:
+    from headway.fleet.engine import Question
+    from headway.serve.source import Source
 
 
 def test_the_values_of_a_run() -> None:
@@ -73,18 +81,46 @@ def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
     assert (seen.block_s, seen.durable_s) == (3, 3)
 
 
-@pytest.mark.timeout(60)
-def test_the_values_of_a_store(tmp_path: Path) -> None:
-    store = fleet.make(tmp_path)
-
+@pytest.mark.xdist_group("pages")
+def test_the_values_of_a_store(source: Source) -> None:
     def one(question: Question) -> dict[str, object]:
-        row: dict[str, object] = ask(store, question).rows.to_pylist()[0]
-        return row
+        return source.ask(question)[0]
 
     seen = of_store(one, Asked(), "store")
-    assert (seen.runs, seen.nodes, seen.failures) == (fleet.RUNS, None, 4)
+    assert (seen.runs, seen.nodes, seen.failures) == (RUNS, None, 4)
     assert (seen.recover_s, seen.requeue_s, seen.compile_again_s) == (90, 0, 0)
     assert (seen.start_s, seen.compile_s) == (0, 360)  # no more than the Time to Start
     assert seen.block_s is not None and seen.node_hours > 0
-    with pytest.raises(UsageError, match="no such runs are in the store"):
+    with pytest.raises(UsageError, check=has_code("no-runs-match")):
         of_store(one, Asked(where=(("team", "nobody"),)), "store")
+
+
+def test_one_answer_to_how_often_to_save() -> None:
+    """The report, the advice and the plan of a run say the same."""
+    line = Line().add("train.effective", 9000).add("waste.checkpoint_block", 12)
+    line.add("failure.lost_training", 2000)
+    save = Checkpoint(
+        attempt=0, rank=0, start=9000 * NS, end=9012 * NS, step=9, path="a", durable=9040 * NS
+    )
+    failure = Failure(
+        attempt=0, at=1, category="network", owner="infra", retry="yes", root_rank=0, evidence=""
+    )
+    shown = recommended((), (save,), (failure,), line.now)
+    assert shown is not None
+    ledger = ledger_of(
+        line, steps=9000, failures=(failure,), checkpoints=(save,), saves=1,
+        recommended_interval=shown,
+    )  # fmt: skip
+    (advised,) = interval.proposals(Evidence(ledger=ledger))
+    planned = Case(nodes=1, length=86400.0, **of_ledger(ledger, "x").values).best()
+    assert f"interval={shown / NS:.3g})" in advised.code[0]
+    assert planned.interval == pytest.approx(shown / NS)
+
+
+def test_without_a_failure_the_rate_is_a_bound() -> None:
+    ledger = replace(killed(), failures=(), time_to_recover=())
+    seen = of_ledger(ledger, "calm")
+    assert seen.is_bound and seen.failures_a_day is None and seen.failures_low == 0.0
+    assert seen.failures_high == pytest.approx(3 / seen.node_hours * 24)
+    assert seen.values["mtbf"] == pytest.approx(86400 / seen.failures_high)
+    assert not of_ledger(killed(), "night").is_bound

@@ -10,6 +10,7 @@ from headway.advise.intervals import last, length
 from headway.advise.model import Confidence, Cut, Evidence, Proposal
 from headway.advise.replay import leaves_of, spent
 from headway.ledger.model import Ledger
+from headway.report.findings import first_compiles
 from headway.report.words import duration
 
 COMPILE = leaves_of("pt2_compile")
@@ -49,7 +50,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
 
 def _first(ledger: Ledger, attempt: int) -> list[bool]:
     """Of every first compile of an attempt, whether a cache had it."""
-    return [one.cached for one in ledger.compiles if one.attempt == attempt and not one.recompile]
+    return [one.cached for one in first_compiles(ledger, attempt)]
 
 
 def _cold(ledger: Ledger, attempt: int) -> bool:

@@ -39,7 +39,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         cuts=(Cut(take=last(stalls, length(stalls) - left)),),
         confidence=confidence,
         why=told,
-        code=(f"DataLoader(..., num_workers={workers}, prefetch_factor=4)  # more than now",),
+        code=(f"DataLoader(..., num_workers=now + {workers}, prefetch_factor=4)",),
         see="docs/techniques/data-workers.md",
     )
 

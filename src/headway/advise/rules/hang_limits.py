@@ -9,11 +9,11 @@ from itertools import pairwise
 from headway.advise.intervals import first, length, union, without
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import spent
-from headway.advise.rules.requeue_delay import restarts
 from headway.launch.hang.limits import OVER_GAPS, OVER_LONGEST
 from headway.launch.hang.notice import CONFIRM_S
 from headway.ledger.leaves import EFFECTIVE, HANG, LOST
 from headway.ledger.model import NS, Ledger
+from headway.report.hints import restart_flags
 from headway.report.words import count, duration
 
 LEAST_S = 10.0  # no shorter limit is advised: a pause that no run has shown may be longer
@@ -35,7 +35,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; the longest pause "
         "between steps that went well, and the steps themselves, leave room for this limit. A rank "
         "that works is given longer",
-        flags=(*restarts(evidence), "--hang-after", str(limit)),
+        flags=(*restart_flags(ledger), "--hang-after", str(limit)),
         see="docs/recover.md#hangs",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from headway.advise.intervals import Intervals, last, length
 from headway.advise.model import Confidence, Cut, Evidence, Proposal
 from headway.advise.replay import spent
 from headway.checkpoint import interval
-from headway.checkpoint.rate import UNKNOWN, FailureRate
+from headway.ledger.interval import HOUR_S, Observed, of_ledger
 from headway.ledger.leaves import EFFECTIVE, LOST, WASTE
 from headway.ledger.model import NS, Ledger
 from headway.report.words import count, duration
@@ -20,24 +21,16 @@ LOOP = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
 
 @dataclass(frozen=True)
 class Loop:
-    """What the law of the interval needs of a run; seconds, but for the counts."""
+    """The time in which a run could lose something to its interval; seconds."""
 
     seconds: float
-    steps: int
-    cost: float  # of a save
-    durable: float
-    recover: float
-    rate: FailureRate
-    failures: int
-
-    def best(self, per_hour: float) -> interval.Best:
-        """The interval that loses least at so many failures an hour."""
-        return interval.best(cost=self.cost, mtbf=3600 / per_hour, durable=self.durable)
+    known: Observed
 
     def expected(self, every: float) -> float:
         """What such an interval loses of this run, at the mean of the rate."""
-        mtbf = 3600 / self.rate.mean
-        share = interval.wasted(every, cost=self.cost, mtbf=mtbf, durable=self.durable)
+        known = self.known
+        mtbf = HOUR_S / known.per_hour if known.failures else math.inf
+        share = interval.wasted(every, cost=known.cost, mtbf=mtbf, durable=known.durable)
         return share * self.seconds
 
 
@@ -47,25 +40,28 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     rolled, blocked = spent(ledger, (LOST,)), spent(ledger, (BLOCK,))
     if rolled and not ledger.saves:
         yield _at_all(ledger, rolled)
-    loop = _loop(ledger)
-    if loop is None:
+    known, seconds = of_ledger(ledger), length(spent(ledger, LOOP)) / NS
+    if known is None or not seconds or not known.cost:
         return
-    best = loop.best(loop.rate.mean)
+    loop = Loop(seconds, known)
+    best = known.best().interval
+    if ledger.recommended_interval is not None:  # the one that the report shows
+        best = ledger.recommended_interval / NS
     here = (length(rolled) + length(blocked)) / NS
-    won = round((here - loop.expected(best.interval)) * NS)
+    won = round((here - loop.expected(best)) * NS)
     now = (ledger.save_interval or 0) / NS
-    if won <= 0 or not best.interval:
+    oftener = not now or best < now
+    if won <= 0 or not best or (oftener and not known.failures):
         return
-    oftener = not now or best.interval < now
-    low, high = loop.rate.credible()
-    steps = max(1, round(best.interval * loop.steps / loop.seconds)) if loop.steps else 0
-    every = f"every {duration(round(best.interval * NS))}" + (f", {steps:,} steps" if steps else "")
+    steps = max(1, round(best * ledger.steps / seconds)) if ledger.steps else 0
+    every = f"every {duration(round(best * NS))}" + (f", {steps:,} steps" if steps else "")
+    every += "" if known.failures else ", or longer"
     yield Proposal(
         title=f"Save {'more' if oftener else 'less'} often: {every}",
         cuts=(Cut(take=last(rolled if oftener else blocked, won)),),
-        confidence=_confidence(loop, here, low, high),
-        why=_why(loop, now, low, high),
-        code=(f"Checkpointer(store, state, interval={best.interval:.3g})  # or a Tuner",),
+        confidence=_confidence(loop, here),
+        why=_why(ledger, known, now),
+        code=(f"Checkpointer(store, state, interval={best:.3g})  # or a Tuner",),
         see="docs/checkpoint.md#interval",
     )
 
@@ -82,49 +78,36 @@ def _at_all(ledger: Ledger, rolled: Intervals) -> Proposal:
     )
 
 
-def _loop(ledger: Ledger) -> Loop | None:
-    """None where nothing is known of what a save costs, or of what a failure does."""
-    seconds = length(spent(ledger, LOOP)) / NS
-    blocked = length(spent(ledger, (BLOCK,))) / NS
-    if not seconds or not ledger.saves or not blocked:
-        return None
-    costs = [one.blocked + one.slower for one in ledger.saved if not one.error]
-    cost = sum(costs) / len(costs) / NS if costs else blocked / ledger.saves
-    failures = len(ledger.failures)
-    ends = [save.durable - save.start for save in ledger.checkpoints if save.durable is not None]
-    ends += [one.durable for one in ledger.saved if one.level == "disk" and not one.error]
-    recover = ledger.time_to_recover
-    return Loop(
-        seconds=seconds,
-        steps=ledger.steps,
-        cost=cost,
-        durable=max(ends, default=0) / NS,
-        recover=sum(recover) / len(recover) / NS if recover else 0.0,
-        rate=UNKNOWN.after(failures, seconds / 3600),
-        failures=failures,
-    )
-
-
-def _confidence(loop: Loop, here: float, low: float, high: float) -> Confidence:
+def _confidence(loop: Loop, here: float) -> Confidence:
     """Whether the best interval wins wherever in its credible interval the rate lies."""
-    if not loop.failures:
+    known = loop.known
+    if not known.failures:
         return "low"
-    sure = all(loop.expected(loop.best(rate).interval) < here for rate in (low, high))
+    ends = known.rate.credible()
+    sure = all(loop.expected(known.best(rate).interval) < here for rate in ends)
     return "medium" if sure else "low"
 
 
-def _why(loop: Loop, now: float, low: float, high: float) -> str:
-    mtbf = 3600 / loop.rate.mean
-    young, daly = interval.young(loop.cost, mtbf), interval.daly(loop.cost, mtbf)
+def _why(ledger: Ledger, known: Observed, now: float) -> str:
+    since = f"; now every {_s(now)}" if now else ""
+    mtbf = HOUR_S / known.per_hour
+    young, daly = interval.young(known.cost, mtbf), interval.daly(known.cost, mtbf)
+    if not known.failures:
+        told = f"no failure in {duration(ledger.wall)}, so how often it fails is not known: below "
+        told += f"{known.per_hour:.3g} an hour (95 %), for which Young says {_s(young)}"
+        return told + since
+    times = ledger.time_to_recover
+    recover = sum(times) / len(times) / NS if times else 0.0
     exact = interval.best(
-        cost=loop.cost, mtbf=mtbf, durable=loop.durable, recover=loop.recover, exact=True
+        cost=known.cost, mtbf=mtbf, durable=known.durable, recover=recover, exact=True
     )
-    ends = sorted(loop.best(rate).interval for rate in (low, high))
-    told = f"{count(loop.failures, 'failure')} in this run: {loop.rate.mean:.3g} an hour, between "
+    low, high = known.rate.credible()
+    ends = sorted(known.best(rate).interval for rate in (low, high))
+    told = f"{count(known.failures, 'failure')} in this run: {known.per_hour:.3g} an hour, between "
     told += f"{low:.3g} and {high:.3g} (95 %), for which {_s(ends[0])} to {_s(ends[1])} is best; "
-    told += f"Young {_s(young)}, Daly {_s(daly)}, with {_s(loop.recover)} to recover "
+    told += f"Young {_s(young)}, Daly {_s(daly)}, with {_s(recover)} to recover "
     told += f"{_s(exact.interval)} and {100 * exact.wasted:.1f} % lost"
-    return told + (f"; now every {_s(now)}" if now else "")
+    return told + since
 
 
 def _s(seconds: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from headway.advise.intervals import last
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import leaves_of, spent
+from headway.report.communication import is_installed
 from headway.report.words import count, duration
 
 WHERE = (*leaves_of("process_group_init"), "waste.blocked")
@@ -14,7 +15,8 @@ WHERE = (*leaves_of("process_group_init"), "waste.blocked")
 
 def proposals(evidence: Evidence) -> Iterator[Proposal]:
     """What the rank that lost least by it could do without."""
-    needless = [one for one in evidence.ledger.groups_made if one.needless]
+    made = evidence.ledger.groups_made
+    needless = [one for one in made if one.needless and not is_installed(one.where)]
     if not needless:
         return
     ns = sum(one.needless for one in needless)

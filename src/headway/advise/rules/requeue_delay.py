@@ -10,21 +10,16 @@ from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import spent
 from headway.ledger.leaves import DETECTION, DOWNTIME
 from headway.ledger.model import Failure, Ledger
+from headway.report.hints import is_restartable, restart_flags
 from headway.report.words import count, duration
 
-RESTARTS = 5  # unless the run has failed more often
 BETWEEN = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
-
-
-def restarts(evidence: Evidence) -> tuple[str, str]:
-    """The flag that lets Headway start the job again, often enough for this run."""
-    return "--restarts", str(max(RESTARTS, len(evidence.ledger.failures)))
 
 
 def proposals(evidence: Evidence) -> Iterator[Proposal]:
     """Each interruption that Headway may end, brought down to what its own restarts take."""
     ledger = evidence.ledger
-    slow = [one for one in ledger.failures if _restartable(one) and not _by_headway(one)]
+    slow = [one for one in ledger.failures if is_restartable(one) and not _by_headway(one)]
     gaps = [gap for one in slow if (gap := between(ledger, one))]
     if not gaps:
         return
@@ -47,7 +42,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
             if known
             else "at most: no restart by Headway is measured in this job"
         ),
-        flags=restarts(evidence),
+        flags=restart_flags(ledger),
         see="docs/recover.md",
     )
 
@@ -60,10 +55,6 @@ def between(ledger: Ledger, failure: Failure) -> Intervals:
     return union(
         spent(ledger, (DETECTION, DOWNTIME), failure.attempt), spent(ledger, BETWEEN, after)
     )
-
-
-def _restartable(failure: Failure) -> bool:
-    return failure.owner != "scheduler" and failure.retry in ("yes", "bounded")
 
 
 def _by_headway(failure: Failure) -> bool:

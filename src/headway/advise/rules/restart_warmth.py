@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from headway.advise.intervals import last, length
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import spent
-from headway.advise.rules.requeue_delay import restarts
 from headway.ledger.leaves import EFFECTIVE, LOST
 from headway.ledger.model import Ledger
+from headway.report.hints import is_restartable, restart_flags
 from headway.report.words import count, duration
 
 LAUNCH = ("recover.launcher_init",)
@@ -47,7 +47,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
             if known
             else "at most: no warm restart is measured in this job"
         ),
-        flags=(*restarts(evidence), "--warm"),
+        flags=(*restart_flags(ledger), "--warm"),
         see="docs/warm.md",
     )
 
@@ -59,8 +59,10 @@ def _prepared(ledger: Ledger) -> int:
     return trained[0][0] + imports if trained else ledger.wall
 
 
-def _restarted(ledger: Ledger) -> range:
-    return range(1, len(ledger.attempts))
+def _restarted(ledger: Ledger) -> list[int]:
+    """Attempts after a failure that may be followed by another one where the job is."""
+    after = {one.attempt + 1 for one in ledger.failures if is_restartable(one)}
+    return [index for index in range(1, len(ledger.attempts)) if index in after]
 
 
 def _total(parts: list[tuple[tuple[int, int], ...]]) -> int:

@@ -8,6 +8,7 @@ from headway.advise.intervals import last
 from headway.advise.model import Cut, Evidence, Proposal
 from headway.advise.replay import leaves_of, spent
 from headway.ledger.leaves import START_STAGES, UNKNOWN
+from headway.report.communication import is_installed
 from headway.report.words import duration
 
 OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
@@ -17,7 +18,8 @@ STARTS = leaves_of(*START_STAGES[3:])
 def proposals(evidence: Evidence) -> Iterator[Proposal]:
     """All but one of the calls of a place, on the rank that waited least in them."""
     ledger = evidence.ledger
-    many = [one for one in ledger.early_calls if one.what in OBJECTS and one.times > 1]
+    own = [one for one in ledger.early_calls if not is_installed(one.where)]
+    many = [one for one in own if one.what in OBJECTS and one.times > 1]
     if not many:
         return
     ns = sum(one.least - one.least // one.times for one in many)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headway.plan.curve import Point
-from headway.plan.show.words import BOUNDS, WORDS, about, minutes, notes, rate, share, time
+from headway.plan.show.words import (
+    BOUNDS,
+    WORDS,
+    about,
+    at_least,
+    minutes,
+    notes,
+    rate,
+    share,
+    time,
+)
 from headway.plan.sweep import Plan, Planned
 from headway.report.words import count
 
@@ -31,10 +41,10 @@ def _cells(row: Planned) -> tuple[str, ...]:
     return (
         f"{row.case.nodes:,}",
         rate(row),
-        minutes(row.case.every),
+        at_least(row, minutes(row.case.every)),
         share(row.at.wasted),
-        share(row.closed.ett_percent),
-        f"{share(row.played.shares.ett_percent)} ± {row.played.half:.2f}",
+        at_least(row, share(row.closed.ett_percent)),
+        f"{at_least(row, share(row.played.shares.ett_percent))} ± {row.played.half:.2f}",
         share(row.played.worst),
         time(row.played.shares.wall),
     )

@@ -10,6 +10,7 @@ from headway.report.words import count, duration
 
 BOUNDS = {
     "given": "as given",
+    "run": "recommended by the Checkpointer of the run",
     "law": "loses least",
     "durable": "a save is durable no sooner",
     "length": "as long as the job",
@@ -42,13 +43,19 @@ def share(percent: float) -> str:
 
 def rate(row: Planned) -> str:
     """`3.00 a day`."""
-    return f"{row.case.a_day:.3g} a day"
+    return f"{'<' if row.is_bound else ''}{row.case.a_day:.3g} a day"
+
+
+def at_least(row: Planned, text: str) -> str:
+    """What is better the less often nodes fail: `>15 min`."""
+    return f">{text}" if row.is_bound else text
 
 
 def about(plan: Plan) -> list[str]:
     """The job in a few lines."""
     case = plan.rows[0].case
-    node = "no node fails" if math.isinf(case.mtbf) else f"a node fails every {time(case.mtbf)}"
+    often = "less often than every" if plan.rows[0].is_bound else "every"
+    node = "no node fails" if math.isinf(case.mtbf) else f"a node fails {often} {time(case.mtbf)}"
     lines = [
         f"{time(case.length)} of training; {node}; a save costs {time(case.block)}"
         + (f" and is durable {time(case.durable)} later" if case.durable else ""),
@@ -66,7 +73,10 @@ def _source(plan: Plan) -> str:
         f"measured by {seen.source}: {count(seen.runs, 'run')}, {count(seen.failures, 'failure')}"
     )
     told += f" in {seen.node_hours:,.3g} node-hours"
-    if seen.failures_a_day is not None:
+    if seen.is_bound:
+        told += ", so how often nodes fail is not known: "
+        told += f"below {seen.failures_high:.3g} a node and day (95 %)"
+    elif seen.failures_a_day is not None:
         low, high = seen.failures_low or 0.0, seen.failures_high or 0.0
         told += f", {seen.failures_a_day:.3g} a node and day ({low:.2g} to {high:.2g})"
     return told
@@ -74,6 +84,14 @@ def _source(plan: Plan) -> str:
 
 def notes(plan: Plan) -> list[str]:
     """What to know of the figures."""
+    bound = [
+        "the failure rate is an upper bound, so that ETT and interval are lower bounds; "
+        "give --mtbf or --failures-a-day"
+    ]
+    return [*(bound if any(row.is_bound for row in plan.rows) else ()), *_given_up(plan)]
+
+
+def _given_up(plan: Plan) -> list[str]:
     return [
         f"{count(row.case.nodes, 'node')} at {minutes(row.case.every)}: {row.played.given_up:,} of "
         f"{row.played.trials:,} trials made so little headway that they were given up"
