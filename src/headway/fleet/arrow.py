@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import MissingExtra
-from headway.fleet.schema import SCHEMA, VERSION, Table
+from headway.fleet.schema import SCHEMA, VERSION, RowsInvalid, Table
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,7 +24,7 @@ def need(*packages: str) -> None:
     """One sentence where one of the packages is not installed; none of them is imported."""
     for name in packages:
         if importlib.util.find_spec(name) is None:
-            raise MissingExtra(f"a store needs {name}; type: pip install 'headway[fleet]'")
+            raise MissingExtra(f"a store needs {name}", extra="fleet")
 
 
 def arrow_schema(table: Table) -> pyarrow.Schema:
@@ -59,13 +59,23 @@ def to_arrow(
     columns[VERSION.name] = pa.repeat(version, count)
     unknown = columns.keys() - set(schema.names)
     if unknown:
-        raise ValueError(f"the table {table.name} has no column {min(unknown)!r}")
+        raise RowsInvalid(
+            f"the table {table.name} has no column {min(unknown)!r}",
+            code="column-unknown",
+            table=table.name,
+            column=min(unknown),
+        )
     made = []
     for field in schema:
         value = columns.get(field.name)
         column = pa.nulls(count, field.type) if value is None else _column(value, field.type)
         if column.null_count and not field.nullable:
-            raise ValueError(f"{table.name}.{field.name} must not be null")
+            raise RowsInvalid(
+                f"{table.name}.{field.name} must not be null",
+                code="value-missing",
+                table=table.name,
+                column=field.name,
+            )
         made.append(column)
     return pa.Table.from_arrays(made, schema=schema)
 
@@ -75,7 +85,11 @@ def _column(value: Any, kind: pyarrow.DataType) -> Any:
 
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return value.cast(kind)
-    return pa.array(value, kind)
+    try:
+        return pa.array(value, kind)
+    except UnicodeEncodeError:  # a command or a path may have bytes that are no text
+        texts = (one.encode("utf-8", "replace").decode() if one else one for one in value)
+        return pa.array(list(texts), kind)
 
 
 def by_day(table: Table, rows: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:

@@ -7,15 +7,14 @@ readers that are at work; a later compaction settles that one and deletes it. Se
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Collection
 from typing import NamedTuple
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 from headway.fleet import arrow, log
-from headway.fleet.engine import TRIES, find_damaged
+from headway.fleet.engine import TRIES, damaged_markers, find_damaged
 from headway.fleet.schema import SCHEMA, TABLES
 from headway.fleet.store import Snapshot, Store
 from headway.fleet.view import view
@@ -54,7 +53,10 @@ def compact(store: Store, *, grace_s: float = GRACE_S) -> Compacted:
             damaged.update(new)
             if not left or not new:
                 raise
-    notes = tuple(f"left as it is: {why}" for why in damaged.values())
+    notes = tuple(
+        with_code(f"left as it is: {why}", code="file-damaged")
+        for why in (*damaged.values(), *damaged_markers(store, snapshot))
+    )
     return Compacted(len(chosen) if files else 0, files, rows, deleted, notes)
 
 
@@ -65,6 +67,7 @@ def _choose(snapshot: Snapshot, damaged: Collection[str]) -> set[str]:
         sizes[file.stem] = sizes.get(file.stem, 0) + file.size
     told = snapshot.log
     live = told.live() - {file.stem for file in snapshot.files if file.name in damaged}
+    live -= told.damaged
     chosen = set(live & told.writes)
     total = sum(sizes.get(stem, 0) for stem in chosen)
     for stem in sorted(live & told.settled, key=lambda one: (sizes.get(one, 0), one)):
@@ -91,9 +94,10 @@ def _merge(
                 store.place.put(log.file_name(name, day, stem, SCHEMA), content)
                 files, rows = files + 1, rows + part.num_rows
     if time.monotonic() - began > DEAD_S / 2:
-        raise HeadwayError(f"compacting {store.url} took more than {DEAD_S / 2:.0f} s")
-    told = {"schema": SCHEMA, "replaces": sorted(chosen)}
-    store.place.put(log.compaction(stem), json.dumps(told).encode())
+        raise HeadwayError(
+            f"compacting {store.url} took more than {DEAD_S / 2:.0f} s", code="store-too-slow"
+        )
+    store.place.put(log.compaction(stem), log.to_marker(chosen, SCHEMA))
     return files, rows
 
 
@@ -103,8 +107,12 @@ def clear(store: Store, grace_s: float) -> int:
     told = _settle(store, now - grace_s)
     files = store.files()
     gone = 0
+    left = set(told.damaged)  # what they replace is not known for sure, and they hide it
     for stem in sorted(told.settled):  # in this order: one may replace an earlier one
         replaced = told.compactions[stem]
+        if stem in left or replaced & left:
+            left.add(stem)
+            continue
         gone += _delete(store, [file.name for file in files if file.stem in replaced])
         for old in replaced:
             for marker in (log.commit(old), log.compaction(old), log.settled(old)):
@@ -123,14 +131,15 @@ def _settle(store: Store, before: float) -> log.Log:
     for entry in list(store.place.entries(log.COMPACTIONS)):
         for stem in log.stems([entry.name], ".json") & counted - told.settled:
             if entry.changed <= before:
-                store.place.put(log.settled(stem), b"")
+                copy = log.to_marker(told.compactions[stem], SCHEMA)
+                store.place.put(log.settled(stem), copy)
     return store.read_log()
 
 
 def _dead(store: Store, before: float) -> list[str]:
     """Old files of no write and no compaction, and what was never renamed."""
     told = store.read_log()
-    known = told.writes | told.compactions.keys()
+    known = told.writes | told.compactions.keys() | told.damaged
     found = []
     for folder in (*TABLES, log.COMMITS, log.COMPACTIONS):
         for entry in store.place.entries(folder):

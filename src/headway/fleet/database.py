@@ -68,15 +68,15 @@ class Database:
         try:
             import psycopg
         except ImportError:
-            raise MissingExtra(
-                "a PostgreSQL needs psycopg; type: pip install 'headway[postgres]'"
-            ) from None
+            raise MissingExtra("a store in PostgreSQL needs psycopg", extra="postgres") from None
         try:
             with psycopg.connect(self._url) as con:
                 yield con
         except psycopg.Error as error:
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise HeadwayError(f"{self.url} cannot be used: {why}") from error
+            raise HeadwayError(
+                f"{self.url} cannot be used: {why}", code="store-unusable"
+            ) from error
 
     def _exists(self, con: psycopg.Connection[Any]) -> bool:
         found = con.execute("SELECT to_regclass(%s)", [f"{SPACE}.store"]).fetchone()
@@ -86,7 +86,9 @@ class Database:
         if not self._exists(con):
             raise UsageError(
                 f"there is no store at {self.url}; "
-                f"make one with `headway ingest RUN --store {self.url}`"
+                f"make one with `headway ingest RUN --store {self.url}`",
+                code="store-not-found",
+                store=self.url,
             )
         self._fits(con)
 
@@ -97,7 +99,7 @@ class Database:
         if schema > SCHEMA:
             raise NewerSchema(
                 f"the store {self.url} has schema {schema}, and this Headway knows up to {SCHEMA}; "
-                "type: pip install --upgrade headway"
+                "install a newer Headway"
             )
         return schema
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from headway.errors import HeadwayError
-from headway.fleet import arrow, spark
+from headway.errors import HeadwayError, with_code
+from headway.fleet import arrow, log, spark
+from headway.fleet.log import File
+from headway.fleet.schema import SCHEMA, TABLES
 from headway.fleet.store import Snapshot, Store
 from headway.fleet.view import view
 
@@ -52,11 +54,14 @@ def ask(
             damaged.update(new)
             if not (new or (left and _gone(store, snapshot))):
                 why = str(error).splitlines()[0]
-                raise HeadwayError(f"the store {store.url} cannot be read: {why}") from error
-    notes = [f"left out: {why}" for why in damaged.values()]
+                raise HeadwayError(
+                    f"the store {store.url} cannot be read: {why}", code="store-unreadable"
+                ) from error
+    whys = (*damaged.values(), *damaged_markers(store, snapshot))
+    notes = [with_code(f"left out: {why}", code="file-damaged") for why in whys]
     if len(snapshot.files) > MANY:
-        told = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
-        notes.append(told)
+        text = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
+        notes.append(with_code(text, code="many-files"))
     return Answer(rows, tuple(notes))
 
 
@@ -64,6 +69,12 @@ def _of_duckdb() -> tuple[type[Exception], ...]:
     import duckdb
 
     return duckdb.Error, OSError
+
+
+def damaged_markers(store: Store, snapshot: Snapshot) -> list[str]:
+    """Markers of compactions that cannot be read; the rows are known without them."""
+    stems = sorted(snapshot.log.damaged)
+    return [f"{store.place.path(log.compaction(stem))} is damaged" for stem in stems]
 
 
 def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) -> dict[str, str]:
@@ -77,7 +88,9 @@ def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) ->
             continue
         try:
             with opened(file.name) as content:
-                for _ in pq.ParquetFile(content).iter_batches():
+                parquet = pq.ParquetFile(content)
+                _check_columns(file, parquet.schema_arrow)
+                for _ in parquet.iter_batches():
                     pass
         except FileNotFoundError:
             continue
@@ -85,6 +98,15 @@ def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) ->
             why = str(error).splitlines()[0][:100]
             found[file.name] = f"{store.place.path(file.name)} is damaged ({why})"
     return found
+
+
+def _check_columns(file: File, schema: pyarrow.Schema) -> None:
+    """ValueError where they are not those of the table, in a file of today's schema."""
+    table = TABLES[file.table]
+    types = {column.name: column.type for column in arrow.arrow_schema(table)}
+    for name, kind in types.items() if file.schema == SCHEMA else ():
+        if name not in schema.names or schema.field(name).type != kind:
+            raise ValueError(f"its column {name} is not that of {file.table}")
 
 
 def _gone(store: Store, snapshot: Snapshot) -> bool:

@@ -13,6 +13,8 @@ def parse(text: str | None) -> dict[str, str]:
         if not part.strip():
             continue
         if not equals or not name.isidentifier() or not value:
-            raise UsageError(f"the label {part!r} is not NAME=VALUE, such as team=ads")
+            raise UsageError(
+                f"the label {part!r} is not NAME=VALUE, such as team=ads", code="label-invalid"
+            )
         found[name] = value
     return found

@@ -4,18 +4,21 @@
     TABLE/day=2026-11-16/STEM.s1.parquet       rows; s1: the schema that they have
     commits/STEM.json                          that write is complete: its rows count
     compactions/STEM.json                      that compaction is complete, and what it replaces
-    compactions/STEM.settled                   it can no longer lose against another one
+    compactions/STEM.settled                   it can no longer lose against another one; a copy
 
 A write is a stem, and so is a compaction. Nothing is ever changed in place. Files of a stem
 without its commit are of a writer that is at work, or was killed.
 
 Two compactions may replace the same write. Then one counts, the same for every reader: a settled
 one, else the one that was begun first. Only what a settled one replaces is ever deleted, so one
-that is not settled counts only while all that it replaces is complete.
+that is not settled counts only while all that it replaces is complete. So where the marker of
+one that is not settled is damaged, all that it replaces is still there, and is read instead.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import secrets
 import time
@@ -50,6 +53,7 @@ class Log:
     writes: frozenset[str] = frozenset()
     compactions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # and what it replaces
     settled: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()  # compactions whose marker cannot be read
 
     def in_force(self) -> list[str]:
         """The compactions that count."""
@@ -98,6 +102,27 @@ def commit(stem: str) -> str:
 def compaction(stem: str) -> str:
     """The marker of a compaction."""
     return f"{COMPACTIONS}/{stem}.json"
+
+
+def to_marker(replaces: Iterable[str], schema: int) -> bytes:
+    """What the marker of a compaction says."""
+    names = sorted(replaces)
+    return json.dumps({"schema": schema, "replaces": names, "check": _check(names)}).encode()
+
+
+def from_marker(content: bytes) -> frozenset[str] | None:
+    """What a compaction replaces; None where its marker is damaged."""
+    try:
+        told = json.loads(content)
+        names = told["replaces"]
+        whole = told.get("check", _check(names)) == _check(names)  # older ones have none
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return frozenset(names) if whole and isinstance(names, list) and names else None
+
+
+def _check(names: list[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def settled(stem: str) -> str:

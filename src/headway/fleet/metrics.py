@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from headway.fleet.database import Database
@@ -71,9 +71,9 @@ FIGURES = (
     *_times("time_to_recover", "From the last progress to training again.", "ttr", "ttr"),
     Figure(
         "headway_fleet_failures",
-        "Failures by category and owner.",
+        "Failures by category and owner; those of infra are the number of failures.",
         "failures",
-        "failures",
+        "failures_all",
         ("category", "owner"),
     ),
     Figure(
@@ -117,7 +117,7 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
     out = []
     for figure in {one.name: one for one in FIGURES}.values():
         out.append(Family(figure.name, figure.help, tuple(found[figure.name]), figure.unit))
-    at = now.replace(tzinfo=timezone.utc).timestamp()
+    at = now.replace(tzinfo=UTC).timestamp()
     about = "When the store was read, in seconds since the epoch."
     out.append(Family("headway_fleet_read_time_seconds", about, (({}, at),), "seconds"))
     return out

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6, socket
+from typing import Any, NamedTuple
 
-from headway.errors import HeadwayError
+from headway import redact
+from headway.errors import HeadwayError, with_code
 
 CONTENT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+REQUEST_S = 10.0  # until a request is whole
+ANSWER_S = 30.0  # until the answer is taken
+AT_ONCE = 32  # connections without a whole request; a new one takes the place of the oldest
 
 
 class Page:
@@ -32,45 +39,98 @@ class Page:
             return self._text
 
 
-def server(bound: socket, page: Page, token: str | None) -> ThreadingHTTPServer:
-    """On an open port; with a token, only `Authorization: Bearer TOKEN` is answered."""
+class Rules(NamedTuple):
+    """Who is answered: by a token, if there is one, and only under a name of this server."""
 
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "headway", ""
-        timeout = 30
+    token: str | None
+    is_own_name: Callable[[str], bool]
 
-        def do_GET(self) -> None:
-            told = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            if token is not None and not hmac.compare_digest(told.encode(), token.encode()):
-                self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "give the token\n")
-            elif self.path.partition("?")[0] != "/metrics":
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "the metrics are at /metrics\n")
-            else:
-                try:
-                    self._answer(HTTPStatus.OK, CONTENT, page.text())
-                except HeadwayError as error:
-                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
 
-        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-            content = text.encode("utf-8", "replace")
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            if status == HTTPStatus.UNAUTHORIZED:
-                self.send_header("WWW-Authenticate", "Bearer")
-            self.end_headers()
-            self.wfile.write(content)
+class Server(ThreadingHTTPServer):
+    """On an open port. Half-sent requests have a deadline, and make room for others before it."""
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+    daemon_threads = True
 
-    class Server(ThreadingHTTPServer):
-        address_family = bound.family
-        daemon_threads = True
+    def __init__(self, bound: socket.socket, page: Page, rules: Rules) -> None:
+        self.address_family = bound.family
+        super().__init__(bound.getsockname()[:2], Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = bound, bound.getsockname()
+        self.page, self.rules = page, rules
+        self._waiting: dict[socket.socket, threading.Timer] = {}
+        self._lock = threading.Lock()
 
-    made = Server(bound.getsockname()[:2], Handler, bind_and_activate=False)
-    made.socket.close()
-    made.socket = bound
-    if bound.family == AF_INET6:
-        made.server_address = bound.getsockname()
-    return made
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Wait for a request, but not for ever."""
+        timer = threading.Timer(REQUEST_S, self._drop, [request])
+        timer.daemon = True
+        timer.start()
+        with self._lock:
+            self._waiting[request] = timer
+            oldest = next(iter(self._waiting)) if len(self._waiting) > AT_ONCE else None
+        if oldest is not None:
+            self._drop(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A connection is over."""
+        self.received(request)
+        super().shutdown_request(request)
+
+    def received(self, request: socket.socket) -> None:
+        """Its request is whole, or never will be."""
+        with self._lock:
+            timer = self._waiting.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    def _drop(self, request: socket.socket) -> None:
+        self.received(request)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One scrape."""
+
+    server: Server
+    server_version, sys_version = "headway", ""
+    timeout = ANSWER_S
+
+    def do_GET(self) -> None:
+        """The page, for whoever may read it."""
+        self.server.received(self.connection)
+        token, is_own_name = self.server.rules
+        told = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        names = self.headers.get_all("Host") or []
+        if len(names) != 1 or not is_own_name(names[0]):
+            text = "this server is not known by that name; see --name\n"
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", text)
+        elif token is not None and not hmac.compare_digest(told.encode(), token.encode()):
+            self._answer(HTTPStatus.UNAUTHORIZED, "text/plain", "give the token\n")
+        elif self.path.partition("?")[0] != "/metrics":
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "the metrics are at /metrics\n")
+        else:
+            try:
+                self._answer(HTTPStatus.OK, CONTENT, self.server.page.text())
+            except HeadwayError as error:
+                text = with_code(redact.text(str(error)), code=error.code)
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{text}\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        content = text.encode("utf-8", "replace")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a scrape every few seconds is no news."""

@@ -26,8 +26,8 @@ class Place(Protocol):
 
     url: str
 
-    def put(self, name: str, content: bytes) -> None:
-        """Make an object, or replace it."""
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """Make an object, or replace it; a private one only its owner can read, where that is."""
 
     def get(self, name: str) -> bytes:
         """The content of an object; FileNotFoundError if there is none."""
@@ -65,15 +65,16 @@ class Folder:
         self.url = str(root)
         self._root = root.expanduser()
         if self._root.exists() and not self._root.is_dir():
-            raise UsageError(f"{root} is a file; a store is a folder or a URL")
+            raise UsageError(f"{root} is a file; a store is a folder or a URL", code="not-a-store")
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
         """Written aside, synced, renamed; and the folder that names it is synced too."""
         path = self._root / name
         self._make(path.parent)
         aside = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            with open(aside, "xb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(aside, flags, 0o600 if private else 0o666), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -134,8 +135,8 @@ class Folder:
 class Remote(remote.Objects):
     """Anything that fsspec knows."""
 
-    def put(self, name: str, content: bytes) -> None:
-        """Make an object, or replace it."""
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """Make an object, or replace it; who can read it is for the bucket to say."""
         with _reached(self.url):
             super().put(name, content)
 
@@ -193,7 +194,7 @@ def _reached(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HeadwayError(f"{url} cannot be reached: {why}") from error
+        raise HeadwayError(f"{url} cannot be reached: {why}", code="store-unreachable") from error
 
 
 def _unless_gone(error: OSError) -> None:

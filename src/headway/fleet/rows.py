@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from headway import redact
 from headway.fleet.arrow import moment
-from headway.fleet.schema import LABELS
+from headway.fleet.schema import FAILURE_COLUMNS, LABELS
 from headway.ledger.leaves import EFFECTIVE, LOST
-from headway.ledger.model import NS, Attempt, Checkpoint, Compile, Ledger, Segment
+from headway.ledger.model import NS, Attempt, Compile, Ledger, Segment
+from headway.ledger.saves import saves
 
 HOUR = 3600 * NS
 
@@ -40,7 +42,12 @@ def run_id(ledger: Ledger) -> str:
 
 def as_of(ledger: Ledger) -> float:
     """Up to when it tells of the run, in seconds since the epoch."""
-    return (ledger.started_at + ledger.wall) / NS
+    return ledger.clock(ledger.wall, end=True) / NS
+
+
+def _text(value: object) -> str | None:
+    """Of run.json, which others may write."""
+    return None if value is None or value == "" else str(value)
 
 
 class _Run:
@@ -83,15 +90,17 @@ class _Run:
 
     def _split(self, segments: Sequence[Segment]) -> Iterator[tuple[int, datetime, str, float]]:
         """Seconds by attempt, hour and leaf. What lies before an attempt is counted to it."""
-        ends = [attempt.end for attempt in self.ledger.attempts[:-1]]
+        ends = [end for _, end in self.ledger.windows[:-1]]
         found: dict[tuple[int, int, str], int] = defaultdict(int)
-        zero = self.ledger.started_at
+        gaps = [at for at, _ in self.ledger.outside]
         for segment in segments:
             at = segment.start
             while at < segment.end:
-                attempt = bisect_right(ends, at)
+                attempt, gap = bisect_right(ends, at), bisect_right(gaps, at)
+                zero = self.ledger.clock(at) - at
                 hour = (zero + at) // HOUR
-                until = min(segment.end, (hour + 1) * HOUR - zero, *ends[attempt : attempt + 1])
+                cuts = (*ends[attempt : attempt + 1], *gaps[gap : gap + 1])
+                until = min(segment.end, (hour + 1) * HOUR - zero, *cuts)
                 found[attempt, hour, segment.leaf] += until - at
                 at = until
         for (attempt, hour, leaf), ns in sorted(found.items()):
@@ -100,44 +109,44 @@ class _Run:
     def _key(self, attempt: int) -> Row:
         return {"run_id": self.id, "attempt": attempt}
 
-    def _at(self, ns: int) -> datetime:
-        return moment(0) + timedelta(microseconds=(self.ledger.started_at + ns) // 1000)
+    def _at(self, ns: int, *, end: bool = False) -> datetime:
+        return moment(0) + timedelta(microseconds=self.ledger.clock(ns, end=end) // 1000)
 
     def _wall(self, attempt: int) -> float:
         """From the end of the attempt before to its own end, or to that of the run."""
-        attempts = self.ledger.attempts
-        begin = attempts[attempt - 1].end if attempt else 0
-        last = attempt == len(attempts) - 1
-        return ((self.ledger.wall if last else attempts[attempt].end) - begin) / NS
+        start, end = self.ledger.windows[attempt]
+        return (end - start) / NS
 
-    def _recover(self, interruption: int) -> float | None:
-        times = self.ledger.time_to_recover
-        return times[interruption] / NS if 0 <= interruption < len(times) else None
+    def _recovery(self, *, begun: int | None = None, ended: int | None = None) -> float | None:
+        """Of the interruption that an attempt begun or ended; seconds."""
+        known = self.ledger.recoveries
+        return next((r.ns / NS for r in known if r.attempt == begun or r.until == ended), None)
 
     # -- one table each -----------------------------------------------------------------------
 
     def _run(self, job: str | None, labels: Mapping[str, str]) -> Row:
         ledger, facts = self.ledger, self.ledger.facts
         known = facts.get("labels")
-        told = {**(known if isinstance(known, dict) else {}), **labels}
-        versions = facts.get("versions") or {}
+        told = redact.data({**(known if isinstance(known, dict) else {}), **labels})
+        versions = facts.get("versions")
+        versions = versions if isinstance(versions, dict) else {}
         return {
             "run_id": self.id,
             "run": ledger.run,
             "job": job,
-            **{column.name: told.get(column.name) for column in LABELS},
-            "user": facts.get("user") or None,
-            **{name: versions.get(name) for name in ("torch", "python", "headway")},
-            "command": shlex.join(ledger.command) or None,
+            **{column.name: _text(told.get(column.name)) for column in LABELS},
+            "user": _text(facts.get("user")),
+            **{name: _text(versions.get(name)) for name in ("torch", "python", "headway")},
+            "command": shlex.join(redact.words(ledger.command)) or None,
             "labels": json.dumps(told, sort_keys=True),
             "started_at": self._at(0),
-            "ended_at": self._at(ledger.wall),
+            "ended_at": self._at(ledger.wall, end=True),
             "running": ledger.running,
             "outcome": ledger.attempts[-1].outcome,
             "exit_code": ledger.exit_code,
             "accelerators": max(self.accelerators),
             "attempts": len(ledger.attempts),
-            "failures": len(ledger.failures),
+            **{FAILURE_COLUMNS[owner]: count for owner, count in ledger.failures_by_owner.items()},
             "steps": ledger.steps,
             "wall_s": ledger.wall / NS,
             "effective_s": ledger.buckets.get(EFFECTIVE, 0) / NS,
@@ -149,13 +158,13 @@ class _Run:
         index = attempt.index
         return self._key(index) | {
             "started_at": self._at(attempt.start),
-            "ended_at": self._at(attempt.end),
+            "ended_at": self._at(attempt.end, end=True),
             "outcome": attempt.outcome,
             "accelerators": self.accelerators[index],
             "wall_s": self._wall(index),
             "effective_s": self.sums[index, EFFECTIVE],
             "lost_s": self.sums[index, LOST],
-            "time_to_recover_s": self._recover(index - 1),
+            "time_to_recover_s": self._recovery(ended=index),
             "first_step": attempt.first_step,
             "last_step": attempt.last_step,
             "resumed_from": attempt.resumed_from,
@@ -178,19 +187,19 @@ class _Run:
         for failure in self.ledger.failures:
             index = failure.attempt
             yield self._key(index) | {
-                "at": self._at(failure.at),
+                "at": self._at(failure.at, end=True),
                 "category": failure.category,
                 "owner": failure.owner,
                 "retry": failure.retry,
                 "root_rank": failure.root_rank,
                 "host": self._root(index),
-                "evidence": failure.evidence,
+                "evidence": redact.text(failure.evidence),
                 "confidence": failure.confidence,
                 "fingerprint": failure.fingerprint,
-                "decision": failure.decision,
+                "decision": failure.decision and redact.text(failure.decision),
                 "accelerators": self.accelerators[index],
                 "lost_s": self.sums[index, LOST],
-                "time_to_recover_s": self._recover(index),
+                "time_to_recover_s": self._recovery(begun=index),
             }
 
     def _root(self, attempt: int) -> str | None:
@@ -213,26 +222,17 @@ class _Run:
                 "slower_s": one.slower / NS,
                 "durable_s": one.durable / NS,
                 "bytes": one.size or None,
-                "error": one.error or None,
+                "error": redact.text(one.error) or None,
                 "accelerators": self.accelerators[one.attempt],
             }
-        saves: dict[tuple[int, int], list[Checkpoint]] = defaultdict(list)
-        for save in self.ledger.checkpoints:
-            if save.attempt not in told:
-                saves[save.attempt, save.step].append(save)
-        for (attempt, step), parts in sorted(saves.items()):
-            blocked: dict[int, int] = defaultdict(int)
-            for part in parts:
-                blocked[part.rank] += part.end - part.start
-            begin = min(part.start for part in parts)
-            ends = [part.durable for part in parts if part.durable is not None]
-            yield self._key(attempt) | {
-                "at": self._at(begin),
-                "step": step,
+        for save in saves(one for one in self.ledger.checkpoints if one.attempt not in told):
+            yield self._key(save.attempt) | {
+                "at": self._at(save.at),
+                "step": save.step,
                 "level": "disk",
-                "blocked_s": max(blocked.values()) / NS,
-                "durable_s": (max(ends) - begin) / NS if len(ends) == len(parts) else None,
-                "accelerators": self.accelerators[attempt],
+                "blocked_s": save.blocked / NS,
+                "durable_s": _seconds(save.written),
+                "accelerators": self.accelerators[save.attempt],
             }
 
     def _compiles(self) -> Iterator[Row]:
@@ -271,7 +271,7 @@ class _Run:
             yield self._key(attempt) | {
                 "host": host,
                 "started_at": self._at(lived.start),
-                "ended_at": self._at(lived.end),
+                "ended_at": self._at(lived.end, end=True),
                 "accelerators": len(there),
                 "wall_s": self._wall(attempt),
                 "accelerator_s": total[attempt, host],

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SCHEMA = 1
+from headway.errors import HeadwayError
+from headway.ledger.model import FAILURE_OWNERS
+
+SCHEMA = 2
 
 # How a column is kept: the word of Arrow, DuckDB, Spark and PostgreSQL follows from it.
 TYPES = ("string", "int64", "float64", "bool", "timestamp")
+
+
+class RowsInvalid(HeadwayError, ValueError):
+    """Rows that do not fit the tables of a store."""
 
 
 class Column(NamedTuple):
@@ -51,6 +58,11 @@ LABELS = (
     Column("config", "string", "its configuration; by default a digest of the command's words"),
 )
 
+# The number of failures is that of infra, as published; the others stand beside it.
+FAILURE_COLUMNS = {
+    owner: "failures" if owner == "infra" else f"failures_{owner}" for owner in FAILURE_OWNERS
+}
+
 RUNS = Table(
     "runs",
     "started_at",
@@ -73,7 +85,10 @@ RUNS = Table(
         Column("exit_code", "int64", "of its last launch"),
         Column("accelerators", "int64", "most that an attempt had: its ranks", True),
         Column("attempts", "int64", "how many", True),
-        Column("failures", "int64", "how many", True),
+        Column("failures", "int64", "of infra; of all owners where the next three are null", True),
+        Column("failures_user", "int64", "of the user; null: written with schema 1"),
+        Column("failures_scheduler", "int64", "of the scheduler"),
+        Column("failures_ambiguous", "int64", "of which the owner is not known"),
         Column("steps", "int64", "on new data"),
         Column("wall_s", "float64", "its wall time", True),
         Column("effective_s", "float64", "of which it trained on new data", True),

@@ -14,7 +14,7 @@ from headway.errors import HeadwayError, NewerSchema, UsageError
 from headway.fleet import arrow, log
 from headway.fleet.log import File, Log
 from headway.fleet.place import place
-from headway.fleet.schema import SCHEMA, TABLES
+from headway.fleet.schema import SCHEMA, TABLES, VERSION, RowsInvalid
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,7 +62,10 @@ class Store:
             for day, part in arrow.by_day(TABLES[name], table):
                 self.place.put(log.file_name(name, day, version, SCHEMA), arrow.to_parquet(part))
         if time.monotonic() - began > WRITE_S:
-            raise HeadwayError(f"writing to {self.url} took more than {WRITE_S:.0f} s; try again")
+            raise HeadwayError(
+                f"writing to {self.url} took more than {WRITE_S:.0f} s; try again",
+                code="store-too-slow",
+            )
         told = {"schema": SCHEMA, "rows": {name: table.num_rows for name, table in tables.items()}}
         self.place.put(log.commit(version), json.dumps(told).encode())
         return version
@@ -74,7 +77,8 @@ class Store:
         if not self.exists():
             if self.place.taken() and not self.exists():
                 raise UsageError(
-                    f"{self.url} is not empty and is not a store; give another --store"
+                    f"{self.url} is not empty and is not a store; give another --store",
+                    code="not-a-store",
                 )
             told = {"store": "headway fleet", "schema": SCHEMA, "headway": __version__}
             self.place.put(log.STORE, json.dumps(told).encode())
@@ -93,7 +97,9 @@ class Store:
         if not self.exists():
             raise UsageError(
                 f"there is no store at {self.url}; "
-                f"make one with `headway ingest RUN --store {self.url}`"
+                f"make one with `headway ingest RUN --store {self.url}`",
+                code="store-not-found",
+                store=self.url,
             )
 
     def read_log(self) -> Log:
@@ -105,12 +111,41 @@ class Store:
         """Writes before compactions: what a compaction replaces is deleted only later."""
         writes = log.stems((entry.name for entry in self.place.entries(log.COMMITS)), ".json")
         names = [entry.name for entry in self.place.entries(log.COMPACTIONS)]
-        compactions = {}
+        settled = log.stems(names, ".settled")
+        compactions: dict[str, frozenset[str]] = {}
+        damaged = set()
         for stem in log.stems(names, ".json"):
             with contextlib.suppress(FileNotFoundError):  # replaced by a larger one meanwhile
-                told = json.loads(self.place.get(log.compaction(stem)))
-                compactions[stem] = frozenset(map(str, told["replaces"]))
-        return Log(writes, compactions, log.stems(names, ".settled") & compactions.keys())
+                replaces = log.from_marker(self.place.get(log.compaction(stem)))
+                if replaces is None and stem in settled:
+                    replaces = log.from_marker(self.place.get(log.settled(stem)))
+                if replaces is None:
+                    damaged.add(stem)
+                else:
+                    compactions[stem] = replaces
+        for stem in sorted(damaged & settled):
+            compactions[stem] = self._replaced(stem, compactions)
+        return Log(writes, compactions, settled & compactions.keys(), frozenset(damaged))
+
+    def _replaced(self, stem: str, others: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """What a compaction replaces, by its rows: they have the versions of their writes."""
+        mine = self._versions(stem)
+        return mine | {
+            other
+            for other, replaces in others.items()
+            if stem not in replaces and self._versions(other) & mine
+        }
+
+    def _versions(self, stem: str) -> frozenset[str]:
+        import pyarrow.parquet as pq
+
+        found: set[str] = set()
+        for file in self.files():
+            if file.stem == stem and file.table in ("runs", "attempts"):
+                with contextlib.suppress(Exception), self.place.open(file.name) as content:
+                    rows = pq.ParquetFile(content).read([VERSION.name])
+                    found.update(rows[VERSION.name].unique().to_pylist())
+        return frozenset(found)
 
     def files(self) -> list[File]:
         """All that lie there, whether they count or not."""
@@ -132,16 +167,21 @@ class Store:
         if newer > SCHEMA:
             raise NewerSchema(
                 f"the store {self.url} has files of schema {newer}, and this Headway reads up to "
-                f"{SCHEMA}; type: pip install --upgrade headway"
+                f"{SCHEMA}; install a newer Headway",
+                schema=newer,
             )
         return Snapshot(files, told)
 
 
 def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
-    """Rows of one write as the schema wants them; ValueError where they do not fit."""
+    """Rows of one write as the schema wants them; RowsInvalid where they do not fit."""
     for name in rows:
         if name not in TABLES:
-            raise ValueError(f"there is no table {name!r}; the tables are {', '.join(TABLES)}")
+            raise RowsInvalid(
+                f"there is no table {name!r}; the tables are {', '.join(TABLES)}",
+                code="table-unknown",
+                table=name,
+            )
     tables = {name: arrow.to_arrow(TABLES[name], given, version) for name, given in rows.items()}
     _check_keys(tables)
     return tables
@@ -150,11 +190,21 @@ def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
 def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
     """By its row in `attempts` a reader knows what is the newest of an attempt."""
     if not {"runs", "attempts"} <= tables.keys():
-        raise ValueError("a write needs rows of the tables runs and attempts")
+        raise RowsInvalid(
+            "a write needs rows of the tables runs and attempts", code="table-missing"
+        )
     attempts = arrow.keys(tables["attempts"])
     runs = set(tables["runs"]["run_id"].to_pylist())
     for name, table in tables.items():
         for run, attempt in arrow.keys(table) - attempts if name != "runs" else ():
-            raise ValueError(f"{name} has rows of attempt {attempt} of {run}, attempts has none")
+            raise RowsInvalid(
+                f"{name} has rows of attempt {attempt} of {run}, attempts has none",
+                code="rows-without-attempt",
+                table=name,
+                run=run,
+                attempt=attempt,
+            )
     for run in {run for run, _ in attempts} - runs:
-        raise ValueError(f"attempts has rows of the run {run}, runs has none")
+        raise RowsInvalid(
+            f"attempts has rows of the run {run}, runs has none", code="rows-without-run", run=run
+        )

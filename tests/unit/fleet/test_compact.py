@@ -1,18 +1,24 @@
-"""Compaction: the same answers from fewer files, whoever is killed and whoever is at work."""
+"""Compaction, views and older schemas: the same answers, whatever the files are."""
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headway.fleet import log
+from headway.fleet import log, migrate
 from headway.fleet.compact import Compacted, clear, compact
+from headway.fleet.engine import ask
+from headway.fleet.schema import SCHEMA, TABLES, Column
 from headway.fleet.store import Store
 from headway.fleet.view import view
-
-from .made import content, files, rows_of, walls
+from tests.support import codes
+from tests.unit.fleet.made import content, contents, files, rows_of, together, walls
 
 
 @pytest.fixture
@@ -25,32 +31,75 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_the_answers_stay_and_the_files_go(store: Store) -> None:
-    before = walls(store), content(store, "buckets", "run_id", "hour", "rank", "leaf", "seconds")
+    columns = {"runs": "run_id wall_s", "buckets": "run_id hour rank leaf seconds"}
+    before = contents(store, **columns)
     assert compact(store) == Compacted(replaced=4, files=4, rows=30, deleted=0)
     assert len(store.files()) == 20  # readers that are at work may still need them
-    assert before == (
-        walls(store),
-        content(store, "buckets", "run_id", "hour", "rank", "leaf", "seconds"),
-    )
+    assert contents(store, **columns) == before
     assert compact(store, grace_s=0.0) == Compacted(0, 0, 0, deleted=16)
     assert len(store.files()) == 4
-    assert before == (
-        walls(store),
-        content(store, "buckets", "run_id", "hour", "rank", "leaf", "seconds"),
-    )
+    assert contents(store, **columns) == before
     assert store.read_log().writes == frozenset()
+
+
+DAMAGE = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: b"",
+    "other": lambda text: b'{"replaces": 5}',
+    "letters": lambda text: b'{"replaces": "abc"}',
+    "nested": lambda text: b"[" * 100_000,
+    "flipped": lambda text: text.replace(b'["0', b'["1', 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "damage"),
+    [*(("settled", damage) for damage in DAMAGE), ("new", "cut"), ("cleared", "cut")],
+)
+def test_a_damaged_marker_of_a_compaction_changes_no_answer(
+    store: Store, state: str, damage: str
+) -> None:
+    columns = {"runs": "run_id wall_s", "hours": "run_id hour leaf seconds"}
+    before = contents(store, **columns)
+    compact(store)
+    if state == "cleared":
+        clear(store, grace_s=0.0)
+    elif state == "settled":
+        (stem,) = store.read_log().compactions
+        store.place.put(log.settled(stem), b"")  # as older versions wrote it
+    (marker,) = Path(store.url).glob("compactions/*.json")
+    marker.write_bytes(DAMAGE[damage](marker.read_bytes()))
+    assert contents(store, **columns) == before
+    if state != "cleared":  # it has a copy then
+        answer = ask(store, lambda tables: tables["runs"].select("run_id"))
+        assert [codes(note) for note in answer.notes] == [["file-damaged"]]
+        assert str(marker) in answer.notes[0]
+    for _ in range(2):  # nothing is deleted by what a damaged marker may have said
+        compact(store, grace_s=0.0)
+    assert contents(store, **columns) == before
+
+
+def test_a_compaction_without_a_check_is_read(store: Store) -> None:
+    """As older versions wrote it."""
+    before = walls(store)
+    compact(store)
+    (marker,) = Path(store.url).glob("compactions/*.json")
+    told = json.loads(marker.read_text())
+    assert told.pop("check")
+    marker.write_text(json.dumps(told))
+    assert walls(store) == before and not store.read_log().damaged
 
 
 def test_what_comes_later_replaces_compacted_rows(store: Store) -> None:
     compact(store)
     store.write(rows_of("b", hours=3), as_of=300.0)
     store.write(rows_of("c", hours=9), as_of=50.0)
-    assert walls(store) == [("a", 7200.0), ("b", 10800.0), ("c", 3600.0)]
-    assert len(content(store, "hours", "run_id")) == 4 + 6 + 2
+    expected = {"runs": [("a", 7200.0), ("b", 10800.0), ("c", 3600.0)]}
+    expected["hours"] = [("a",)] * 4 + [("b",)] * 6 + [("c",)] * 2
+    assert contents(store, runs="run_id wall_s", hours="run_id") == expected
     compact(store, grace_s=0.0)
     compact(store, grace_s=0.0)
-    assert walls(store) == [("a", 7200.0), ("b", 10800.0), ("c", 3600.0)]
-    assert len(content(store, "hours", "run_id")) == 4 + 6 + 2
+    assert contents(store, runs="run_id wall_s", hours="run_id") == expected
 
 
 def test_a_large_compaction_is_not_written_again_for_little(
@@ -155,3 +204,121 @@ def test_clocks_of_the_grace_are_those_of_the_files(store: Store) -> None:
     compact(store)
     assert clear(store, time.time()) == 0  # since 1970
     assert clear(store, -1.0) == 16
+
+
+# -- which rows count, beside a plain reading of all files -------------------------------------
+
+RUNS = [f"run{number}" for number in range(6)]
+
+
+def plainly(store: Store, table: str) -> list[tuple[Any, ...]]:
+    """Of each run or attempt the rows of its newest version, by hand."""
+    import pyarrow.parquet as pq
+
+    live = store.read_log().live()
+    kept: dict[tuple[Any, ...], tuple[str, list[tuple[Any, ...]]]] = {}
+    for path in files(store, table):
+        if Path(path).name.partition(".")[0] not in live:
+            continue
+        for row in pq.ParquetFile(path).read().to_pylist():
+            key = (row["run_id"], row.get("attempt"))
+            version, rows = kept.get(key, ("", []))
+            told = (row["run_id"], row.get("wall_s") or row["seconds"])
+            if row["version"] > version:
+                kept[key] = (row["version"], [told])
+            elif row["version"] == version:
+                rows.append(told)
+    return sorted(row for _, rows in kept.values() for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.timeout(60)
+def test_the_newest_rows_count_whichever_write_is_the_largest(tmp_path: Path, seed: int) -> None:
+    drawn = random.Random(seed)
+    store = Store(str(tmp_path / "store"))
+    for number in range(5):
+        written = drawn.sample(RUNS, drawn.choice([1, 2, 6]))
+        made = [
+            rows_of(run, attempt=drawn.randrange(2), hours=1 + number + drawn.randrange(3))
+            for run in written
+        ]
+        store.write(together(*made), as_of=float(drawn.randrange(4)))
+        if number == 2:
+            compact(store, grace_s=0)
+    assert contents(store, runs="run_id wall_s", hours="run_id seconds") == {
+        name: plainly(store, name) for name in ("runs", "hours")
+    }
+
+
+@pytest.mark.timeout(60)
+def test_a_largest_write_of_which_nothing_is_the_newest(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write(together(*(rows_of(run, hours=9) for run in RUNS)), as_of=1.0)
+    for run in RUNS:
+        store.write(rows_of(run), as_of=2.0)
+    found = contents(store, runs="run_id wall_s", hours="run_id leaf")
+    assert found["runs"] == [(run, 3600.0) for run in RUNS]
+    assert len(found["hours"]) == 2 * len(RUNS)
+
+
+@pytest.mark.timeout(60)
+def test_an_engine_that_takes_long_draws_no_bar_on_stdout(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write(rows_of("a"))
+    with view(store, store.snapshot()) as found:
+        told = found._con.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
+    assert told == (False,)
+
+
+# -- old files stay readable: `stores/v1` was written by the first version of the schema ---------
+
+V1 = Path(__file__).parents[2] / "golden" / "fleet_store" / "first" / "files" / "store"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Store:
+    return Store(str(shutil.copytree(V1, tmp_path / "store")))
+
+
+def test_the_first_version_is_read(old: Store) -> None:
+    assert contents(old, runs="run_id team user wall_s", failures="category lost_s") == {
+        "runs": [("a", "ads", "ann", 3600.0)],
+        "failures": [("network", 60.0)],
+    }
+    assert {file.schema for file in old.files()} == {1}
+
+
+TOMORROW = SCHEMA + 1
+
+
+@pytest.fixture
+def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next schema: `user` is called `person`, `planet` is new, `python` is gone."""
+    runs = TABLES["runs"]
+    columns = [column for column in runs.columns if column.name not in ("user", "python")]
+    new = [Column("person", "string", "who"), Column("planet", "string", "where")]
+    monkeypatch.setitem(TABLES, "runs", runs._replace(columns=(*new, *columns)))
+    steps = {SCHEMA: {"runs": lambda rows: rows.rename(person="user")}}
+    monkeypatch.setattr(migrate, "STEPS", steps)
+    for module in ("migrate", "store", "compact", "arrow"):
+        monkeypatch.setattr(f"headway.fleet.{module}.SCHEMA", TOMORROW)
+
+
+@pytest.mark.usefixtures("tomorrow")
+def test_old_and_new_files_are_one_table(old: Store) -> None:
+    old.write(rows_of("b", person="bob", planet="mars"))
+    seen = [("a", "ann", None), ("b", "bob", "mars")]
+    assert sorted(_people(old)) == seen
+    assert {file.schema for file in old.files()} == {1, TOMORROW}
+    compact(old)
+    compact(old, grace_s=0.0)
+    assert {file.schema for file in old.files()} == {TOMORROW}
+    assert sorted(_people(old)) == seen
+
+
+def _people(store: Store) -> list[tuple[object, ...]]:
+    from headway.fleet.engine import ask
+
+    rows = ask(store, lambda tables: tables["runs"]).rows
+    assert "python" not in rows.column_names and "user" not in rows.column_names
+    return [(row["run_id"], row["person"], row["planet"]) for row in rows.to_pylist()]

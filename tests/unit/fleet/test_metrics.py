@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import socket
 import subprocess
-import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from headway.cli import main
-from headway.fleet import metrics, metrics_grafana
+from headway.fleet import metrics, metrics_grafana, metrics_http
 from headway.fleet.metrics import Window, families
-from headway.fleet.metrics_http import Page, server
+from headway.fleet.metrics_http import Page, Rules, Server
 from headway.fleet.store import Store
 from headway.serve import listen
+from tests.support import codes, metric_families, wait_until
+from tests.unit.fleet.made import START, rows_of, together
 
-from .made import START, rows_of, together
-
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("metrics")]
 NOW = START + timedelta(hours=3)
 RULES = Path(metrics.__file__).with_name("metrics_rules.yml")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """Two teams, the second with a start that takes half of its time."""
-    made = Store(str(tmp_path / "store"))
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two teams, the second with a start that takes half of its time; in 2026 and lately."""
+    made = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
     half = {"train.effective": 1800.0, "start.pt2_compile": 1800.0}
-    now = datetime.now(timezone.utc).replace(tzinfo=None, minute=0, second=0, microsecond=0)
-    for start in (START, now - timedelta(hours=2)):
-        key = start.strftime("%m%d")
-        made.write(
-            together(
-                rows_of(f"a{key}", start=start, team="ads", model="dlrm", time_to_start_s=90.0),
-                rows_of(f"b{key}", start=start, team="llm", leaves=half, time_to_start_s=600.0),
-            )
+    now = datetime.now(UTC).replace(tzinfo=None, minute=0, second=0, microsecond=0)
+    rows = [
+        one
+        for key, start in (("then", START), ("now", now - timedelta(hours=2)))
+        for one in (
+            rows_of(f"a-{key}", start=start, team="ads", model="dlrm", time_to_start_s=90.0),
+            rows_of(f"b-{key}", start=start, team="llm", leaves=half, time_to_start_s=600.0),
         )
+    ]
+    made.write(together(*rows))
     return made
 
 
@@ -76,14 +78,14 @@ def test_the_textfile_is_written_over_and_parses(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "headway.prom"
-    for _ in range(2):
-        assert main(["export", "prometheus", store.url, "--textfile", str(path)]) == 0
-    assert capsys.readouterr().out.count("headway: wrote") == 2
-    told = list(text_string_to_metric_families(path.read_text()))
-    assert "headway_fleet_ett_percent" in {family.name for family in told}
-    assert {one.labels.get("team") for family in told for one in family.samples} >= {"ads", "llm"}
+    path.write_text("of the last time")
+    assert main(["export", "prometheus", store.url, "--textfile", str(path)]) == 0
+    found = metric_families(path.read_text())
+    ett = found["headway_fleet_ett_percent"].samples
+    assert {sample.labels["team"] for sample in ett} == {"ads", "llm"}
+    capsys.readouterr()
     assert main(["export", "prometheus", store.url, "--by", "leaf"]) == 2
-    assert "metrics cannot be split by 'leaf'" in capsys.readouterr().err
+    assert codes(capsys.readouterr().err) == ["split-unknown"]
 
 
 def test_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,21 +181,21 @@ def test_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def scraped() -> Iterator[Any]:
     """A server around a function that makes the page."""
-    import threading
-
     running = []
 
     def start(make: Any, every_s: float = 60.0, token: str | None = None) -> str:
         bound = listen.bind("127.0.0.1", 0)
-        made = server(bound, Page(make, every_s), token)
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        running.append(made)
+        made = Server(bound, Page(make, every_s), Rules(token, lambda host: "evil" not in host))
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        running.append((made, thread))
         return f"http://127.0.0.1:{bound.getsockname()[1]}"
 
     yield start
-    for made in running:
+    for made, thread in running:
         made.shutdown()
         made.server_close()
+        thread.join()
 
 
 def get(url: str, **headers: str) -> tuple[int, str]:
@@ -220,8 +222,8 @@ def test_a_store_that_fails_is_said_and_tried_again(scraped: Any, tmp_path: Path
 
     store = Store(str(tmp_path / "none"))
     url = scraped(lambda: text(store, Window()))
-    status, why = get(f"{url}/metrics")
-    assert status == 503 and "there is no store at" in why
+    status, answer = get(f"{url}/metrics")
+    assert (status, codes(answer)) == (503, ["store-not-found"])
     store.write(rows_of("a", start=datetime.now() - timedelta(hours=1)))
     assert get(f"{url}/metrics")[0] == 200
 
@@ -233,34 +235,28 @@ def test_a_token_is_asked_for(scraped: Any) -> None:
     assert get(f"{url}/metrics", Authorization="Bearer s3cret-s3cret-s3cret")[0] == 200
 
 
-def test_the_verb_serves(store: Store) -> None:
-    words = [sys.executable, "-m", "headway", "fleet", "metrics", "--store", store.url]
-    with subprocess.Popen(
-        [*words, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().split()[-1]
-            status, page = get(url)
-        finally:
-            process.terminate()
-    assert status == 200 and page.endswith("# EOF\n")
-    assert 'headway_fleet_jobs{team="ads",model="dlrm"} 1.0' in page
+def test_a_name_that_is_pointed_at_it_is_refused(scraped: Any) -> None:
+    url = scraped(lambda: "# EOF\n")
+    assert get(f"{url}/metrics", Host="evil.example")[0] == 400
+    port = int(url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), 10) as bare:
+        bare.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert bare.recv(12) == b"HTTP/1.0 400"
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--listen", "0.0.0.0:0"], "can be reached from other machines; give a token"),
-        (["--every", "-1"], "--every is -1.0, but it must be 0 or more"),
-        (["--by", "colour"], "metrics cannot be split by 'colour'"),
-        (["--since", "long"], "'long' is no time"),
-        ([], "there is no store at"),
-    ],
-)
-def test_bad_input_is_a_sentence(
-    words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = str(tmp_path / "none")
-    assert main(["fleet", "metrics", "--store", url, *words]) == 2
-    assert why in capsys.readouterr().err
+def serving() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "process_request" in thread.name]
+
+
+def test_half_sent_scrapes_hold_up_no_others(scraped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(scraped(lambda: "# EOF\n").rpartition(":")[2])
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * metrics_http.AT_ONCE):
+            half = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            half.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        assert get(f"http://127.0.0.1:{port}/metrics")[0] == 200
+        wait_until(lambda: len(serving()) <= metrics_http.AT_ONCE)
+    monkeypatch.setattr(metrics_http, "REQUEST_S", 0.1)
+    with socket.create_connection(("127.0.0.1", port), 10) as slow:
+        slow.sendall(b"GET")
+        assert slow.recv(1) == b""

@@ -13,8 +13,7 @@ from headway.fleet.rows import as_of, rows, run_id
 from headway.fleet.store import Store
 from headway.ledger.model import NS, Ledger
 from headway.testing import EPOCH, FakeRun, Host
-
-from .made import content
+from tests.unit.fleet.made import content
 
 
 def interrupted() -> Ledger:
@@ -108,7 +107,9 @@ def test_the_run_has_its_labels(ledger: Ledger, tables: dict[str, list[dict[str,
     assert (run["team"], run["model"], run["job"]) == ("ads", None, "train")
     assert run["labels"] == '{"colour": "red", "team": "ads"}'
     assert run["effective_s"] == ledger.buckets["train.effective"] / NS
-    assert (run["attempts"], run["failures"], run["accelerators"]) == (2, 1, 2)
+    assert (run["attempts"], run["failures"], run["accelerators"]) == (2, 0, 2)
+    assert {one.owner for one in ledger.failures} == {"ambiguous"}
+    assert (run["failures_user"], run["failures_ambiguous"]) == (0, 1)
 
 
 def test_a_run_is_known_by_what_it_was_made_with(ledger: Ledger) -> None:
@@ -128,3 +129,16 @@ def test_the_store_takes_them(ledger: Ledger, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     store.write(rows(ledger), as_of=as_of(ledger))
     assert len(content(store, "buckets", "rank")) == len(rows(ledger)["buckets"])
+
+
+@pytest.mark.parametrize("odd", [5, [1], {"a": "\ud800"}, True, 10**400])
+def test_what_others_wrote_into_run_json_becomes_text(
+    ledger: Ledger, tmp_path: Path, odd: object
+) -> None:
+    for facts in (
+        {"versions": odd, "user": odd, "labels": odd},
+        {"versions": {"torch": odd}, "labels": {"team": odd}},
+    ):
+        found = rows(replace(ledger, facts=facts), job="train")
+        assert all(type(found["runs"][0][name]) in (str, type(None)) for name in ("user", "torch"))
+        Store(str(tmp_path / "store")).write(found)

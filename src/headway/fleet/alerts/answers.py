@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 from headway.fleet.alerts.burn import HOUR, burnt
 from headway.fleet.alerts.model import Reading
 from headway.fleet.alerts.rules import Rule
-from headway.fleet.alerts.spans import span
 from headway.fleet.arrow import moment
 from headway.fleet.engine import ask
 from headway.fleet.queries import QUERIES
 from headway.fleet.queries.slices import Asked
+from headway.units import duration
 
 if TYPE_CHECKING:
     from headway.fleet.regressions.look import Seen
@@ -66,7 +66,7 @@ class Answering:
                 slice=_slice(rule, row),
                 bad=rule.bad(value),
                 text=f"{rule.figure.words} of {_slice(rule, row)} is {rule.figure.text(value)} "
-                f"over the last {span(rule.over)} ({row['jobs']:,} jobs); "
+                f"over the last {duration(rule.over)} ({row['jobs']:,} jobs); "
                 f"{'' if rule.bad(value) else 'not '}{rule.limit}",
                 value=value,
             )
@@ -87,8 +87,8 @@ class Answering:
                     slice=where,
                     bad=spent.seconds >= rule.hold - ROUNDING,
                     text=f"{rule.figure.words} of {where} was {rule.limit} for "
-                    f"{spent.seconds / HOUR:.1f} h of the last {span(rule.over)}; "
-                    f"{span(rule.hold)} is the most",
+                    f"{spent.seconds / HOUR:.1f} h of the last {duration(rule.over)}; "
+                    f"{duration(rule.hold)} is the most",
                     since=spent.since,
                     value=spent.seconds,
                 )
@@ -137,7 +137,11 @@ def ask_all(
                 if isinstance(error, HeadwayError)
                 else f"{type(error).__name__}: {error}"
             )
-            notes.append(f"the rule {rule.name!r} could not be looked at: {why}")
+            notes.append(
+                with_code(
+                    f"the rule {rule.name!r} could not be looked at: {why}", code="rule-not-checked"
+                )
+            )
     return found, notes
 
 
@@ -206,4 +210,4 @@ def _hosts(seen: Seen) -> list[Reading]:
 
 
 def _epoch(moment: datetime) -> float:
-    return moment.replace(tzinfo=timezone.utc).timestamp()
+    return moment.replace(tzinfo=UTC).timestamp()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headway.fleet.alerts.spans import span
+from headway.units import duration
 
 
 class Figure(NamedTuple):
@@ -18,7 +18,7 @@ class Figure(NamedTuple):
     def text(self, value: float) -> str:
         """A value as a person reads it."""
         if self.unit == "s":
-            return span(round(value, 1))
+            return duration(round(value, 1))
         return f"{value:.1f} %" if self.unit == "%" else f"{value:,g}"
 
 
@@ -37,7 +37,10 @@ FIGURES = {
     "ttr_p50": Figure("ttr", "ttr_p50_s", "s", "TTR p50"),
     "ttr_p90": Figure("ttr", "ttr_p90_s", "s", "TTR p90"),
     "interruptions": Figure("ttr", "interruptions", "", "interruptions"),
-    "failures": Figure("failures", "failures", "", "failures"),
+    "failures": Figure("failures", "failures", "", "failures of infra"),
+    "failures_user": Figure("failures", "failures_user", "", "failures of users"),
+    "failures_scheduler": Figure("failures", "failures_scheduler", "", "failures of the scheduler"),
+    "failures_ambiguous": Figure("failures", "failures_ambiguous", "", "ambiguous failures"),
     "checkpoint_blocked": Figure("checkpoints", "blocked_s", "s", "blocking of a save"),
     "checkpoint_blocked_p90": Figure("checkpoints", "blocked_p90_s", "s", "blocking of saves p90"),
     "checkpoints_failed": Figure("checkpoints", "failed", "", "saves that failed"),

@@ -35,19 +35,21 @@ class Kept:
             told = json.loads(self._place.get(FILE))
         except FileNotFoundError:
             return State(), None
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         where = self._place.path(FILE)
-        if isinstance(told, dict) and int(told.get("schema") or 0) > SCHEMA:
+        schema = told.get("schema") if isinstance(told, dict) else None
+        if type(schema) is int and schema > SCHEMA:
             raise NewerSchema(
-                f"{where} has schema {told['schema']}, and this Headway knows up to {SCHEMA}; "
-                "type: pip install --upgrade headway"
+                f"{where} has schema {schema}, and this Headway knows up to {SCHEMA}; "
+                "install a newer Headway"
             )
         try:
-            return from_json(told), told.get("watcher")
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return from_json(told), _watcher(told.get("watcher"))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise UsageError(
-                f"{where} is damaged, or not of `headway fleet alerts`; move it away to begin anew"
+                f"{where} is damaged, or not of `headway fleet alerts`; move it away to begin anew",
+                code="alerts-file-damaged",
             ) from None
 
     def claim(self, now: float) -> State:
@@ -56,7 +58,10 @@ class Kept:
         if watcher is not None and float(watcher["until"]) > now and not _dead(watcher):
             raise UsageError(
                 f"process {watcher['pid']} on {watcher['host']} watches {self._store.url} already; "
-                "only one can"
+                "only one can",
+                code="store-watched",
+                pid=watcher["pid"],
+                host=watcher["host"],
             )
         return state
 
@@ -65,7 +70,7 @@ class Kept:
         told: dict[str, Any] = {"schema": SCHEMA, **to_json(state), "watcher": None}
         if until is not None:
             told["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
-        self._place.put(FILE, json.dumps(told, indent=1).encode())
+        self._place.put(FILE, json.dumps(told, indent=1).encode(), private=True)
 
     def acks(self) -> dict[str, str | None]:
         """Alerts that were acknowledged, and by whom."""
@@ -77,7 +82,7 @@ class Kept:
             try:
                 told = json.loads(self._place.get(entry.name))
                 found[name.removesuffix(".json")] = told.get("by")
-            except (FileNotFoundError, ValueError, AttributeError):
+            except (FileNotFoundError, ValueError, AttributeError, RecursionError):
                 continue
         return found
 
@@ -88,6 +93,13 @@ class Kept:
     def forget(self, alert: str) -> None:
         """The state has it now."""
         self._place.delete(f"{ACKS}/{alert}.json")
+
+
+def _watcher(told: Any) -> dict[str, Any] | None:
+    """Who watches; ValueError or the like for what is no such thing."""
+    if told is None:
+        return None
+    return {"host": str(told["host"]), "pid": int(told["pid"]), "until": float(told["until"])}
 
 
 def _dead(watcher: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from headway.fleet.arrow import moment
@@ -119,4 +119,4 @@ def iso(seconds: float | None) -> str | None:
 def _epoch(text: str | None) -> float | None:
     if text is None:
         return None
-    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

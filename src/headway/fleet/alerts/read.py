@@ -13,8 +13,8 @@ from headway.fleet.alerts.channels import KINDS as CHANNELS
 from headway.fleet.alerts.channels import Channel
 from headway.fleet.alerts.figures import FIGURES
 from headway.fleet.alerts.rules import DAY, Rule, Rules, listed
-from headway.fleet.alerts.spans import seconds
 from headway.fleet.queries.slices import OF_RUNS
+from headway.units import seconds
 
 KINDS = ("threshold", "change", "burn")
 SEVERITIES = ("info", "warning", "critical")
@@ -43,15 +43,17 @@ def read(text: str, name: str) -> Rules:
     }
     given = found.get("rule", [])
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise reader.wrong(("rule",), "rules are written as [[rule]]")
+        raise reader.wrong("rules are written as [[rule]]", ("rule",), code="rules-not-a-list")
     if not given:
-        raise UsageError(f"{name} has no [[rule]]; give it one")
+        raise UsageError(f"{name} has no [[rule]]; give it one", code="rules-empty")
     rules: list[Rule] = []
     for number, table in enumerate(given):
         rule = _rule(reader, ("rule", number), table, channels)
         if rule.name in {one.name for one in rules}:
             raise reader.wrong(
-                ("rule", number, "name"), f"there are two rules of the name {rule.name!r}"
+                f"there are two rules of the name {rule.name!r}",
+                ("rule", number, "name"),
+                code="rule-name-duplicate",
             )
         rules.append(rule)
     return Rules(tuple(rules), channels)
@@ -63,23 +65,32 @@ class _Reader:
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
 
-    def wrong(self, path: Keys, why: str) -> UsageError:
+    def wrong(self, why: str, path: Keys, *, code: str, **fields: object) -> UsageError:
         """The sentence, with the line of what stands at that path."""
-        return UsageError(f"{self._name} line {toml.line(self._text, path)}: {why}")
+        line = toml.line(self._text, path)
+        return UsageError(f"{self._name} line {line}: {why}", code=code, line=line, **fields)
 
     def keys(self, table: Mapping[str, Any], known: Sequence[str], path: Keys) -> None:
         """Nothing but what is known."""
         for key in table:
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {listed(known)}"
-                raise self.wrong((*path, key), f"{key!r} is not known here{hint}")
+                near = next(iter(difflib.get_close_matches(key, known, 1)), None)
+                hint = f"; did you mean {near!r}?" if near else f"; known are {listed(known)}"
+                raise self.wrong(
+                    f"{key!r} is not known here{hint}",
+                    (*path, key),
+                    code="rule-key-unknown",
+                    key=key,
+                    near=near,
+                )
 
     def tables(self, table: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
         """Named tables below a key."""
         found = table.get(key, {})
         if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
-            raise self.wrong((key,), f"channels are written as [{key}.NAME]")
+            raise self.wrong(
+                f"channels are written as [{key}.NAME]", (key,), code="channels-not-tables"
+            )
         return found
 
     def one(
@@ -88,7 +99,12 @@ class _Reader:
         """A value that has to fit."""
         value = table[str(path[-1])]
         if not fits(value):
-            raise self.wrong(path, f"{path[-1]!r} is {value!r}, but it must be {what}")
+            raise self.wrong(
+                f"{path[-1]!r} is {value!r}, but it must be {what}",
+                path,
+                code="rule-value-invalid",
+                key=path[-1],
+            )
         return value
 
     def span(self, table: Mapping[str, Any], path: Keys, otherwise: float) -> float:
@@ -106,7 +122,12 @@ class _Reader:
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(one in known for one in found):
             some = f"names out of {listed(known)}" if known else "empty: no channel is defined"
-            raise self.wrong(path, f"{path[-1]!r} is {value!r}, but it must be {some}")
+            raise self.wrong(
+                f"{path[-1]!r} is {value!r}, but it must be {some}",
+                path,
+                code="rule-value-invalid",
+                key=path[-1],
+            )
         return tuple(dict.fromkeys(found))
 
 
@@ -115,14 +136,16 @@ def _rule(
 ) -> Rule:
     for key in ("name", "kind"):
         if key not in table:
-            raise reader.wrong(path, f"this rule has no {key!r}")
+            raise reader.wrong(f"this rule has no {key!r}", path, code="rule-key-missing", key=key)
     reader.one(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
     kind = reader.one(table, (*path, "kind"), f"one of {listed(KINDS)}", lambda v: v in KINDS)
     reader.keys(table, (*EVERY, *OWN[kind]), path)
     hold = reader.span(table, (*path, "for"), 0.0)
     over = reader.span(table, (*path, "over"), OVER.get(kind, hold))
     if over <= 0 and kind != "burn":
-        raise reader.wrong((*path, "over"), "'over' must be above 0")
+        raise reader.wrong(
+            "'over' must be above 0", (*path, "over"), code="rule-value-invalid", key="over"
+        )
     shared = {
         "name": table["name"].strip(),
         "kind": kind,
@@ -143,7 +166,9 @@ def _rule(
     rule = Rule(**{**shared, **own})
     if kind == "burn" and not HOUR <= rule.hold <= rule.over:
         raise reader.wrong(
-            path, "a burn needs a 'for' of 1h or more, and an 'over' that is not shorter"
+            "a burn needs a 'for' of 1h or more, and an 'over' that is not shorter",
+            path,
+            code="rule-burn-too-short",
         )
     return rule
 
@@ -151,7 +176,12 @@ def _rule(
 def _where(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     found = table.get("where", {})
     if not isinstance(found, dict):
-        raise reader.wrong((*path, "where"), "'where' is written as { team = \"ads\" }")
+        raise reader.wrong(
+            "'where' is written as { team = \"ads\" }",
+            (*path, "where"),
+            code="rule-value-invalid",
+            key="where",
+        )
     reader.keys(found, OF_RUNS, (*path, "where"))
     for name in found:
         reader.one(found, (*path, "where", name), "a text", lambda v: isinstance(v, str))
@@ -161,14 +191,16 @@ def _where(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> tuple[tuple
 def _limit(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
     """What only rules about a figure have."""
     if "metric" not in table:
-        raise reader.wrong(path, "this rule has no 'metric'")
+        raise reader.wrong("this rule has no 'metric'", path, code="rule-key-missing", key="metric")
     known = f"one of {listed(tuple(FIGURES))}"
     metric = reader.one(
         table, (*path, "metric"), known, lambda v: isinstance(v, str) and v in FIGURES
     )
     sides = [side for side in ("above", "below") if side in table]
     if len(sides) != 1:
-        raise reader.wrong(path, "a rule has either 'above' or 'below'")
+        raise reader.wrong(
+            "a rule has either 'above' or 'below'", path, code="rule-limit-ambiguous"
+        )
     time = FIGURES[metric].unit == "s"
     what = "a time such as 5min, or seconds" if time else "a number"
     given = reader.one(
@@ -209,20 +241,31 @@ def _change(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, 
 def _channel(reader: _Reader, name: str, table: Mapping[str, Any]) -> Channel:
     kinds = [kind for kind in CHANNELS if kind in table]
     if len(kinds) != 1:
-        raise reader.wrong(("to", name), f"a channel has one of {listed(tuple(CHANNELS))}")
+        raise reader.wrong(
+            f"a channel has one of {listed(tuple(CHANNELS))}",
+            ("to", name),
+            code="channel-kind-ambiguous",
+        )
     kind = CHANNELS[kinds[0]]
     reader.keys(table, tuple(one.name for one in fields(kind)), ("to", name))
     for key, value in table.items():
         why = kind.wrong(key, value)
         if why:
-            raise reader.wrong(("to", name, key), f"{key!r} {why}")
+            raise reader.wrong(
+                f"{key!r} {why}", ("to", name, key), code="channel-value-invalid", key=key
+            )
     for one in fields(kind):
         if one.name not in table and one.default is one.default_factory is MISSING:
-            raise reader.wrong(("to", name), f"this channel has no {one.name!r}")
+            raise reader.wrong(
+                f"this channel has no {one.name!r}",
+                ("to", name),
+                code="channel-key-missing",
+                key=one.name,
+            )
     try:
         return kind(**table)
     except ValueError as error:
-        raise reader.wrong(("to", name), str(error)) from None
+        raise reader.wrong(str(error), ("to", name), code="channel-invalid") from None
 
 
 def _number(value: Any) -> bool:

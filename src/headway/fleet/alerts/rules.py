@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headway.fleet.alerts.channels import Channel
 from headway.fleet.alerts.figures import FIGURES, Figure
-from headway.fleet.alerts.spans import span
+from headway.units import duration
 
 DAY = 86400.0
 
@@ -59,11 +59,11 @@ class Rule:
         )
         where = " ".join(f"{name}={value}" for name, value in self.where)
         split = f" by {','.join(self.by)}" if self.by else ""
-        held = f" for {span(self.hold)}" if self.hold else ""
+        held = f" for {duration(self.hold)}" if self.hold else ""
         to = listed(self.to) if self.to else "nobody"
         return (
             f"{self.name}: {self.kind}, {what} of {where or 'all'}{split}{held} "
-            f"over {span(self.over)}; {self.severity}, to {to}"
+            f"over {duration(self.over)}; {self.severity}, to {to}"
         )
 
 

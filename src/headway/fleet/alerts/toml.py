@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
 from headway.errors import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
@@ -19,7 +14,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{name} is not valid TOML: {error}") from None
+        raise UsageError(f"{name} is not valid TOML: {error}", code="toml-invalid") from None
     return found
 
 

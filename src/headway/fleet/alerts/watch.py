@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 from headway.fleet.alerts import outbox
 from headway.fleet.alerts.answers import ask_all
-from headway.fleet.alerts.channels.message import Refused
 from headway.fleet.alerts.evaluate import acknowledge, evaluate
 from headway.fleet.alerts.kept import Kept
 from headway.fleet.alerts.model import Notification, State
@@ -77,7 +76,12 @@ class Watch:
         self._state = self._kept.claim(time.time())
         self._state, dropped = outbox.without(self._state, self._rules.channels)
         for one in dropped:
-            self._say(f"there is no channel {one.to!r} any more, so {one.id} is not sent to it")
+            self._say(
+                with_code(
+                    f"there is no channel {one.to!r} any more, so {one.id} is not sent to it",
+                    code="notification-dropped",
+                )
+            )
         # Whoever starts it again wants it tried now.
         now = time.time()
         fresh = tuple(replace(one, tries=0, due=now) for one in self._state.outbox)
@@ -102,7 +106,12 @@ class Watch:
             if not self._patient:
                 raise
             if not self._told:
-                self._say(f"alerts cannot be kept, and nothing is sent until they are: {error}")
+                self._say(
+                    with_code(
+                        f"alerts cannot be kept, and nothing is sent until they are: {error}",
+                        code="alerts-not-saved",
+                    )
+                )
             self._told = True
         else:
             self._unkept = self._told = False
@@ -131,7 +140,11 @@ class Watch:
         except (HeadwayError, OSError) as error:
             if not self._patient:
                 raise
-            self._say(f"acknowledgements cannot be read: {error}")
+            self._say(
+                with_code(
+                    f"acknowledgements cannot be read: {error}", code="acknowledgements-unreadable"
+                )
+            )
             return {}
 
     def _is_due(self, rule: Rule, now: float) -> bool:
@@ -149,7 +162,7 @@ class Watch:
     def _try(self, one: Notification) -> None:
         try:
             self._results.put((one, self._rules.channels[one.to].send(one.message), True))
-        except Refused as error:
+        except HeadwayError as error:
             self._results.put((one, str(error), False))
         except Exception as error:  # a channel must not end the watch
             self._results.put((one, f"{type(error).__name__}: {error}", False))
@@ -161,8 +174,14 @@ class Watch:
         except queue.Empty:
             return
         self._busy.discard(one.to)
-        if why:
-            self._say(f"{one.to!r} {'took' if done else 'did not take'} {one.id}: {why}")
+        if why and done:
+            self._say(
+                with_code(f"{one.to!r} took {one.id}: {why}", code="notification-partly-refused")
+            )
+        elif why:
+            self._say(
+                with_code(f"{one.to!r} did not take {one.id}: {why}", code="notification-refused")
+            )
         if done:
             self._keep(outbox.taken(self._state, one))
         else:

@@ -46,5 +46,9 @@ def question(name: str, asked: Asked) -> Callable[[Mapping[str, ir.Table]], ir.T
     known = (*DIMENSIONS, *query.own)
     for one in asked.by:
         if one not in known:
-            raise UsageError(f"{name} cannot be split by {one!r}; it can by {', '.join(known)}")
+            raise UsageError(
+                f"{name} cannot be split by {one!r}; it can by {', '.join(known)}",
+                code="split-unknown",
+                split=one,
+            )
     return lambda tables: query.ask(tables, asked)

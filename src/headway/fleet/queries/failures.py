@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headway.fleet.queries.slices import Asked, hours, ordered, per_job, sliced, weighted
+from headway.fleet.schema import FAILURE_COLUMNS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -14,14 +15,18 @@ OWN = ("category", "owner", "retry", "host", "confidence", "fingerprint", "decis
 
 
 def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
-    """`accelerator_hours` is what was lost."""
+    """`failures` are those of infra, as published; `accelerator_hours` is what all of them lost."""
     rows = per_job(sliced(tables, "failures", "at", asked), "time_to_recover_s", asked)
     recovered = rows.time_to_recover_s.fill_null(0.0)
     recovers = rows.time_to_recover_s.notnull().ifelse(1.0, 0.0)
+    counts = {
+        column: rows.count(where=rows.owner == owner) for owner, column in FAILURE_COLUMNS.items()
+    }
     found = rows.agg(
         by=list(asked.by),
         jobs=rows.run_id.nunique(),
-        failures=rows.count(),
+        **counts,
+        failures_all=rows.count(),
         never_recovered=rows.count(where=rows.time_to_recover_s.isnull()),
         accelerator_hours=hours(rows.accelerators * (rows.lost_s + recovered)),
         rolled_back_accelerator_hours=hours(rows.accelerators * rows.lost_s),
@@ -29,4 +34,4 @@ def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
         ttr_s_by_jobs=weighted(rows.time_to_recover_s, recovers * rows.job),
         ttr_p50_s=rows.time_to_recover_s.quantile(0.5),
     )
-    return ordered(found, asked, ("accelerator_hours", "failures"))
+    return ordered(found, asked, ("accelerator_hours", "failures_all"))

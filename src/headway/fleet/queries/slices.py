@@ -51,6 +51,19 @@ def _of_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Asked) -> ir
     return rows.semi_join(runs, "run_id") if asked.where else rows
 
 
+def of_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
+    """Rows of runs with what their attempts held: a run may have had another size in each."""
+    attempts = tables["attempts"]
+    lost = attempts.wall_s - attempts.effective_s
+    held = attempts.agg(
+        by="run_id",
+        accelerator_s=(attempts.accelerators * attempts.wall_s).sum(),
+        lost_accelerator_s=(attempts.accelerators * lost).sum(),
+        first_accelerators=attempts.accelerators.sum(where=attempts.attempt == 0),
+    )
+    return rows.join(held, "run_id")
+
+
 def hours(seconds: ir.Value) -> ir.Value:
     """A sum of accelerator-seconds in hours."""
     return seconds.sum() / 3600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, sliced, weighted
+from headway.fleet.queries.slices import Asked, hours, of_attempts, ordered, sliced, weighted
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -15,16 +15,15 @@ OWN: tuple[str, ...] = ()
 
 def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
     """Runs that never trained have none; they are counted beside."""
-    rows = sliced(tables, "runs", "started_at", asked)
+    rows = of_attempts(tables, sliced(tables, "runs", "started_at", asked))
     started = rows.time_to_start_s.notnull()
-    weight = rows.accelerators * rows.wall_s
     found = rows.agg(
         by=list(asked.by),
         jobs=rows.count(),
         never_trained=rows.count(where=~started),
-        accelerator_hours=hours(weight),
-        starting_accelerator_hours=hours(rows.accelerators * rows.time_to_start_s),
-        tts_s=weighted(rows.time_to_start_s, started.ifelse(weight, 0.0)),
+        accelerator_hours=hours(rows.accelerator_s),
+        starting_accelerator_hours=hours(rows.first_accelerators * rows.time_to_start_s),
+        tts_s=weighted(rows.time_to_start_s, started.ifelse(rows.accelerator_s, 0.0)),
         tts_s_by_jobs=rows.time_to_start_s.mean(),
         tts_p50_s=rows.time_to_start_s.quantile(0.5),
         tts_p90_s=rows.time_to_start_s.quantile(0.9),

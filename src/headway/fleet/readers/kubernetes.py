@@ -1,15 +1,16 @@
 """Kubernetes objects: `kubectl get jobs,pods,events -o json`.
 
-A run is a Job, a JobSet or a pod of nobody; the pods that were tried one after the other are its
-lives. A gang has its machines when its last pod has. Without events a wait for capacity cannot be
-told from one for the scheduler.
+A run is a Job, a JobSet, another controller's gang or a pod without a controller. Pods that live at
+the same time are one attempt, those that take their place are the next. A gang has its machines
+when its last pod has. Without events a wait for capacity cannot be told from one for the scheduler.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from headway.fleet.readers.record import Life, Record, Span
 from headway.fleet.readers.source import Source, instant
@@ -19,6 +20,14 @@ Object = Mapping[str, Any]
 
 KINDS = ("Pod", "Job", "JobSet", "Event", "List", "PodList", "JobList")
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
+RESTART = "jobset.sigs.k8s.io/restart-attempt"
+# What numbers the pods of a gang, and the groups of them that are numbered on their own.
+INDEX = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
+GROUP = (
+    "training.kubeflow.org/replica-type",
+    "jobset.sigs.k8s.io/replicatedjob-name",
+    "jobset.sigs.k8s.io/job-index",
+)
 DISRUPTED = {
     "PreemptionByScheduler": "preemption",
     "EvictionByEvictionAPI": "preemption",
@@ -47,16 +56,21 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
             elif one.get("kind") == "Event" and one.get("reason") == "FailedScheduling":
                 about = one.get("involvedObject") or one.get("regarding") or {}
                 waited.add((about.get("namespace", ""), about.get("name", "")))
-    runs: dict[tuple[str, str, str], list[tuple[Object, float]]] = defaultdict(list)
+    runs: dict[tuple[str, str, str], list[_Pod]] = defaultdict(list)
     for pod, taken in pods.values():
         if _accelerators(pod):
-            runs[_owner(pod)].append((pod, taken))
+            runs[_owner(pod)].append(_pod(pod, taken))
     for (space, kind, name), found in runs.items():
         limit = _deadline(jobs.get((space, name)))
-        lives = [_life(group, waited, limit) for group in _lives(found)]
+        gangs = _attempts(found)
+        begins = [gang.made if gang.placed is None else gang.placed for gang in gangs[1:]]
+        lives = [
+            _life(gang, until, waited, limit)
+            for gang, until in zip(gangs, [*begins, None], strict=True)
+        ]
         lived = tuple(life for life in lives if life is not None)
         if lived:
-            first = min(pod["metadata"]["creationTimestamp"] for pod, _ in found)
+            first = min(pod.object["metadata"]["creationTimestamp"] for pod in found)
             yield Record(
                 key=f"kubernetes {space} {kind} {name} {first}",
                 run=name,
@@ -78,9 +92,14 @@ def _place(one: Object) -> tuple[str, str]:
     return one["metadata"].get("namespace", ""), one["metadata"]["name"]
 
 
+def _labels(pod: Object) -> Mapping[str, str]:
+    labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return labels
+
+
 def _owner(pod: Object) -> tuple[str, str, str]:
     space, name = _place(pod)
-    labels = pod["metadata"].get("labels") or {}
+    labels = _labels(pod)
     if "jobset.sigs.k8s.io/jobset-name" in labels:
         return space, "JobSet", labels["jobset.sigs.k8s.io/jobset-name"]
     for owner in pod["metadata"].get("ownerReferences") or ():
@@ -89,57 +108,119 @@ def _owner(pod: Object) -> tuple[str, str, str]:
     return space, "Pod", name
 
 
-def _lives(pods: Sequence[tuple[Object, float]]) -> list[list[tuple[Object, float]]]:
-    """Pods by attempt: JobSet says it; else they are the first, the second, ... of their index."""
-    lives: dict[int, list[tuple[Object, float]]] = defaultdict(list)
-    tried: dict[str, int] = defaultdict(int)
-    for pod, taken in sorted(pods, key=lambda one: one[0]["metadata"]["creationTimestamp"]):
-        labels = pod["metadata"].get("labels") or {}
-        index = str(labels.get("batch.kubernetes.io/job-completion-index"))
-        said = labels.get("jobset.sigs.k8s.io/restart-attempt")
-        lives[int(said) if said is not None else tried[index]].append((pod, taken))
-        tried[index] += 1
-    return [lives[number] for number in sorted(lives)]
+class _Pod(NamedTuple):
+    """A pod of a run, and when it was there; seconds since the epoch."""
+
+    object: Object
+    taken: float  # when it was looked at
+    made: float
+    placed: float | None
+    ended: float  # endless where it was alive when it was looked at
+
+
+class _Gang(NamedTuple):
+    """The pods of an attempt: those that were made for it, and those that lived on."""
+
+    new: list[_Pod]
+    old: list[_Pod]
+
+    @property
+    def made(self) -> float:
+        """When the first of the new ones was."""
+        return min(pod.made for pod in self.new)
+
+    @property
+    def placed(self) -> float | None:
+        """When the last of the new ones had its node; None while one has not."""
+        placed = [pod.placed for pod in self.new if pod.placed is not None]
+        return max(placed) if len(placed) == len(self.new) else None
+
+
+def _pod(pod: Object, taken: float) -> _Pod:
+    ended = _container(pod, "finishedAt")
+    if ended is None:
+        ended = _when(pod, "DisruptionTarget")
+    made = instant(pod["metadata"]["creationTimestamp"])
+    return _Pod(pod, taken, made, _when(pod, "PodScheduled"), inf if ended is None else ended)
+
+
+def _attempts(pods: Sequence[_Pod]) -> list[_Gang]:
+    """In order. JobSet itself says which restart of the whole set a pod is of."""
+    restarts: dict[int, list[_Pod]] = defaultdict(list)
+    for pod in sorted(pods, key=lambda pod: (pod.made, _place(pod.object))):
+        restarts[int(_labels(pod.object).get(RESTART, 0))].append(pod)
+    return [gang for number in sorted(restarts) for gang in _gangs(restarts[number])]
+
+
+def _gangs(pods: Sequence[_Pod]) -> Iterator[_Gang]:
+    """A pod takes the seat of one that has ended; the n-th pod of a seat is of the n-th attempt.
+
+    Who sits where no other one came lives on in the attempts after that, until it ends.
+    """
+    seats: dict[tuple[str, ...] | int, list[_Pod]] = {}
+    for pod in pods:
+        seats.setdefault(_seat(pod, seats), []).append(pod)
+    for number in range(max(map(len, seats.values()))):
+        new = [seat[number] for seat in seats.values() if len(seat) > number]
+        begin = min(pod.made for pod in new)
+        last = [seat[-1] for seat in seats.values() if len(seat) <= number]
+        yield _Gang(new, [pod for pod in last if pod.ended > begin])
+
+
+def _seat(
+    pod: _Pod, seats: Mapping[tuple[str, ...] | int, Sequence[_Pod]]
+) -> tuple[str, ...] | int:
+    """As its controller numbers it; else the one that was left first, or a new one."""
+    labels = _labels(pod.object)
+    if any(name in labels for name in INDEX):
+        return tuple(labels.get(name, "") for name in (*GROUP, *INDEX))
+    left = [
+        (there[-1].ended, seat)
+        for seat, there in seats.items()
+        if isinstance(seat, int) and there[-1].ended <= pod.made
+    ]
+    return min(left)[1] if left else len(seats)
 
 
 def _life(
-    pods: Sequence[tuple[Object, float]], waited: set[tuple[str, str]], limit: str
+    gang: _Gang, until: float | None, waited: set[tuple[str, str]], limit: str
 ) -> Life | None:
-    """None where a pod has no node yet."""
-    made = min(instant(pod["metadata"]["creationTimestamp"]) for pod, _ in pods)
-    placed = [_when(pod, "PodScheduled") for pod, _ in pods]
-    if None in placed:
+    """None where a pod has no node yet; `until` is when the next attempt began."""
+    start = gang.placed
+    if start is None:
         return None
-    start = max(at for at in placed if at is not None)
-    begun = [at for pod, _ in pods if (at := _container(pod, "startedAt")) is not None]
-    ended = [at for pod, _ in pods if (at := _container(pod, "finishedAt")) is not None]
-    alive = len(ended) < len(pods)
-    disrupted = [at for pod, _ in pods if (at := _when(pod, "DisruptionTarget")) is not None]
-    taken = max(taken for _, taken in pods)
-    end = max((*ended, *disrupted), default=taken) if not alive or disrupted else taken
+    pods = [*gang.new, *gang.old]
+    over = [pod for pod in pods if pod.ended < inf and (until is None or pod.ended <= until)]
+    disrupted = any(_when(pod.object, "DisruptionTarget") is not None for pod in over)
+    alive = until is None and len(over) < len(pods) and not disrupted
+    taken = max(pod.taken for pod in pods)
+    end = taken if alive else max((pod.ended for pod in over), default=until or taken)
+    begun = [at for pod in pods if (at := _container(pod.object, "startedAt")) is not None]
     spans = []
-    capacity = any(_place(pod) in waited for pod, _ in pods)
-    if not capacity and start > made:
-        spans.append(Span(made, start, "scheduling"))
+    capacity = any(_place(pod.object) in waited for pod in gang.new)
+    if not capacity and start > gang.made:
+        spans.append(Span(gang.made, start, "scheduling"))
     ready = max(begun) if len(begun) == len(pods) else end  # sandbox, image, volumes
     if ready > start:
         spans.append(Span(start, min(ready, end), "hardware_setup"))
-    outcome, category, evidence = _why(pods, alive and not disrupted, limit)
+    outcome, category, evidence = _why([pod.object for pod in over], alive, limit)
+    if outcome == "completed" and len(over) < len(pods):
+        outcome, evidence = "failed", "a pod was replaced"
     return Life(
         start=start,
         end=max(end, start),
         outcome=outcome,
-        accelerators=sum(_accelerators(pod) for pod, _ in pods),
+        accelerators=sum(_accelerators(pod.object) for pod in pods),
         spans=tuple(spans),
-        hosts=tuple(dict.fromkeys(pod["spec"].get("nodeName") or "" for pod, _ in pods)),
-        queued=start - made if capacity else 0.0,
+        hosts=tuple(dict.fromkeys(pod.object["spec"].get("nodeName") or "" for pod in pods)),
+        queued=start - gang.made if capacity else 0.0,
         category=category,
         evidence=evidence,
     )
 
 
-def _why(pods: Sequence[tuple[Object, float]], alive: bool, limit: str) -> tuple[Outcome, str, str]:
-    for pod, _ in pods:
+def _why(pods: Sequence[Object], alive: bool, limit: str) -> tuple[Outcome, str, str]:
+    for pod in pods:
         for one in _conditions(pod):
             if one["type"] == "DisruptionTarget" and one["status"] == "True":
                 category = DISRUPTED.get(one.get("reason", ""), "unknown")
@@ -149,11 +230,11 @@ def _why(pods: Sequence[tuple[Object, float]], alive: bool, limit: str) -> tuple
         return "running", "unknown", ""
     if limit:
         return "failed", "time_limit", limit
-    for pod, _ in pods:
+    for pod in pods:
         for ended in _ended(pod):
             if ended.get("reason") == "OOMKilled":
                 return "failed", "host_oom", f"pod {_place(pod)[1]}: OOMKilled"
-    for pod, _ in pods:
+    for pod in pods:
         for ended in _ended(pod):
             if ended.get("exitCode"):
                 told = f"pod {_place(pod)[1]} exited with {ended['exitCode']}"

@@ -12,9 +12,9 @@ from typing import Any
 
 from headway.errors import UsageError
 from headway.fleet.readers.record import Life, Record
-from headway.fleet.readers.slurm import hosts
 from headway.fleet.readers.source import Source, instant
 from headway.ledger.model import Outcome
+from headway.slurm import hosts
 
 FIELDS = {"job_id", "attempt_index", "cycle_number", "cycle_start_time", "active_nodes"}
 
@@ -31,7 +31,9 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
         for one in source.objects():
             if not one.keys() >= FIELDS:
                 raise UsageError(
-                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - one.keys()}"
+                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - one.keys()}",
+                    code="record-invalid",
+                    reader="nvrx",
                 )
             number = (int(one["attempt_index"]), int(one["cycle_number"]))
             jobs[str(one["job_id"])][number] = (one, source.taken)

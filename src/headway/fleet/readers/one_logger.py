@@ -77,7 +77,7 @@ def _life(source: Source) -> tuple[str, Life]:
             if name in LEAVES:
                 spans.append(Span(start, stop, LEAVES[name]))
     if not times:
-        raise UsageError(f"{source.name} has no span of nv-one-logger")
+        raise UsageError(f"{source.name} has no span of nv-one-logger", code="record-empty")
     end = max(times)
     spans += [Span(at, end, LEAVES[name]) for name, at in starts.values() if name in LEAVES]
     spans.sort(key=lambda span: (span.start, -span.end))

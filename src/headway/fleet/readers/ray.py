@@ -4,6 +4,8 @@
     TZ=UTC ray list tasks --detail --format json --limit 10000 > tasks.json
 
 Tasks tell which accelerators a job had, and how long its actors waited for a node and a process.
+Actors of one placement group, or that live at the same time, are one attempt; a group that follows
+when they are gone is the next one.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.errors import UsageError
 from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.source import Source, instant, named
 from headway.ledger.model import Outcome
 
 Object = Mapping[str, Any]
 ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed", "STOPPED": "stopped"}
+TOGETHER_S = 60.0  # actors of no placement group are asked for so soon after each other
 DIED = {
     "OUT_OF_MEMORY": "host_oom",
     "NODE_DIED": "node_failure",
@@ -48,14 +51,17 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
             elif "task_id" in one:
                 tasks[one["job_id"]].append(one)
     if not jobs:
-        raise UsageError("there are no jobs in it; add `ray list jobs --detail --format json`")
+        raise UsageError(
+            f"{named(sources)}: no jobs in it; add `ray list jobs --detail --format json`",
+            code="record-empty",
+        )
     for job, taken in jobs:
         if job.get("start_time") is not None:
             name = job.get("submission_id") or job["job_id"]
             yield Record(
                 key=f"ray {name} {job['start_time']}",
                 run=str((job.get("metadata") or {}).get("job_name") or name),
-                lives=(_life(job, tasks.get(job.get("job_id") or "", ()), taken),),
+                lives=tuple(_lives(job, tasks.get(job.get("job_id") or "", ()), taken)),
                 labels={"reader": "ray"},
                 command=tuple(_words(job["entrypoint"])),
                 exit_code=job.get("driver_exit_code"),
@@ -69,23 +75,95 @@ def _words(text: str) -> list[str]:
         return [text]
 
 
-def _life(job: Object, tasks: Sequence[Object], taken: float) -> Life:
+class _Group(NamedTuple):
+    """Actors with accelerators that were asked for together."""
+
+    actors: list[Object]
+    begin: float
+    end: float  # the last that is known of any of them
+
+
+def _lives(job: Object, tasks: Sequence[Object], taken: float) -> Iterator[Life]:
+    """Each attempt ends when its last actor is gone, or the next one begins."""
     start = job["start_time"] / 1000
     outcome = ENDED.get(job["status"], "running")
     end = (job.get("end_time") or 0) / 1000 if outcome != "running" else taken
-    actors = [one for one in tasks if (one.get("required_resources") or {}).get("GPU")]
-    first = [one for one in actors if not one.get("attempt_number")]
-    asked = round(sum(one["required_resources"]["GPU"] for one in first))
-    faults = [one["error_type"] for one in tasks if one.get("error_type") in DIED]
-    return Life(
-        start=start,
-        end=max(end, start),
-        outcome=outcome,
-        accelerators=asked,
-        spans=tuple(_waits(first)),
-        category=DIED[faults[0]] if faults else "unknown",
-        evidence=str(job.get("message") or ""),
+    attempts = _attempts(tasks)
+    errors = _errors(tasks, attempts)
+    for number, groups in enumerate(attempts):
+        last = number == len(attempts) - 1
+        begin = end if last else min(group.begin for group in attempts[number + 1])
+        until = end if last else min(max(group.end for group in groups), begin)
+        yield Life(
+            start=start,
+            end=max(until, start),
+            outcome=outcome if last else "failed",
+            accelerators=_at_once(groups),
+            spans=tuple(_waits([actor for group in groups for actor in group.actors])),
+            category=errors.get(number, "unknown"),
+            evidence=str(job.get("message") or "") if last else "its actors were replaced",
+        )
+        start = begin
+
+
+def _attempts(tasks: Sequence[Object]) -> list[list[_Group]]:
+    """Groups of actors that live at the same time; at least one attempt, perhaps of none."""
+    known: dict[str, float] = {}  # the last that is known of each actor
+    for task in tasks:
+        name = str(task.get("actor_id") or task["task_id"])
+        known[name] = max(known.get(name, 0.0), _end(task))
+    groups: dict[str, _Group] = {}
+    for task in tasks:
+        if (task.get("required_resources") or {}).get("GPU") and not task.get("attempt_number"):
+            begin = _at(task, "PENDING_NODE_ASSIGNMENT") or 0.0
+            end = known[str(task.get("actor_id") or task["task_id"])]
+            if not task.get("placement_group_id") and end <= _end(task):
+                end += TOGETHER_S  # nothing tells when it was gone
+            name = str(task.get("placement_group_id") or task["task_id"])
+            old = groups.get(name, _Group([], begin, end))
+            groups[name] = _Group([*old.actors, task], min(old.begin, begin), max(old.end, end))
+    attempts: list[list[_Group]] = []
+    for group in sorted(groups.values(), key=lambda group: group.begin):
+        if attempts and group.begin <= max(other.end for other in attempts[-1]):
+            attempts[-1].append(group)
+        else:
+            attempts.append([group])
+    return attempts or [[]]
+
+
+def _at_once(groups: Sequence[_Group]) -> int:
+    """The most accelerators that they had at any time."""
+    return max(
+        (
+            round(
+                sum(
+                    actor["required_resources"]["GPU"]
+                    for other in groups
+                    if other.begin <= group.begin <= other.end
+                    for actor in other.actors
+                )
+            )
+            for group in groups
+        ),
+        default=0,
     )
+
+
+def _errors(tasks: Sequence[Object], attempts: Sequence[Sequence[_Group]]) -> dict[int, str]:
+    """The category of the first known error of each attempt; of no actor, it is the last one's."""
+    home = {
+        actor.get(key): number
+        for number, groups in enumerate(attempts)
+        for group in groups
+        for actor in group.actors
+        for key in ("actor_id", "task_id")
+    }
+    found: dict[int, str] = {}
+    for task in tasks:
+        if task.get("error_type") in DIED:
+            name = task.get("actor_id") or task["task_id"]
+            found.setdefault(home.get(name, len(attempts) - 1), DIED[task["error_type"]])
+    return found
 
 
 def _waits(actors: Sequence[Object]) -> Iterator[Span]:
@@ -99,9 +177,20 @@ def _waits(actors: Sequence[Object]) -> Iterator[Span]:
             yield Span(max(given), max(runs), "hardware_setup")
 
 
+def _end(task: Object) -> float:
+    """The last that is known of it."""
+    times = [_seconds(event["created_ms"]) for event in task.get("events") or ()]
+    ended = task.get("end_time_ms")
+    return max([*times, *([_seconds(ended)] if ended else [])], default=0.0)
+
+
 def _at(task: Object, state: str) -> float | None:
     for event in task.get("events") or ():
         if event["state"] == state:
-            at = event["created_ms"]
-            return instant(at) if isinstance(at, str) else float(at) / 1000
+            return _seconds(event["created_ms"])
     return None
+
+
+def _seconds(at: Any) -> float:
+    """The command writes times as texts, the API in milliseconds."""
+    return instant(at) if isinstance(at, str) else float(at) / 1000

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.ledger import timeline
 from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, START_STAGES, UNKNOWN
+from headway.ledger.masked import masked
 from headway.ledger.model import NS, Attempt, Failure, Ledger, Outcome, RankLedger, Segment
 from headway.taxonomy import OWNERS
+
+LATEST = 4_102_444_800.0  # the year 2100
+LONGEST = 3 * 366 * 86400.0  # seconds of a run; each day of it is a file
+MOST_ACCELERATORS = 1_000_000
+# Hours of a run times its accelerators: beyond that there are no rows for each of them.
+MOST_HOURS = 2_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,27 @@ class Record:
     command: tuple[str, ...] = ()
     exit_code: int | None = None
 
+    def check(self) -> None:
+        """ValueError, or TypeError, for what no run can be: an account of it might never end."""
+        texts = [self.key, self.run, self.job or "", self.user or "", *self.command]
+        texts += [part for label in self.labels.items() for part in label]
+        texts += [text for life in self.lives for text in (life.evidence, *life.hosts)]
+        "".join(texts).encode()  # all of them are texts that can be written
+        times = [at for life in self.lives for at in (life.start, life.end)]
+        times += [at for life in self.lives for span in life.spans for at in (span.start, span.end)]
+        waits = [life.queued for life in self.lives if life.queued is not None]
+        if not self.lives or not all(0 <= at <= LATEST for at in (*times, *waits)):
+            raise ValueError(f"the run {self.run!r:.80} has a time before 1970 or after 2100")
+        if max(times) - min(times) > LONGEST:
+            raise ValueError(f"the run {self.run!r:.80} lasts more than three years")
+        sizes = [operator.index(life.accelerators) for life in self.lives]
+        if not min(sizes) >= 0 or max(sizes) > MOST_ACCELERATORS:
+            raise ValueError(f"the run {self.run!r:.80} has {max(sizes)} accelerators")
+        numbers = [span.step for life in self.lives for span in life.trained]
+        numbers += [self.exit_code] if self.exit_code is not None else []
+        if not all(type(number) is int and abs(number) < 1 << 62 for number in numbers):
+            raise ValueError(f"the run {self.run!r:.80} has a step or exit code that is no number")
+
 
 def ledger(record: Record) -> Ledger:
     """The balanced account of a run that has lived at all."""
@@ -63,7 +92,7 @@ def ledger(record: Record) -> Ledger:
     segments = _segments(lives, zero)
     steps = {span.step for life in lives for span in life.trained}
     waits = [life.queued for life in lives if life.queued is not None]
-    return Ledger(
+    made = Ledger(
         run=record.run,
         wall=wall,
         segments=tuple(segments),
@@ -93,6 +122,7 @@ def ledger(record: Record) -> Ledger:
         exit_code=record.exit_code,
         facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
     )
+    return masked(made)
 
 
 def _ns(seconds: float, zero: float) -> int:
@@ -169,6 +199,9 @@ def _recovered(lives: Sequence[Life]) -> tuple[int, ...]:
 
 def _ranks(lives: Sequence[Life], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
     """Accelerators by host, where each host has as many; each shares the account of the run."""
+    most = max(life.accelerators for life in lives)
+    if most * (lives[-1].end - lives[0].start) / 3600 > MOST_HOURS:
+        return ()
     hosts: dict[int, dict[int, str]] = {}
     for index, life in enumerate(lives):
         if life.hosts and life.accelerators % len(life.hosts) == 0:

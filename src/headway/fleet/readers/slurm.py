@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from headway import slurm
 from headway.errors import UsageError
 from headway.fleet.readers.record import Life, Record, Span
 from headway.fleet.readers.source import Source, instant
@@ -38,7 +39,11 @@ STATES: dict[str, tuple[Outcome, str]] = {
     "FAILED": ("failed", "unknown"),
     "REQUEUED": ("failed", "unknown"),
 }
-_GPUS = re.compile(r"(?:^|,)gres/gpu(?::[^=,]+)?=(\d+)")
+# Of a job that is not over; any other state is an end.
+ALIVE = (
+    *("PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "RUNNING", "SUSPENDED", "STOPPED"),
+    *("RESIZING", "SIGNALING", "COMPLETING", "STAGE_OUT"),
+)
 
 
 class Row(NamedTuple):
@@ -96,7 +101,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
 
 def _life(row: Row, taken: float, index: int) -> Life:
     start = row.start or 0.0
-    outcome, category = STATES.get(row.state.partition(" ")[0], ("running", ""))
+    outcome, category = _outcome(row)
     end = row.end if row.end is not None and outcome != "running" else max(taken, start)
     waited = max(start - row.eligible, 0.0) if row.eligible is not None else None
     capacity = waited is not None and CAPACITY.fullmatch(row.reason or "None") is not None
@@ -113,18 +118,31 @@ def _life(row: Row, taken: float, index: int) -> Life:
         outcome=outcome,
         accelerators=row.gpus,
         spans=tuple(span for span in spans if span.end > span.start),
-        hosts=tuple(hosts(row.nodes)),
+        hosts=tuple(slurm.hosts(row.nodes)),
         queued=(waited if capacity else 0.0) if waited is not None else None,
         category=category or "unknown",
         evidence=f"Slurm says {row.state}",
     )
 
 
+def _outcome(row: Row) -> tuple[Outcome, str]:
+    """A state that is not known here, such as one of a newer Slurm, is a failure if it is over."""
+    state = row.state.partition(" ")[0]
+    if state in STATES:
+        return STATES[state]
+    over = state not in ALIVE and row.end is not None
+    return ("failed", "unknown") if over else ("running", "")
+
+
 def _psv(source: Source) -> Iterator[Row]:
     rows = list(csv.DictReader(source.text.splitlines(), delimiter="|", quoting=csv.QUOTE_NONE))
     missing = [name for name in NEEDED if not rows or name not in rows[0]]
     if missing:
-        raise UsageError(f"{source.name} has no column {', '.join(missing)}; write it by `{TYPE}`")
+        raise UsageError(
+            f"{source.name} has no column {', '.join(missing)}; write it by `{TYPE}`",
+            code="record-column-missing",
+            columns=missing,
+        )
     steps: dict[tuple[str, str], list[float]] = {}
     jobs = []
     for row in rows:
@@ -150,7 +168,7 @@ def _psv(source: Source) -> Iterator[Row]:
             eligible=_instant(row["Eligible"]),
             start=start,
             end=end,
-            gpus=max((int(one) for one in _GPUS.findall(row["AllocTRES"] or "")), default=0),
+            gpus=slurm.gpus(slurm.tres(row["AllocTRES"] or "")),
             nodes=row.get("NodeList") or "",
             steps=tuple(at for at in within if start is not None and start <= at <= (end or at)),
         )
@@ -173,7 +191,9 @@ def _code(text: str) -> int | None:
 def _json(source: Source) -> Iterator[Row]:
     documents = [told for told in source.objects() if "jobs" in told]
     if not documents:
-        raise UsageError(f"{source.name} is not whole: it has no list of jobs")
+        raise UsageError(
+            f"{source.name} is not whole: it has no list of jobs", code="record-incomplete"
+        )
     for told in documents:
         yield from map(_job, told["jobs"])
 
@@ -181,14 +201,9 @@ def _json(source: Source) -> Iterator[Row]:
 def _job(job: dict[str, Any]) -> Row:
     times, state = job["time"], job["state"]
     current = state["current"]
-    gpus = [
-        int(_number(one["count"]) or 0)
-        for one in job["tres"]["allocated"]
-        if one["type"] == "gres" and str(one["name"]).partition(":")[0] == "gpu"
-    ]
     code = job["exit_code"]
     steps = [
-        _number(step["time"].get("start"))
+        slurm.number(step["time"].get("start"))
         for step in job["steps"]
         if str(step["step"]["id"]).rpartition(".")[2] != "extern"
     ]
@@ -200,37 +215,15 @@ def _job(job: dict[str, Any]) -> Row:
         account=job.get("account") or "",
         state=current[0] if isinstance(current, list) else current,
         reason=state.get("reason") or "None",
-        code=None if (found := _number(code.get("return_code"))) is None else int(found),
-        submit=_number(times["submission"]) or None,
-        eligible=_number(times["eligible"]) or None,
-        start=_number(times["start"]) or None,
-        end=_number(times["end"]) or None,
-        gpus=max(gpus, default=0),
+        code=None if (found := slurm.number(code.get("return_code"))) is None else int(found),
+        submit=slurm.number(times["submission"]) or None,
+        eligible=slurm.number(times["eligible"]) or None,
+        start=slurm.number(times["start"]) or None,
+        end=slurm.number(times["end"]) or None,
+        gpus=slurm.gpus(slurm.json_tres(job["tres"]["allocated"])),
         nodes=job.get("nodes") or "",
         steps=tuple(one for one in steps if one),
     )
-
-
-def _number(value: Any) -> float | None:
-    """Newer parsers write `{"set": true, "infinite": false, "number": 3}`."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set") else None
-    return None if value is None else float(value)
-
-
-def hosts(text: str) -> Iterator[str]:
-    """`gpu[01-03,7],login` as its names."""
-    if text in ("", "None assigned"):
-        return
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?", text):
-        found = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part)
-        if found is None:
-            yield part
-            continue
-        for piece in found[2].split(","):
-            first, _, last = piece.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{found[1]}{number:0{len(first)}d}{found[3]}"
 
 
 def _labels(**labels: str) -> dict[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ class Source(NamedTuple):
         while at >= 0:
             try:
                 found, after = decoder.raw_decode(self.text, at)
+            except RecursionError:
+                raise ValueError("its JSON is nested too deeply") from None
             except ValueError:
                 at = self.text.find("\n{", at) + 1 or -1
                 continue
@@ -31,12 +33,18 @@ class Source(NamedTuple):
             at = self.text.find("{", after)
 
 
+def named(sources: Sequence[Source]) -> str:
+    """The names of some files, for a sentence about them."""
+    more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
+    return ", ".join(source.name for source in sources[:3]) + more
+
+
 def read(path: Path) -> Source:
     """A file from the disk; UsageError where that is not possible."""
     try:
         return Source(path.name, path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+        raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
 
 
 def instant(text: str) -> float:
@@ -45,4 +53,4 @@ def instant(text: str) -> float:
     digits = len(rest) - len(rest.lstrip("0123456789"))
     fraction = f".{rest[:digits][:6]:0<6}{rest[digits:]}" if dot else ""
     found = datetime.fromisoformat(whole + fraction)
-    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

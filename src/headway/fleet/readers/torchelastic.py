@@ -76,7 +76,8 @@ def _time(source: Source, before: str, told: dict[str, Any]) -> float:
     except (IndexError, ValueError):
         raise UsageError(
             f"{source.name} has events without a time, as torchrun writes them; "
-            "take a log with a time in front of each line, such as `kubectl logs --timestamps`"
+            "take a log with a time in front of each line, such as `kubectl logs --timestamps`",
+            code="record-without-times",
         ) from None
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headway.errors import UsageError
 from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source
+from headway.fleet.readers.source import Source, named
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Outcome
 
@@ -49,7 +49,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
     """One run out of all files: files of one rank follow each other, and are its lives."""
     logs = [log for source in sources if (log := _log(source)) is not None]
     if not logs:
-        raise UsageError("there is no event of torchtitan in the files")
+        raise UsageError(f"{named(sources)}: no event of torchtitan", code="record-empty")
     by_rank: dict[int, list[Log]] = defaultdict(list)
     for log in sorted(logs, key=lambda log: log.begin):
         by_rank[log.rank].append(log)

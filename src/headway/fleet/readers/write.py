@@ -23,7 +23,7 @@ def sources(paths: Sequence[str]) -> list[Source]:
     found: list[Source] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise UsageError(f"there is no file {path}")
+            raise UsageError(f"there is no file {path}", code="file-not-found")
         inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
         found += map(read, inside)
     return found

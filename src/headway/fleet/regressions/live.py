@@ -35,11 +35,20 @@ class Watch:
 
     def __post_init__(self) -> None:
         if not 0 < self.expected <= 1:
-            raise UsageError(f"the expected share is above 0 and at most 1, not {self.expected!r}")
+            raise UsageError(
+                f"the expected share is above 0 and at most 1, not {self.expected!r}",
+                code="value-out-of-range",
+            )
         if not self.expected <= self.best <= 1:
-            raise UsageError(f"the best share is from {self.expected} to 1, not {self.best!r}")
+            raise UsageError(
+                f"the best share is from {self.expected} to 1, not {self.best!r}",
+                code="value-out-of-range",
+            )
         if not self.patience >= 1:
-            raise UsageError(f"a patience is at least 1 observation, not {self.patience!r}")
+            raise UsageError(
+                f"a patience is at least 1 observation, not {self.patience!r}",
+                code="value-out-of-range",
+            )
 
     @property
     def stake(self) -> float:
@@ -71,5 +80,7 @@ def promised(first: Sequence[float], least_fall: float) -> tuple[float, float]:
 def patience(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:
     """The patience that keeps a fleet of `jobs` to so many false alarms a week on average."""
     if alarms_a_week <= 0:
-        raise UsageError(f"alarms a week are above 0, not {alarms_a_week!r}")
+        raise UsageError(
+            f"alarms a week are above 0, not {alarms_a_week!r}", code="value-out-of-range"
+        )
     return max(1.0, jobs * each_per_week / alarms_a_week)

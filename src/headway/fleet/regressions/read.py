@@ -54,7 +54,9 @@ def read_jobs(store: Store, asked: Asked) -> Jobs:
     for one in asked.by:
         if one not in OF_RUNS:
             raise UsageError(
-                f"regressions cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}"
+                f"regressions cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}",
+                code="split-unknown",
+                split=one,
             )
     told = ask(store, lambda tables: _runs(tables, asked))
     spent = ask(store, lambda tables: _spent(tables, asked), since=asked.since)

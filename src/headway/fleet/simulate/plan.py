@@ -113,11 +113,17 @@ def _check(**given: int) -> None:
     least = {"jobs": 1, "days": 1, "scale": 1}
     for name, value in given.items():
         if value < least.get(name, 0):
-            raise UsageError(f"--{name} is {value}, but it must be {least.get(name, 0)} or more")
+            raise UsageError(
+                f"--{name} is {value}, but it must be {least.get(name, 0)} or more",
+                code="value-out-of-range",
+                option=f"--{name}",
+            )
     slices = assumed.TEAMS * assumed.MODELS
     if given["regressions"] > slices:
         raise UsageError(
-            f"--regressions is {given['regressions']}, but there are only {slices} slices"
+            f"--regressions is {given['regressions']}, but there are only {slices} slices",
+            code="value-out-of-range",
+            option="--regressions",
         )
 
 

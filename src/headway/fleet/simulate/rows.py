@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway import __version__
+from headway.fleet.schema import FAILURE_COLUMNS
 from headway.fleet.simulate import assumed
 from headway.fleet.simulate.account import COLUMN, Account
 from headway.fleet.simulate.hours import windows
@@ -90,12 +91,20 @@ class _Rows:
             exit_code=self.pa.array(exits, self.pa.int64()),
             accelerators=jobs.accelerators,
             attempts=np.bincount(lives.job, minlength=count),
-            failures=np.bincount(lives.job, lives.category != "", count).astype(np.int64),
+            **self._failures_by_owner(count),
             steps=(seconds[:, COLUMN[EFFECTIVE]] / assumed.STEP_S).astype(np.int64),
             wall_s=seconds.sum(axis=1),
             effective_s=seconds[:, COLUMN[EFFECTIVE]],
             time_to_start_s=self._nullable(started),
         )
+
+    def _failures_by_owner(self, count: int) -> dict[str, Any]:
+        owned = {name: OWNERS[name][0] for name in OWNERS}
+        owners = np.array([owned.get(str(name), "") for name in self.lives.category])
+        return {
+            column: np.bincount(self.lives.job, owners == owner, count).astype(np.int64)
+            for owner, column in FAILURE_COLUMNS.items()
+        }
 
     def attempts(self) -> pyarrow.Table:
         again = self.lives.number > 0

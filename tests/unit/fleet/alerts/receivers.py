@@ -26,6 +26,7 @@ class Hook(ThreadingHTTPServer):
         self.got: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.codes: list[int] = []
+        self.reason: str | None = None
         self.asked = 0
         self.hold = threading.Event()
         self.hold.set()
@@ -50,7 +51,7 @@ class _Hook(BaseHTTPRequestHandler):
         if 200 <= code < 300:
             self.server.got.append(json.loads(body))
             self.server.headers.append(dict(self.headers))
-        self.send_response(code)
+        self.send_response(code, self.server.reason)
         if 300 <= code < 400:
             self.send_header("Location", "/elsewhere")
         self.end_headers()
@@ -166,7 +167,7 @@ def certificate(folder: Path) -> Path:
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     made = (
         x509.CertificateBuilder()

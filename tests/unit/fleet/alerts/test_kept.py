@@ -15,6 +15,7 @@ from headway.fleet.alerts.kept import FILE, Kept
 from headway.fleet.alerts.model import FIRING, PENDING, RESOLVED, Alert, Notification, State
 from headway.fleet.alerts.model import message as message_of
 from headway.fleet.store import Store
+from tests.support import has_code
 
 pytestmark = pytest.mark.timeout(60)
 AT = 1_790_000_000.25
@@ -47,6 +48,13 @@ def test_what_is_saved_is_loaded(store: Store) -> None:
     assert (by_id(found), found.outbox, watcher) == (by_id(STATE), STATE.outbox, None)
 
 
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    Kept(store).save(State(), None)
+    path = Path(store.place.path("alerts.json"))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_acknowledgements_wait_until_they_are_read(store: Store) -> None:
     kept = Kept(store)
     assert kept.acks() == {}
@@ -67,21 +75,28 @@ def test_only_one_watches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as other:
         other.setattr(os, "getpid", os.getppid)
         kept.save(STATE, AT + 100)
-    why = f"process {os.getppid()} on {socket.gethostname()} watches .* already; only one can"
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, check=has_code("store-watched")) as error:
         kept.claim(AT)
+    assert error.value.fields == {"pid": os.getppid(), "host": socket.gethostname()}
     assert kept.claim(AT + 100) is not None  # it has not been heard of for too long
     with monkeypatch.context() as other:
         other.setattr(socket, "gethostname", lambda: "elsewhere")
         kept.save(STATE, AT + 100)
-    with pytest.raises(UsageError, match="on elsewhere watches"):
+    with pytest.raises(UsageError, check=has_code("store-watched")) as error:
         kept.claim(AT)
+    assert error.value.fields["host"] == "elsewhere"
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"3", b"{}", b'{"alerts": [{}], "pending": [], "outbox": []}']
+    "text",
+    [
+        *(b"", b"3", b"{}", b'{"alerts": [{}], "pending": [], "outbox": []}', b"[" * 100_000),
+        b'{"alerts": [], "pending": [], "outbox": [], "watcher": {"host": "x"}}',
+        b'{"alerts": [], "pending": [], "outbox": [], "watcher": 5}',
+        b'{"schema": [9], "alerts": 1}',
+    ],
 )
 def test_what_is_no_such_file_is_told(store: Store, text: bytes) -> None:
     store.place.put(FILE, text)
-    with pytest.raises(UsageError, match="is damaged, or not of `headway fleet alerts`"):
+    with pytest.raises(UsageError, check=has_code("alerts-file-damaged")):
         Kept(store).load()

@@ -12,50 +12,35 @@ from headway.cli import main
 from headway.fleet import readers
 from headway.fleet.readers.record import Life, Record
 from headway.fleet.store import Store
-
-from ..made import content
-from .found import SAMPLES
+from tests.support import Golden
+from tests.unit.fleet.made import content, contents
+from tests.unit.fleet.readers.found import SAMPLES
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_files_of_several_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_several_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     files = [str(SAMPLES / name) for name in ("sacct_D.psv", "ml_goodput.jsonl")]
     url = str(tmp_path / "store")
     for _ in range(2):  # twice is once
         assert main(["ingest", *files, "--store", url, "--label", "project=night"]) == 0
-    assert f"2 file(s): 9 run(s), 11 attempt(s) to {url}" in capsys.readouterr().out
-    rows = content(Store(url), "runs", "run", "attempts", "project", "queue_capacity_s")
-    assert ("train_low-1", 2, "night", 0.0) in rows and len(rows) == 9
-    lived = content(Store(url), "attempts", "outcome")
-    assert lived.count(("preempted",)) == 2
+    golden("ingest.txt", capsys.readouterr().out.replace(url, "STORE"))
+    rows = contents(Store(url), runs="run attempts project queue_capacity_s", attempts="outcome")
+    assert ("train_low-1", 2, "night", 0.0) in rows["runs"] and len(rows["runs"]) == 9
+    assert rows["attempts"].count(("preempted",)) == 2 and len(rows["attempts"]) == 11
     assert main(["fleet", "ett", "--store", url, "--by", "team", "--csv"]) == 0
     assert "team_a" in capsys.readouterr().out
 
 
-def test_a_folder_and_the_name_of_its_reader(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_and_the_name_of_its_reader(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     assert (
         main(["ingest", str(SAMPLES / "torchtitan"), "--reader", "torchtitan", "--store", url]) == 0
     )
-    assert "1 run(s), 2 attempt(s)" in capsys.readouterr().out
-    assert len(content(Store(url), "nodes", "host")) == 2
-
-
-def test_bad_input_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes.txt").write_text("milk")
-    store = ["--store", str(tmp_path / "store")]
-    assert main(["ingest", str(tmp_path / "notes.txt"), *store]) == 2
-    assert "notes.txt is neither a run nor a record" in capsys.readouterr().err
-    assert main(["ingest", str(tmp_path / "none"), "--reader", "slurm", *store]) == 2
-    assert "there is no file" in capsys.readouterr().err
-    assert main(["ingest", str(tmp_path / "notes.txt"), "--reader", "pbs", *store]) == 2
-    assert "there is no reader 'pbs'" in capsys.readouterr().err
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    assert main(["ingest", str(tmp_path / "bytes"), *store]) == 2
-    assert "cannot read" in capsys.readouterr().err
+    rows = contents(Store(url), runs="run_id", attempts="attempt", nodes="host")
+    assert [len(rows[name]) for name in ("runs", "attempts", "nodes")] == [1, 2, 2]
 
 
 def test_a_reader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from headway.errors import UsageError
 from headway.ledger.model import NS
-
-from .found import categories, found, outcomes, seconds, source
+from tests.support import has_code
+from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -123,6 +123,76 @@ def test_pods_tried_one_after_the_other_are_attempts() -> None:
     }
 
 
+def unnumbered(*args: Any, labels: dict[str, str] | None = None, **told: Any) -> dict[str, Any]:
+    """A pod of a gang whose controller numbers its pods differently, or not at all."""
+    found = pod(*args, **told)
+    found["metadata"]["labels"] = labels or {}
+    return found
+
+
+def test_pods_of_a_gang_without_numbers_are_one_attempt() -> None:
+    """A parallel Job: pods that live at the same time."""
+    pods = [unnumbered(name, 0, 5 + n, 20, 600 + n) for n, name in enumerate("abcd")]
+    (run,) = found("kubernetes", source(listed(*pods))).values()
+    assert outcomes(run) == ["completed"] and run.attempts[0].world == 16
+    again = [
+        unnumbered(name, 603 + n, 606 + n, 620, 900) for n, name in enumerate(("e", "f", "g", "h"))
+    ]
+    pods[2] = unnumbered("c", 0, 7, 20, 602, code=1)
+    (run,) = found("kubernetes", source(listed(*pods, *again))).values()
+    assert outcomes(run) == ["failed", "completed"]
+    assert [attempt.world for attempt in run.attempts] == [16, 16]
+
+
+def test_replicas_of_a_training_operator_are_one_attempt() -> None:
+    """PyTorchJob: the master and the first worker have the same number."""
+    pods = [
+        unnumbered(
+            f"{kind}-{number}",
+            0,
+            5,
+            20,
+            600,
+            labels={
+                "training.kubeflow.org/replica-type": kind,
+                "training.kubeflow.org/replica-index": str(number),
+            },
+        )
+        for kind, number in (("master", 0), ("worker", 0), ("worker", 1))
+    ]
+    (run,) = found("kubernetes", source(listed(*pods))).values()
+    assert outcomes(run) == ["completed"] and run.attempts[0].world == 12
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_replaced_pod_begins_an_attempt_in_which_the_others_live_on(numbered: bool) -> None:
+    make = pod if numbered else unnumbered
+    pods = [
+        make("a", 0, 5, 20, 300, index=0, code=137, reason="OOMKilled"),
+        make("b", 0, 5, 20, 900, index=1),
+        make("c", 310, 315, 330, 900, index=0),
+    ]
+    (run,) = found("kubernetes", source(listed(*pods))).values()
+    assert outcomes(run) == ["failed", "completed"] and categories(run) == [(0, "host_oom")]
+    assert [attempt.world for attempt in run.attempts] == [8, 8]
+    assert [attempt.end // NS for attempt in run.attempts] == [300, 900]
+
+
+def test_a_jobset_says_its_restarts_itself() -> None:
+    pods = []
+    for restart, begin in ((0, 0), (1, 100)):
+        for group in ("driver", "workers"):
+            one = pod(f"{group}{restart}", begin, begin + 5, begin + 9, begin + 90)
+            one["metadata"]["labels"] |= {
+                "jobset.sigs.k8s.io/jobset-name": "train",
+                "jobset.sigs.k8s.io/replicatedjob-name": group,
+                "jobset.sigs.k8s.io/restart-attempt": str(restart),
+            }
+            pods.append(one)
+    (run,) = found("kubernetes", source(listed(*pods))).values()
+    assert [attempt.world for attempt in run.attempts] == [8, 8]
+
+
 def test_a_job_that_took_too_long() -> None:
     job = {
         "kind": "Job",
@@ -146,5 +216,5 @@ def test_what_runs_and_what_waits() -> None:
 def test_bad_input_is_a_sentence() -> None:
     broken = pod("a", 0, 1, 2, 60)
     broken["status"]["conditions"][0]["lastTransitionTime"] = "noon"
-    with pytest.raises(UsageError, match="this is not what kubernetes writes: ValueError"):
+    with pytest.raises(UsageError, check=has_code("record-invalid")):
         found("kubernetes", source(listed(broken)))

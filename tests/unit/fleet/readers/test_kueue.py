@@ -12,9 +12,9 @@ import pytest
 
 from headway.errors import UsageError
 from headway.ledger.model import NS
-
-from .found import categories, found, outcomes, seconds, source
-from .test_kubernetes import at
+from tests.support import has_code
+from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
+from tests.unit.fleet.readers.test_kubernetes import at
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -110,5 +110,5 @@ def test_pods_that_never_got_ready() -> None:
 def test_bad_input_is_a_sentence() -> None:
     one = workload(**ADMITTED)
     del one["metadata"]["uid"]
-    with pytest.raises(UsageError, match="this is not what kueue writes: KeyError"):
+    with pytest.raises(UsageError, check=has_code("record-invalid")):
         found("kueue", source(one))

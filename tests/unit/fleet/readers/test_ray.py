@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headway.errors import UsageError
-
-from .found import categories, found, outcomes, seconds, source
+from tests.support import has_code
+from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -65,6 +65,45 @@ def test_the_gang_waits_for_its_last_actor() -> None:
     assert seconds(run) == told
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_group_of_workers_that_follows_another_one_is_an_attempt(grouped: bool) -> None:
+    tasks = []
+    for restart in range(3):
+        asked = T + 100 * restart
+        own = {"placement_group_id": f"g{restart}"} if grouped else {}
+        tasks += [
+            actor(8 * restart + n, asked * 1000, (asked + 1) * 1000, (asked + 2) * 1000, **own)
+            for n in range(8)
+        ]
+    tasks[9]["error_type"] = "NODE_DIED"
+    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    assert [attempt.world for attempt in run.attempts] == [8, 8, 8]
+    assert outcomes(run) == ["failed", "failed", "completed"]
+    assert categories(run) == [(0, "unknown"), (1, "node_failure")]
+    assert run.buckets["start.scheduling"] == 1e9 and run.buckets["recover.scheduling"] == 2e9
+    assert run.wall == 300 * 10**9
+
+
+def test_actors_that_live_at_the_same_time_are_one_attempt() -> None:
+    """Trials of a search, each in its own group: as many accelerators as were held at once."""
+    tasks = []
+    for number, (begin, end) in enumerate(((0, 90), (10, 150), (100, 200))):
+        own = {"actor_id": f"a{number}", "placement_group_id": f"g{number}"}
+        times = [(T + begin + n) * 1000 for n in range(3)]
+        tasks.append(actor(number, *times, **own))
+        last = {"task_id": f"m{number}", "func_or_class_name": "f", "job_id": "01000000"}
+        tasks.append({**last, **own, "end_time_ms": (T + end) * 1000})
+    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    assert [attempt.world for attempt in run.attempts] == [2]
+
+
+def test_an_actor_that_is_started_again_holds_its_accelerator_once() -> None:
+    times = [T * 1000, (T + 1) * 1000, (T + 2) * 1000]
+    tasks = [actor(0, *times), actor(0, *times, attempt_number=1)]
+    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    assert [attempt.world for attempt in run.attempts] == [1]
+
+
 def test_failures() -> None:
     tasks = [actor(0, T * 1000, T * 1000, T * 1000, error_type="NODE_DIED")]
     (run,) = found("ray", source([job("FAILED")]), source(tasks)).values()
@@ -80,5 +119,5 @@ def test_jobs_that_run_or_wait() -> None:
 
 
 def test_tasks_alone_are_a_sentence() -> None:
-    with pytest.raises(UsageError, match="there are no jobs in it; add `ray list jobs"):
+    with pytest.raises(UsageError, check=has_code("record-empty")):
         found("ray", source([actor(0, 1, 2, 3)]))

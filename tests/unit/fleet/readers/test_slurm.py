@@ -11,10 +11,17 @@ import json
 import pytest
 
 from headway.errors import UsageError
-from headway.fleet.readers.slurm import hosts
 from headway.ledger.model import NS
-
-from .found import SAMPLES, categories, found, outcomes, sample, seconds, source
+from tests.support import has_code
+from tests.unit.fleet.readers.found import (
+    SAMPLES,
+    categories,
+    found,
+    outcomes,
+    sample,
+    seconds,
+    source,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -113,33 +120,63 @@ def test_numbers_of_newer_parsers() -> None:
     assert new == old
 
 
-def test_lists_of_hosts() -> None:
-    names = list(hosts("gpu[01-03,7],login,a[1-2]b"))
-    assert names == ["gpu01", "gpu02", "gpu03", "gpu7", "login", "a1b", "a2b"]
-    assert list(hosts("None assigned")) == []
+def ended(job: str, state: str, gpus: str = "gres/gpu=1", nodes: str = "n1") -> str:
+    times = [f"{DAY}10:00:00"] * 3
+    end = "Unknown" if state in ("RUNNING", "SOMETHING_NEW") else f"{DAY}11:00:00"
+    return row(job, state.removesuffix("!"), *times, end, "None", gpus, nodes, "0:0")
+
+
+def test_lists_of_hosts_with_several_ranges() -> None:
+    line = ended("1", "COMPLETED", "gres/gpu=4", "rack[1-2]node[01-02]")
+    (run,) = found("slurm", source(f"{HEAD}\n{line}")).values()
+    names = ["rack1node01", "rack1node02", "rack2node01", "rack2node02"]
+    assert [rank.hosts for rank in run.ranks] == [(name,) for name in names]
+
+
+def test_accelerators_of_several_types_are_added() -> None:
+    typed = "gres/gpu:a100=4,gres/gpu:h100=4"
+    lines = [ended("1", "COMPLETED", typed), ended("2", "COMPLETED", f"{typed},gres/gpu=8")]
+    runs = found("slurm", source("\n".join([HEAD, *lines])))
+    assert [run.attempts[0].world for run in runs.values()] == [8, 8]
+    told = json.loads((SAMPLES / "sacct_D.json").read_text())
+    for job in told["jobs"]:
+        job["tres"]["allocated"] = [
+            {"type": "gres", "name": name, "count": 4} for name in ("gpu:a100", "gpu:h100")
+        ]
+    assert found("slurm", source(told))["train_low-1"].attempts[0].world == 8
+
+
+def test_a_state_of_a_newer_slurm_is_an_end_once_the_job_is_over() -> None:
+    states = ("SOMETHING_NEW!", "SOMETHING_NEW", "RUNNING", "LAUNCH_FAILED!")
+    lines = [ended(str(number), state) for number, state in enumerate(states)]
+    runs = found("slurm", source("\n".join([HEAD, *lines])))
+    assert [run.running for run in runs.values()] == [False, True, True, False]
+    assert categories(runs["train-0"]) == categories(runs["train-3"]) == [(0, "unknown")]
+    assert runs["train-0"].wall == 3600 * NS
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code", "fields"),
     [
         (
             "JobID|State|Submit\n1|RUNNING|x",
-            "given.json has no column Eligible, Start, End, AllocTRES",
+            "record-column-missing",
+            {"columns": ["Eligible", "Start", "End", "AllocTRES"]},
         ),
         (
             f"{HEAD}\n" + row("1", "RUNNING", "noon", *["None"] * 6, "0:0"),
-            "this is not what slurm writes: ValueError",
+            "record-invalid",
+            {"reader": "slurm"},
         ),
-        (
-            '{"meta": {"Slurm": {}},\n "jobs": [\n  {"job_id": 1',
-            "is not whole: it has no list of jobs",
-        ),
+        ('{"meta": {"Slurm": {}},\n "jobs": [\n  {"job_id": 1', "record-incomplete", {}),
         (
             '{"meta": {"Slurm": {}}, "jobs": [{"job_id": 1}]}',
-            "this is not what slurm writes: KeyError",
+            "record-invalid",
+            {"reader": "slurm"},
         ),
     ],
 )
-def test_bad_input_is_a_sentence(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_bad_input_is_a_sentence(text: str, code: str, fields: dict[str, object]) -> None:
+    with pytest.raises(UsageError, check=has_code(code)) as error:
         found("slurm", source(text))
+    assert error.value.fields == fields

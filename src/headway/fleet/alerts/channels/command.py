@@ -53,15 +53,22 @@ class Command:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise Refused(str(error)) from None
+            raise Refused(str(error), code="command-not-started") from None
         try:
             _, said = process.communicate(json.dumps(message).encode(), timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
             _end(process)
-            raise Refused(f"it took more than {self.timeout_s:g} s") from None
+            raise Refused(
+                f"it took more than {self.timeout_s:g} s", code="command-timeout"
+            ) from None
         if process.returncode:
             why = " ".join(said.decode("utf-8", "replace").split())[-TAIL:]
-            raise Refused(f"it ended with {process.returncode}" + (f": {why}" if why else ""))
+            raise Refused(
+                f"it ended with {process.returncode}" + (f": {why}" if why else ""),
+                code="command-failed",
+                exit_code=process.returncode,
+                output=why,
+            )
         return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import smtplib
 import ssl
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
 
@@ -16,6 +16,7 @@ from headway.fleet.alerts.channels.message import (
     Refused,
     is_text,
     is_timeout,
+    masked,
     secret,
 )
 
@@ -76,11 +77,18 @@ class Email:
                     server.login(self.user, secret(self.password or ""))
                 refused = server.send_message(self._mail(message))
         except smtplib.SMTPRecipientsRefused:
-            raise Refused("the server refused all recipients") from None
+            raise Refused(
+                "the server refused all recipients", code="mail-recipients-refused"
+            ) from None
         except smtplib.SMTPResponseException as error:
-            raise Refused(f"the server answered {error.smtp_code}") from None
+            raise Refused(
+                f"the server answered {error.smtp_code}",
+                code="mail-refused",
+                status=error.smtp_code,
+            ) from None
         except (OSError, ValueError) as error:
-            raise Refused(str(error) or type(error).__name__) from None
+            text = masked(str(error) or type(error).__name__, (secret(self.password or ""),))
+            raise Refused(text, code="mail-not-sent") from None
         return f"the server refused {', '.join(sorted(refused))}" if refused else ""
 
     def _connect(self) -> smtplib.SMTP:
@@ -104,7 +112,7 @@ class Email:
             f"[{message['event']}] {alert['severity']}: {alert['rule']} ({alert['slice']})"
         )
         mail["From"], mail["To"] = self.sender, ", ".join(self.email)
-        mail["Date"] = format_datetime(datetime.now(timezone.utc))
+        mail["Date"] = format_datetime(datetime.now(UTC))
         mail["Message-ID"] = f"<{message['id']}@{DOMAIN}>"
         mail["References"] = f"<{alert['id']}@{DOMAIN}>"  # all of an alert in one thread
         mail["Auto-Submitted"] = "auto-generated"

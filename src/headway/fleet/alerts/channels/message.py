@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headway.errors import UsageError
+from headway.errors import HeadwayError, UsageError
 
 Message = Mapping[str, Any]
 ENV = "env:"
 TIMEOUT_S = 10.0
+SHORTEST = 4  # characters of what is masked
 
 
-class Refused(Exception):
+class Refused(HeadwayError):
     """A channel did not take a notification; says why, and no secret."""
 
 
@@ -22,10 +23,22 @@ def secret(value: str) -> str:
     if not value.startswith(ENV):
         return value
     name = value.removeprefix(ENV)
-    found = os.environ.get(name)
+    found = os.environ.get(name, "").strip()  # what `$(cat FILE)` or a secret store leaves around
     if not found:
-        raise UsageError(f"the rules need the environment variable {name}, and it is not set")
+        raise UsageError(
+            f"the rules need the environment variable {name}, and it is not set",
+            code="environment-variable-not-set",
+            variable=name,
+        )
     return found
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """A text of a library or a server, which may repeat what it was given."""
+    words = {word for one in secrets for word in (one, *one.split()) if len(word) >= SHORTEST}
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, "***")
+    return text
 
 
 def is_text(value: object) -> bool:

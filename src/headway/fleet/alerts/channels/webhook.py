@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.errors import UsageError
 from headway.fleet.alerts.channels.message import (
     ENV,
     TIMEOUT_S,
@@ -17,10 +20,12 @@ from headway.fleet.alerts.channels.message import (
     Refused,
     is_text,
     is_timeout,
+    masked,
     secret,
 )
 
 SCHEMES = ("http://", "https://")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the name of a header
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -41,7 +46,9 @@ class Webhook:
     @staticmethod
     def wrong(key: str, value: object) -> str | None:
         """What is wrong with a value of the rules file."""
-        if key == "webhook" and not (is_text(value) and str(value).startswith((*SCHEMES, ENV))):
+        if key == "webhook" and not (
+            is_text(value) and (str(value).startswith(ENV) or _is_url(str(value)))
+        ):
             return "must be a URL that begins with http:// or https://, or env:NAME"
         if key == "headers" and not (
             isinstance(value, dict) and all(is_text(k) and is_text(v) for k, v in value.items())
@@ -52,24 +59,64 @@ class Webhook:
         return None
 
     def check(self) -> None:
-        """UsageError where a variable is not set."""
-        self._request(b"")
+        """UsageError where a variable is not set, or is nothing that HTTP can send."""
+        self._secrets()
 
-    def _request(self, body: bytes, **headers: str) -> urllib.request.Request:
-        own = {name: secret(value) for name, value in self.headers.items()}
-        told = {"Content-Type": "application/json", "User-Agent": "headway", **headers, **own}
-        return urllib.request.Request(secret(self.webhook), body, told, method="POST")
+    def _secrets(self) -> tuple[str, dict[str, str]]:
+        """The URL and the headers; what is wrong with them is said without them."""
+        url = secret(self.webhook)
+        if not _is_url(url):
+            raise UsageError(
+                f"{self.webhook} is no URL with http:// or https:// and without spaces",
+                code="webhook-invalid",
+                variable=self.webhook,
+            )
+        headers = {}
+        for name, value in self.headers.items():
+            headers[name] = secret(value)
+            if not (_TOKEN.fullmatch(name) and _is_field(headers[name])):
+                raise UsageError(
+                    f"the header {name!r} has characters that HTTP does not take",
+                    code="webhook-invalid",
+                    header=name,
+                )
+        return url, headers
 
     def send(self, message: Message) -> str:
         """Post it; what to note, or nothing."""
-        key = {"Idempotency-Key": str(message["id"])}
+        url, headers = self._secrets()
+        own = {"Content-Type": "application/json", "User-Agent": "headway"}
+        own["Idempotency-Key"] = str(message["id"])
+        hidden = (url, *urllib.parse.urlsplit(url)[2:4], *headers.values())
         try:
-            request = self._request(json.dumps(message).encode(), **key)
+            request = urllib.request.Request(
+                url, json.dumps(message).encode(), {**own, **headers}, method="POST"
+            )
             with urllib.request.build_opener(_Stay).open(request, timeout=self.timeout_s):
                 return ""
         except urllib.error.HTTPError as error:
             error.close()
-            raise Refused(f"it answered {error.code} {error.reason}") from None
+            raise Refused(
+                masked(f"it answered {error.code} {error.reason}", hidden),
+                code="webhook-refused",
+                status=error.code,
+            ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "reason", None) or error
-            raise Refused(str(why) or type(error).__name__) from None
+            text = masked(str(why) or type(error).__name__, hidden)
+            raise Refused(text, code="webhook-not-reached") from None
+
+
+def _is_url(text: str) -> bool:
+    """With a host, and a port that is a number; without what HTTP cannot send."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    plain = all("!" <= letter <= "~" for letter in text)
+    return named and plain and text.startswith(SCHEMES) and "@" not in parts.netloc
+
+
+def _is_field(text: str) -> bool:
+    return all(" " <= letter <= "~" or "\xa0" <= letter <= "\xff" for letter in text)

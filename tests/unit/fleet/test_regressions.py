@@ -1,8 +1,9 @@
-"""Findings in made-up slices, and in a store as the command tells them."""
+"""Findings in made-up slices, in a store as the command tells them, and those of the docs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +21,13 @@ from headway.fleet.simulate.assumed import STEP_S
 from headway.fleet.simulate.fleet import simulate
 from headway.fleet.simulate.plan import plan
 from headway.fleet.store import Store
+from tests.support import Golden
+from tests.unit.fleet.made import START, rows_of
+from tests.unit.fleet.seen import SEEN
 
-from .made import START, rows_of
-
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("regressions")]
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "benchmarks" / "results"
 DAY = 86400.0
 NOW = 60 * DAY
 BUCKETS = ("start.pt2_compile", "train.effective", "waste.data_stall", "waste.evaluation")
@@ -230,42 +234,39 @@ def test_a_running_job_that_a_straggler_slows_is_named(
         step += 7200 if hour < 20 else 3600
     made = Store(str(tmp_path / "store"))
     made.write({**rows, "checkpoints": saves})
-    assert main(["fleet", "regressions", "--store", made.url, "--by", "team"]) == 0
-    told = capsys.readouterr().out
-    assert "slow (ads) runs and makes steps at 50% of the pace of its first hours" in told
+    assert main(["fleet", "regressions", "--store", made.url, "--by", "team", "--json"]) == 0
+    (alarm,) = json.loads(capsys.readouterr().out)["running"]
+    assert (alarm["run_id"], alarm["slice"], alarm["beside"]) == ("slow", ["ads"], "pace")
+    assert alarm["lately"] == pytest.approx(0.5)
 
 
 def test_where_nothing_is_nothing_is_found(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--store", store.url, "--where", "team=nobody"]
+    flags = ["--store", store.url, "--where", "team=nobody", "--json"]
     assert main(["fleet", "regressions", *flags]) == 0
-    assert "no change of that size in 0 slices with 0 jobs" in capsys.readouterr().out
+    told = json.loads(capsys.readouterr().out)
+    assert (told["slices"], told["jobs"], told["regressions"]) == (0, 0, [])
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--by", "colour"], "cannot be split by 'colour'"),
-        (["--by", ","], "--by names no field"),
-        (["--level", "2"], "--level is 2.0"),
-        (["--points", "-1"], "--points is -1.0"),
-        (["--since", "soon"], "'soon' is no time"),
-    ],
-)
-def test_wrong_use_is_one_sentence(
-    store: Store, flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_what_the_terminal_shows(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
 ) -> None:
-    assert main(["fleet", "regressions", "--store", store.url, *flags]) == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
-
-
-def test_where_there_is_no_store_it_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fleet", "regressions", "--store", str(tmp_path / "none")]) == 2
-    assert "there is no store at" in capsys.readouterr().err
+    texts = []
+    for seen, *more in (
+        (SEEN,),
+        (SEEN, "--gains"),
+        (replace(SEEN, findings=[], lemons=[], alarms=[]),),
+    ):
+        monkeypatch.setattr("headway.fleet.regressions.look.look", lambda *_, seen=seen: seen)
+        assert main(["fleet", "regressions", "--store", store.url, *more]) == 0
+        shown = capsys.readouterr()
+        assert "a note" in shown.err
+        texts.append(shown.out)
+    golden("regressions.txt", "\n".join(texts))
 
 
 @pytest.mark.slow
@@ -293,3 +294,39 @@ def test_what_is_planted_in_a_store_is_found(
     assert right >= len(found) - 1 and named >= len(found) - 1
     assert {one["host"] for one in told["lemons"]} <= set(truth["lemons"])
     assert len(told["lemons"]) >= 2
+
+
+# -- docs/regressions.md ------------------------------------------------------------------------
+
+
+def rows() -> Iterator[str]:
+    for name in ("regressions", "regressions_noise_2"):
+        path = RESULTS / f"{name}.json"
+        for row in json.loads(path.read_text())["rows"] if path.exists() else ():
+            if "found" not in row:
+                yield f"| {row['detector']} | {row['setting']} | | | | |"
+                continue
+            yield (
+                f"| {row['detector']} | {row['setting']} "
+                f"| {row['found']} of {row['planted']}, {row['found_share']:.0%} "
+                f"| {row['delay_median_days'] or 0:.1f} | {row['delay_p90_days'] or 0:.1f} "
+                f"| {row['false_alarms_a_week']:.2f} |"
+            )
+
+
+def running() -> Iterator[str]:
+    for row in json.loads((RESULTS / "regressions_running.json").read_text())["rows"][:-1]:
+        yield (
+            f"| {row['case']} | {row['noticed']} of {row['planted']}, {row['noticed_share']:.0%} "
+            f"| {row['delay_median_hours'] or 0:.0f} | {row['delay_p90_hours'] or 0:.0f} |"
+        )
+
+
+def test_the_table_is_that_of_the_results() -> None:
+    told = (ROOT / "docs" / "regressions.md").read_text().splitlines()
+    missing = [row for row in (*rows(), *running()) if row not in told]
+    assert not missing, "put these rows into docs/regressions.md:\n" + "\n".join(missing)
+    ours = json.loads((RESULTS / "regressions.json").read_text())["rows"][0]
+    assert ours["found_share"] >= 0.95 and ours["false_alarms_a_week"] <= 1
+    nothing = json.loads((RESULTS / "regressions_running.json").read_text())["rows"][-1]
+    assert nothing["false_alarms_a_week"] <= 1
