@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway.eviction_cost import lost, recovery_time, save_time
 from headway.ledger import price
 from headway.ledger.durable import durable
-from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, group
+from headway.ledger.leaves import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST, group
 from headway.ledger.model import NS, Ledger
 from headway.ledger.publish import accelerators
 
@@ -24,26 +23,6 @@ class Price:
     recover: float  # from an interruption to training again
     preemptions: int  # that it had before
     lost: float  # accelerator-seconds
-
-
-def lost(
-    held: int,
-    unsaved: float,
-    recover: float,
-    *,
-    save: float | None = None,
-    grace: float = 0.0,
-    preemptions: int = 0,
-    repeat: float = 0.0,
-) -> float:
-    """Accelerator-seconds that are lost if a run on `held` accelerators is evicted now.
-
-    With `grace` seconds of notice a run that saves in time loses no more than the save.
-    Each earlier preemption adds `repeat` seconds, so that not always the same run is evicted.
-    """
-    if save is not None and save <= grace and save < unsaved:
-        unsaved = save
-    return held * (unsaved + recover + repeat * preemptions)
 
 
 def from_run(path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float = 0.0) -> Price:
@@ -103,24 +82,22 @@ def _since(ledger: Ledger) -> int:
         return ledger.wall
     last = ledger.attempts[-1]
     return max(
-        (start for start, end in _saves(ledger, last.index) if end <= ledger.wall),
+        (
+            save.taken
+            for save in durable(ledger.saved, ledger.checkpoints)
+            if save.attempt == last.index and save.at <= ledger.wall
+        ),
         default=last.start,
     )
 
 
-def _saves(ledger: Ledger, attempt: int | None = None) -> list[tuple[int, int]]:
-    """When each save began, and when the last rank had it on disk."""
-    found = durable(ledger.saved, ledger.checkpoints)
-    return [(one.taken, one.at) for one in found if attempt is None or one.attempt == attempt]
-
-
 def _save(ledger: Ledger) -> float | None:
-    took = [(end - start) / NS for start, end in _saves(ledger)]
-    return percentile(took, 0.95) if took else None
+    saves = durable(ledger.saved, ledger.checkpoints)
+    newest = max((one.attempt for one in saves), default=0)
+    return save_time([(one.at - one.taken) / NS for one in saves if one.attempt == newest])
 
 
 def _recover(ledger: Ledger) -> float:
-    """As measured, while it held accelerators; before the first interruption, as the start took."""
     times: list[int] = []
     spent: int | None = None  # of the interruption that is not over yet
     for segment in ledger.segments:
@@ -128,15 +105,6 @@ def _recover(ledger: Ledger) -> float:
             times += [] if spent is None else [spent]
             spent = None
         elif spent is not None or group(segment.leaf) == "recover":
-            # Between two attempts the accelerators may be somebody else's.
-            held = segment.end - segment.start if segment.leaf != DOWNTIME else 0
-            spent = (spent or 0) + held
-    if times:
-        return statistics.median(times) / NS
-    return (ledger.time_to_start or 0) / NS
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that so large a share does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+            restarts = segment.leaf not in (DETECTION, DOWNTIME, HANG)
+            spent = (spent or 0) + (segment.end - segment.start if restarts else 0)
+    return recovery_time([time / NS for time in times], (ledger.time_to_start or 0) / NS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from headway.cli import main
+from headway.eviction_cost import lost
 from headway.ledger.model import NS
-from headway.schedule.cost import from_run, lost, of_ledger, percentile
+from headway.schedule.cost import from_run, of_ledger
 from headway.testing import FakeRun
 
 
@@ -72,11 +74,6 @@ def test_a_run_on_disk(tmp_path: Path) -> None:
     assert from_run(tmp_path).lost == pytest.approx(of_ledger(job.ledger()).lost)
 
 
-def test_percentile() -> None:
-    assert percentile([5.0], 0.95) == 5.0
-    assert percentile([float(n) for n in range(100)], 0.95) == 95.0
-
-
 def test_top_shows_it_while_the_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,10 +84,10 @@ def test_top_shows_it_while_the_run_goes_on(
     launcher.exit(101, code=0)
     job.write(tmp_path / "over")
     assert main(["top", str(tmp_path / "going"), "--once"]) == 0
-    shown = capsys.readouterr().out
-    assert "evicted now: 212 accelerator-seconds lost   48.0 s since the last save" in shown
+    line = re.search(r"^(\D+)212 .*\b48\.0 s\b", capsys.readouterr().out, re.MULTILINE)
+    assert line is not None
     assert main(["top", str(tmp_path / "over"), "--once"]) == 0
-    assert "evicted now" not in capsys.readouterr().out
+    assert line[1] not in capsys.readouterr().out
 
 
 def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
@@ -106,7 +103,7 @@ def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
     ledger = job.ledger()
     assert ledger.time_to_recover[0] / NS > 900
     price = of_ledger(ledger)
-    assert price.recover == pytest.approx((60 - 55) + (1010 - 1000), abs=1)
+    assert price.recover == pytest.approx(1010 - 1000, abs=1), "nor is leaving it a restart"
     assert price.preemptions == 1
 
 

@@ -15,6 +15,7 @@ from headway.schedule.policies.policy import Scene
 from headway.schedule.simulate.cluster import Cluster
 from headway.schedule.simulate.job import Job, Spec
 from headway.schedule.simulate.tenant import Tenant
+from tests.support import has_code
 
 NOW = 10_000.0
 
@@ -128,17 +129,18 @@ def test_switches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code", "fields"),
     [
-        ("oldest", "no policy 'oldest'; there are newest, "),
-        ("newest:cap=3", "newest has no 'cap'; it has notice, stagger"),
-        ("newest:notice", "says no value; write notice=on"),
-        ("newest:notice=maybe", "'maybe' is neither on, off nor a number"),
+        ("oldest", "policy-unknown", {"policy": "oldest"}),
+        ("newest:cap=3", "policy-switch-unknown", {"switch": "cap"}),
+        ("newest:notice", "policy-switch-invalid", {"switch": "notice"}),
+        ("newest:notice=maybe", "policy-switch-invalid", {"switch": "notice"}),
     ],
 )
-def test_wrong_names(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_wrong_names(text: str, code: str, fields: dict[str, str]) -> None:
+    with pytest.raises(UsageError, check=has_code(code)) as error:
         policies.named(text)
+    assert error.value.fields == fields
 
 
 def test_others_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

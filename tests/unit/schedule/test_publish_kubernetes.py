@@ -16,7 +16,18 @@ from headway.schedule.publish.api import Api
 from headway.schedule.publish.kubernetes import AT, BOOST, COST, HELD, OURS, UNSAVED, Kubernetes
 from headway.schedule.publish.nudge import Nudge
 from headway.schedule.publish.offer import Offer
-from tests.unit.schedule.answers import DROP, GROUP, JOB, POD, TOLD, WORKLOAD, Recorded, recorded
+from tests.support import codes, has_code
+from tests.unit.schedule.answers import (
+    BUSY,
+    DROP,
+    GROUP,
+    JOB,
+    POD,
+    TOLD,
+    WORKLOAD,
+    Recorded,
+    recorded,
+)
 from tests.unit.schedule.made import going
 
 PRICE = Price(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
@@ -88,21 +99,21 @@ def test_the_boost_of_the_workload_stays_within_its_limits(api_server: Recorded)
 
 def test_a_boost_of_somebody_else_is_left_alone(api_server: Recorded) -> None:
     api_server.things[WORKLOAD]["metadata"]["annotations"] = {BOOST: "7"}
-    with pytest.raises(NotTold, match="has a boost of 7 that somebody else has set"):
+    with pytest.raises(NotTold, check=has_code("workload-boosted-by-other")):
         list(place(api_server, target="job/night", nudge=Nudge(least=0, most=9)).tell([offer()]))
     assert api_server.annotations(WORKLOAD) == {BOOST: "7"}
 
 
 def test_without_kueue_or_a_workload(api_server: Recorded) -> None:
     nudge = Nudge(least=0, most=9)
-    with pytest.raises(NotTold, match="Kueue has no Workload of this pod"):
+    with pytest.raises(NotTold, check=has_code("workload-not-found")):
         list(place(api_server, nudge=nudge).tell([offer()]))
     list(place(api_server, workload="job-night-4f1c2", nudge=nudge).tell([offer()]))
     assert api_server.annotations(WORKLOAD)[BOOST] == "2"
-    with pytest.raises(NotTold, match="there is no Workload other"):
+    with pytest.raises(NotTold, check=has_code("workload-not-found")):
         list(place(api_server, workload="other", nudge=nudge).tell([offer()]))
     del api_server.things[GROUP]
-    with pytest.raises(NotTold, match="there is no Kueue in this cluster"):
+    with pytest.raises(NotTold, check=has_code("kueue-not-found")):
         list(place(api_server, nudge=nudge).tell([offer()]))
 
 
@@ -127,46 +138,64 @@ def test_what_passes_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("refusals", "why"),
+    ("refusals", "code", "status", "reason"),
     [
-        ([401, 401], "answered 401: Unauthorized"),
-        ([403], 'answered 403: pods "trainer-0" is forbidden: User "nobody" cannot get resource'),
-        ([503] * 4, "did not take it in 4 tries: 503"),
-        ([429] * 4, "did not take it in 4 tries: 429 Too many requests, please try again later."),
-        ([DROP] * 4, "did not take it in 4 tries"),
-        ([None, 409] * 4, "was changed by others at each of 4 tries"),
+        ([401, 401], "api-refused", 401, TOLD["no such token"]["answer"]["message"]),
+        ([403], "api-refused", 403, TOLD["may not get"]["answer"]["message"]),
+        ([503] * 4, "api-not-reached", 503, "503 told to say 503"),
+        ([429] * 4, "api-not-reached", 429, f"429 {BUSY.strip()}"),
+        ([DROP] * 4, "api-not-reached", None, None),
     ],
 )
 def test_what_does_not_pass_is_one_sentence(
-    api_server: Recorded, refusals: list[Any], why: str
+    api_server: Recorded, refusals: list[Any], code: str, status: int | None, reason: str | None
 ) -> None:
     api_server.refusals = list(refusals)
-    with pytest.raises(NotTold, match=why):
+    with pytest.raises(NotTold, check=has_code(code)) as error:
         list(place(api_server).tell([offer()]))
+    assert error.value.fields["status"] == status
+    assert reason is None or error.value.fields["reason"] == reason
+    assert not api_server.refusals
+
+
+def test_what_others_change_again_and_again_is_left(api_server: Recorded) -> None:
+    api_server.refusals = [None, 409] * 4
+    with pytest.raises(NotTold, check=has_code("kubernetes-conflict")):
+        list(place(api_server).tell([offer()]))
+    assert not api_server.refusals
 
 
 def test_one_that_is_refused_holds_up_no_other(api_server: Recorded) -> None:
     other = Offer(run="gone", host="no-such-pod", job=None, at=0.0, price=PRICE)
-    with pytest.raises(NotTold, match="there is no pod no-such-pod in the namespace train"):
+    with pytest.raises(NotTold, check=has_code("kubernetes-object-not-found")) as error:
         list(place(api_server).tell([other, offer()]))
+    assert error.value.fields["name"] == "no-such-pod"
     assert api_server.annotations(POD)[COST] == "5600"
 
 
 def test_a_launcher_that_runs_in_no_pod(api_server: Recorded) -> None:
     other = Offer(run="gone", host="my_host", job=None, at=0.0, price=PRICE)
-    with pytest.raises(NotTold, match="'my_host' of the run gone is no pod"):
+    with pytest.raises(NotTold, check=has_code("run-not-in-pod")):
         list(place(api_server).tell([other, offer()]))
     assert api_server.annotations(POD)[COST] == "5600"
 
 
-@pytest.mark.parametrize("target", ["night", "pod/", "shoe/night", "pod/../secrets/x"])
-def test_a_target_that_is_none(target: str, api_server: Recorded) -> None:
-    with pytest.raises(UsageError, match=r"KIND/NAME|is no name in Kubernetes"):
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("night", "kubernetes-object-invalid"),
+        ("pod/", "kubernetes-object-invalid"),
+        ("shoe/night", "kubernetes-object-invalid"),
+        ("pod/../secrets/x", "kubernetes-name-invalid"),
+    ],
+)
+def test_a_target_that_is_none(target: str, code: str, api_server: Recorded) -> None:
+    with pytest.raises(UsageError, check=has_code(code)):
         place(api_server, target=target)
 
 
 def test_the_account_of_a_pod(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="this is no pod of Kubernetes"):
+    with pytest.raises(UsageError, check=has_code("api-not-named")):
         server(None, None, None, env={}, account=tmp_path)
     (tmp_path / "token").write_text("first\n")
     env = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
@@ -176,7 +205,7 @@ def test_the_account_of_a_pod(tmp_path: Path) -> None:
     assert api._token() == "second", "it is replaced while we run"
     clear = server("http://proxy:8001", None, None, env=env, account=tmp_path)
     assert clear._token() is None, "not in the clear"
-    with pytest.raises(UsageError, match="has no certificate"):
+    with pytest.raises(UsageError, check=has_code("certificate-invalid")):
         server("https://k", None, str(tmp_path / "token"), account=tmp_path)
 
 
@@ -187,11 +216,13 @@ def test_by_the_command_line(
     words = ["schedule", "publish-cost", str(tmp_path), "--to", "kubernetes", "--once"]
     words += ["--api", api_server.url, "--namespace", "train", "--object", "job/night"]
     assert main([*words, "--nudge-max", "20", "--dry-run"]) == 0
-    assert f"would patch {JOB}" in capsys.readouterr().out and not api_server.asked
+    assert JOB in capsys.readouterr().out and not api_server.asked
     assert main(words) == 0
     assert int(api_server.annotations(JOB)[COST]) > 0
     assert "Authorization" not in api_server.headers[0]
     api_server.refusals = [403]
     assert main(words) == 1
     refused = str(TOLD["may not get"]["answer"]["message"])
-    assert capsys.readouterr().err == f"headway: {api_server.url} answered 403: {refused}\n"
+    error = capsys.readouterr().err
+    assert codes(error) == ["api-refused"]
+    assert api_server.url in error and refused in error

@@ -10,8 +10,7 @@ import pytest
 from headway.schedule.slurm import state
 from headway.schedule.slurm.runs import Runs, read
 from headway.testing import EPOCH, FakeRun
-
-from .slurm_recorded import Slurm
+from tests.unit.schedule.slurm_recorded import Slurm
 
 SEEN = state.look(Slurm())
 

@@ -8,8 +8,8 @@ import pytest
 
 from headway.errors import UsageError
 from headway.schedule.slurm import state
-
-from .slurm_recorded import FOLDER, Slurm
+from tests.support import has_code
+from tests.unit.schedule.slurm_recorded import FOLDER, Slurm
 
 
 def test_jobs_nodes_and_qos_as_recorded() -> None:
@@ -55,20 +55,33 @@ def test_numbers_as_later_versions_write_them() -> None:
 
 def test_typed_accelerators_on_several_nodes() -> None:
     slurm = Slurm()
-    slurm.answers["scontrol", "show", "hostnames", "a1,b[10]"] = "a1\nb10\n"
-    detail = ["gpu:a100:2(IDX:0-1)", "gpu:a100:1(IDX:0),gpu:h200:1(IDX:3)"]
-    slurm.becomes(3, gres_detail=detail, nodes="a1,b[10]")
+    detail = ["gpu:a100:2(IDX:0-1)", "gpu:a100:1(IDX:0),gpu:h200:1(IDX:3)", "gpu:1g.5gb:3"]
+    slurm.becomes(3, gres_detail=detail, nodes="a1,rack[2]n[10-11]")
+    found = state.look(slurm)
+    job = found.job(3)
+    assert job is not None and job.places == (("a1", 2), ("rack2n10", 2), ("rack2n11", 3))
+    assert slurm.done == [], "no process for each job"
+
+
+def test_a_site_that_tracks_types_of_accelerators_alone() -> None:
+    slurm = Slurm()
+    slurm.becomes(3, tres_alloc_str="cpu=8,node=1,gres/gpu:a100=4,gres/gpu:h100=4")
     job = state.look(slurm).job(3)
-    assert job is not None and job.places == (("a1", 2), ("b10", 2))
+    assert job is not None and job.gpus == 8
+    line = (FOLDER / "nodes.txt").read_text()
+    typed = line.replace("gres/gpu=4", "gres/gpu:a100=3,gres/gpu:h100=3", 1)
+    assert typed != line
+    (node,) = state.nodes(typed)
+    assert node.gpus == 6 - 4
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"jobs": [{}]}', '{"jobs": null}'])
 def test_what_is_no_list_of_jobs_is_said_in_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match="`squeue --all --json` gave no list of jobs"):
-        state.jobs(text, list)
+    with pytest.raises(UsageError, check=has_code("slurm-answer-invalid")):
+        state.jobs(text)
 
 
 def test_a_name_cannot_pass_for_another_field() -> None:
     row = json.loads((FOLDER / "jobs.json").read_text())
     row["jobs"][0]["name"] = 'x QOS=high","qos":"high'
-    assert state.jobs(json.dumps(row), list)[0].qos == "low"
+    assert state.jobs(json.dumps(row))[0].qos == "low"

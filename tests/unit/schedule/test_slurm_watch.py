@@ -9,8 +9,8 @@ from headway.schedule.policies import named
 from headway.schedule.slurm.runs import Told
 from headway.schedule.slurm.state import JOBS
 from headway.schedule.slurm.watch import Watch
-
-from .slurm_recorded import Said, Slurm, told
+from tests.support import Golden, codes, has_code
+from tests.unit.schedule.slurm_recorded import Said, Slurm, told
 
 START = 2_000_000_000.0
 CHEAP, DEAR = told(unsaved=900), told(unsaved=900, recover=9000)
@@ -46,7 +46,6 @@ def test_a_victim_is_asked_and_goes_once_it_has_saved() -> None:
     assert beside.look(5) == []
     beside.runs.said[1] = told(saved_at=START + 3)
     assert beside.look(5) == [("scontrol", "requeue", "1")]
-    assert beside.lines[-1] == "job 1 has saved, and is requeued"
     assert beside.look(1) == [], "nobody else goes while the waiter is about to start"
     beside.slurm.becomes(4, job_state="RUNNING")
     assert beside.look(1) == [] and not beside.watch.evictions
@@ -63,7 +62,6 @@ def test_a_save_that_was_there_before_does_not_count_and_grace_ends() -> None:
     beside.runs.said[1] = told(saved_at=START - 1)
     assert beside.look(29) == []
     assert beside.look(1) == [("scontrol", "requeue", "1")]
-    assert beside.lines[-1] == "job 1 has not saved within 30 s, and is requeued"
 
 
 def test_one_that_has_saved_and_left_is_requeued_one_that_is_done_is_not() -> None:
@@ -82,7 +80,6 @@ def test_one_that_its_user_has_cancelled_stays_so() -> None:
     beside.slurm.ended = "CANCELLED"
     beside.runs.said[1] = told(outcome="preempted")
     assert beside.look(5) == []
-    assert beside.lines[-1] == "job 1 has come to its end meanwhile"
 
 
 def test_one_that_was_not_asked_and_ends_by_itself_stays_so() -> None:
@@ -96,7 +93,6 @@ def test_a_script_that_would_die_of_the_signal_is_not_sent_one() -> None:
     beside = Beside({3: CHEAP})
     assert beside.look() == []
     assert beside.look(1) == [("scontrol", "requeue", "3")]
-    assert beside.lines[-1] == "job 3 cannot save at a signal, and is requeued"
 
 
 def test_those_that_cannot_save_go_last() -> None:
@@ -121,10 +117,10 @@ def test_what_slurm_refuses_is_tried_again_and_told_once() -> None:
     beside.slurm.refuses.add("scontrol")
     for _ in range(3):
         assert beside.look(31) == [("scontrol", "requeue", "1")]
-    assert sum("could not be requeued" in line for line in beside.lines) == 1
+    assert codes("\n".join(beside.lines)).count("job-not-requeued") == 1
     beside.slurm.refuses.clear()
-    beside.look(1)
-    assert beside.lines[-1].endswith("and is requeued")
+    assert beside.look(1) == [("scontrol", "requeue", "1")]
+    assert beside.look(1) == []
 
 
 def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
@@ -133,22 +129,39 @@ def test_an_eviction_that_started_nothing_is_the_last_for_that_waiter() -> None:
     beside.slurm.becomes(1)
     beside.look(1)
     beside.look(200)
-    assert beside.lines[-1] == "job 4 still waits; nobody else is evicted for it"
+    assert codes(beside.lines[-1]) == ["eviction-in-vain"]
     assert beside.look(1) == [] and not beside.watch.evictions
 
 
 def test_a_dry_run_touches_nothing() -> None:
     beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry=True)
-    assert beside.look() == []
-    assert beside.lines == [
-        "job 4 (high, 1 GPU) would evict job 1 (900.0 s unsaved, a save takes 5.0 s, "
-        "60.0 s to recover)"
-    ]
+    assert beside.look() == [] and len(beside.lines) == 1
+    assert beside.look(5) == [] and not beside.watch.evictions
+
+
+def test_what_is_said(golden: Golden) -> None:
+    saved, late, ended = (Beside({1: CHEAP}) for _ in range(3))
+    silent, refused = Beside({3: CHEAP}), Beside({1: CHEAP})
+    dry = Beside({1: CHEAP, 2: DEAR, 3: DEAR}, dry=True)
+    without = Beside({})
+    refused.slurm.refuses |= {"scancel", "scontrol"}
+    every = (saved, late, ended, silent, refused, dry, without)
+    for beside in every:
+        beside.look()
+    saved.runs.said[1] = told(saved_at=START + 3)
+    ended.slurm.becomes(1)
+    ended.slurm.ended = "CANCELLED"
+    for beside in every:
+        beside.look(5)
+    late.look(30)
+    refused.look(30)
+    golden("watch.txt", "".join(f"{line}\n" for beside in every for line in beside.lines))
 
 
 def test_only_waiters_of_some_qos() -> None:
-    with pytest.raises(UsageError, match="there is no QOS 'hihg'; there are normal, low, high"):
+    with pytest.raises(UsageError, check=has_code("qos-unknown")) as error:
         Beside({}, only=frozenset({"hihg"})).look()
+    assert error.value.fields["qos"] == "hihg"
     beside = Beside({1: CHEAP}, only=frozenset({"normal"}))
     assert beside.look() == [] and not beside.lines
 

@@ -15,6 +15,7 @@ from headway.schedule.simulate import quotas
 from headway.schedule.simulate.quotas import read as read_quotas
 from headway.schedule.simulate.setting import Setting, shares
 from headway.schedule.traces import philly, sacct, synthetic
+from tests.support import has_code
 
 SACCT = """\
 JobID|Account|Submit|ElapsedRaw|AllocTRES|ReqTRES
@@ -57,6 +58,12 @@ def test_sacct_joins_attempts_and_leaves_out_what_had_no_accelerator(tmp_path: P
     ]
 
 
+def test_accelerators_of_several_types_are_added(tmp_path: Path) -> None:
+    file = tmp_path / "year.psv"
+    file.write_text(SACCT.replace("gres/gpu=2,gres/gpu:a100=2", "gres/gpu:a100=4,gres/gpu:h100=4"))
+    assert [job.gpus for job in sacct.read(file).jobs] == [2, 8]
+
+
 def test_a_synthetic_load() -> None:
     trace = synthetic.make(4000, 256, load=0.8)
     assert trace.gpu_hours / (trace.days * 24 * 256) == pytest.approx(0.8, rel=0.01)
@@ -64,34 +71,35 @@ def test_a_synthetic_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code"),
     [
-        ("helios", "is no trace; give philly"),
-        ("synthetic:many", "is no trace"),
-        ("philly:/no/such.csv", "cannot read the trace"),
-        ("sacct:/no/such.psv", "cannot read"),
+        ("helios", "trace-unknown"),
+        ("synthetic:many", "trace-unknown"),
+        ("philly:/no/such.csv", "file-unreadable"),
+        ("sacct:/no/such.psv", "file-unreadable"),
     ],
 )
-def test_wrong_traces(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_wrong_traces(text: str, code: str) -> None:
+    with pytest.raises(UsageError, check=has_code(code)):
         traces.read(text, gpus=8)
 
 
 def test_damaged_traces(tmp_path: Path) -> None:
     file = tmp_path / "one"
     file.write_text("JobID|State\n1|COMPLETED\n")
-    with pytest.raises(UsageError, match="no column Account, Submit, ElapsedRaw, AllocTRES"):
+    with pytest.raises(UsageError, check=has_code("trace-column-missing")) as error:
         sacct.read(file)
-    with pytest.raises(UsageError, match="no trace of Philly"):
+    assert error.value.fields["columns"] == ["Account", "Submit", "ElapsedRaw", "AllocTRES"]
+    with pytest.raises(UsageError, check=has_code("trace-invalid")):
         philly.read(file)
     file.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-10 00:00:00,x,1,1,a\n")
-    with pytest.raises(UsageError, match="a row that is no job"):
+    with pytest.raises(UsageError, check=has_code("trace-row-invalid")):
         philly.read(file)
-    with pytest.raises(UsageError, match="no trace of faults"):
+    with pytest.raises(UsageError, check=has_code("trace-invalid")):
         stepfun.read(file)
-    with pytest.raises(UsageError, match="no trace of spot machines"):
+    with pytest.raises(UsageError, check=has_code("trace-invalid")):
         bamboo.read(file)
-    with pytest.raises(UsageError, match="no list of quotas"):
+    with pytest.raises(UsageError, check=has_code("quota-line-invalid")):
         read_quotas(file)
 
 
@@ -105,34 +113,36 @@ def test_quotas_sum_to_the_cluster(tmp_path: Path) -> None:
     assert read_quotas(file) == {"a": 4, "b": 6}
     day = 86400.0
     assert quotas.changes(file) == (quotas.Change(day, "a", 8), quotas.Change(2.5 * day, "b", 2))
-    with pytest.raises(UsageError, match="silent is a share"):
+    with pytest.raises(UsageError, check=has_code("value-out-of-range")):
         Setting(silent=2)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("wrong", "code", "fields"),
     [
-        (b"a,4,-1\n", "line 1 is 'a,4,-1'; write"),
-        (b"a,4\n\nb,4,nan\n", "line 3 is 'b,4,nan'; write"),
-        (b"a,4,1,2\n", "line 1 is 'a,4,1,2'; write"),
-        (b"a\n", "line 1 is 'a'; write"),
-        (b"a,-5\nb,1\n", "line 1 is 'a,-5'; write"),
-        (b"a,many\nb,1\n", "line 1 is 'a,many'; write"),
-        (b"a,1.5\n", "line 1 is 'a,1.5'; write"),
-        (b",5\n", "line 1 is ',5'; write"),
-        (b"a,1\nb,2\na,3\n", "'a' has two for the same day; write"),
-        (b"tenant,gpus\n", "there is none in it; write"),
-        (b"", "there is none in it; write"),
-        (b"\xff\xfe\x00", "it is no text"),
+        (b"a,4,-1\n", "quota-line-invalid", {"line": 1}),
+        (b"a,4\n\nb,4,nan\n", "quota-line-invalid", {"line": 3}),
+        (b"a,4,1,2\n", "quota-line-invalid", {"line": 1}),
+        (b"a\n", "quota-line-invalid", {"line": 1}),
+        (b"a,-5\nb,1\n", "quota-line-invalid", {"line": 1}),
+        (b"a,many\nb,1\n", "quota-line-invalid", {"line": 1}),
+        (b"a,1.5\n", "quota-line-invalid", {"line": 1}),
+        (b",5\n", "quota-line-invalid", {"line": 1}),
+        (b"a,1\nb,2\na,3\n", "quota-duplicate", {"tenant": "a"}),
+        (b"tenant,gpus\n", "quota-file-empty", {}),
+        (b"", "quota-file-empty", {}),
+        (b"\xff\xfe\x00", "file-unreadable", {}),
     ],
 )
-def test_quotas_that_are_none(tmp_path: Path, wrong: bytes, why: str) -> None:
+def test_quotas_that_are_none(
+    tmp_path: Path, wrong: bytes, code: str, fields: dict[str, object]
+) -> None:
     file = tmp_path / "quota.csv"
     file.write_bytes(wrong)
     for reader in (quotas.read, quotas.changes):
-        with pytest.raises(UsageError, match="is no list of quotas: ") as told:
+        with pytest.raises(UsageError, check=has_code(code)) as error:
             reader(file)
-        assert why in str(told.value) and "\n" not in str(told.value)
+        assert error.value.fields == fields and "\n" not in str(error.value)
 
 
 def test_days_without_a_date_begin_with_the_first_job(tmp_path: Path) -> None:
@@ -144,7 +154,7 @@ def test_days_without_a_date_begin_with_the_first_job(tmp_path: Path) -> None:
     assert (len(two.jobs), two.days) == (2, 2)
     assert len(philly.read(file, begin="2017-10-03", days=2).jobs) == 1
     for days in (-1.0, float("nan"), 1e9):
-        with pytest.raises(UsageError, match="--days is "):
+        with pytest.raises(UsageError, check=has_code("value-out-of-range")):
             philly.read(file, days=days)
 
 

@@ -26,9 +26,11 @@ def read(path: Path) -> list[tuple[float, int]]:
             alive = alive | {node} if change == "add" else alive - {node}
             found.append((float(milliseconds) / 1000, len(alive)))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no trace of spot machines: {error}") from error
+        raise UsageError(
+            f"{path} is no trace of spot machines: {error}", code="trace-invalid"
+        ) from error
     if not any(count for _, count in found):
-        raise UsageError(f"{path} has no machine in it; give another trace")
+        raise UsageError(f"{path} has no machine in it; give another trace", code="trace-empty")
     return found
 
 

@@ -29,7 +29,7 @@ def read(path: Path = SHIPPED) -> list[list[tuple[float, float]]]:
             elif node in begun:
                 found.setdefault(node, []).append((begun.pop(node), at))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no trace of faults: {error}") from error
+        raise UsageError(f"{path} is no trace of faults: {error}", code="trace-invalid") from error
     for node, at in begun.items():
         found.setdefault(node, []).append((at, DAYS))
     return [*found.values(), *([] for _ in range(SERVERS - len(found)))]

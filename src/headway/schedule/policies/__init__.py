@@ -35,11 +35,15 @@ def named(text: str) -> Policy:
     make = BUILT_IN.get(name) or _others().get(name)
     if make is None:
         known = ", ".join((*BUILT_IN, *_others()))
-        raise UsageError(f"there is no policy {name!r}; there are {known}")
+        raise UsageError(
+            f"there is no policy {name!r}; there are {known}", code="policy-unknown", policy=name
+        )
     try:
         return make(**dict(_switch(make, name, switch) for switch in switches))
     except TypeError as error:
-        raise UsageError(f"the policy {name} cannot be made: {error}") from error
+        raise UsageError(
+            f"the policy {name} cannot be made: {error}", code="policy-switch-invalid", policy=name
+        ) from error
 
 
 def _others() -> dict[str, Callable[..., Policy]]:
@@ -51,13 +55,25 @@ def _switch(make: Callable[..., Policy], policy: str, text: str) -> tuple[str, A
     # Policies of others need not be dataclasses; what theirs take is said when they are made.
     known = [one.name for one in dataclasses.fields(make)] if dataclasses.is_dataclass(make) else ()
     if known and name not in known:
-        raise UsageError(f"the policy {policy} has no {name!r}; it has {', '.join(known)}")
+        raise UsageError(
+            f"the policy {policy} has no {name!r}; it has {', '.join(known)}",
+            code="policy-switch-unknown",
+            switch=name,
+        )
     if not equals:
-        raise UsageError(f"{text!r} says no value; write {name}=on, {name}=off or a number")
+        raise UsageError(
+            f"{text!r} says no value; write {name}=on, {name}=off or a number",
+            code="policy-switch-invalid",
+            switch=name,
+        )
     if value in _WORDS:
         return name, _WORDS[value]
     try:
         number = float(value)
     except ValueError:
-        raise UsageError(f"{value!r} is neither on, off nor a number; in {text!r}") from None
+        raise UsageError(
+            f"{value!r} is neither on, off nor a number; in {text!r}",
+            code="policy-switch-invalid",
+            switch=name,
+        ) from None
     return name, int(number) if number.is_integer() else number

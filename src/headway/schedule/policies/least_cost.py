@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.schedule.cost import lost
+from headway.eviction_cost import lost
 from headway.schedule.policies.cover import cover
 from headway.schedule.policies.policy import Scene
 from headway.schedule.simulate.job import Job

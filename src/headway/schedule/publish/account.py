@@ -26,20 +26,27 @@ def server(
         if not host:
             raise UsageError(
                 "this is no pod of Kubernetes; give the API server by --api URL, for example that "
-                "of `kubectl proxy`"
+                "of `kubectl proxy`",
+                code="api-not-named",
             )
         url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--api is a URL that begins with http:// or https://, not {url!r}")
+        raise UsageError(
+            f"--api is a URL that begins with http:// or https://, not {url!r}", code="url-invalid"
+        )
     tokens = Path(token) if token else account / "token"
     given = Path(authority) if authority else account / "ca.crt"
     if token and not tokens.is_file():
-        raise UsageError(f"there is no token in {tokens}; check --token-file")
+        raise UsageError(
+            f"there is no token in {tokens}; check --token-file", code="token-file-not-found"
+        )
     try:
         known = str(given) if authority or given.is_file() else None
         context = ssl.create_default_context(cafile=known)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"{given} has no certificate: {error}; check --ca-file") from None
+        raise UsageError(
+            f"{given} has no certificate: {error}; check --ca-file", code="certificate-invalid"
+        ) from None
     # The pod's own token is for the pod's own server, and never goes in the clear.
     known_to = token is not None or url.startswith("https://")
     return Api(url, lambda: _read(tokens) if known_to else None, context)

@@ -55,28 +55,40 @@ class Api:
         return self._ask("PATCH", path, json.dumps(change).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any] | None:
-        why = ""
+        why, status = "", None
         for turn in range(TRIES):
             wait = FIRST_WAIT_S * 2**turn
             try:
                 return self._once(method, path, body)
             except urllib.error.HTTPError as error:
                 with error:
-                    why = _message(error)
+                    why, status = _message(error), error.code
                 if error.code == 404:
                     return None
                 if error.code == 409:
                     raise Conflict from None
                 # A token that was replaced is read again; everything else of 4xx stays so.
                 if error.code < 500 and error.code != 429 and (error.code != 401 or turn):
-                    raise NotTold(f"{self.url} answered {error.code}: {why}") from None
+                    raise NotTold(
+                        f"{self.url} answered {error.code}: {why}",
+                        code="api-refused",
+                        status=status,
+                        reason=why,
+                    ) from None
                 wait = _after(error.headers.get("Retry-After")) or wait
                 why = f"{error.code} {why}"
             except (OSError, http.client.HTTPException, ValueError) as error:
                 why = str(getattr(error, "reason", None) or error) or type(error).__name__
+                status = None
+                status = None
             if turn + 1 < TRIES:
                 self._sleep(min(wait, LONGEST_WAIT_S))
-        raise NotTold(f"{self.url} did not take it in {TRIES} tries: {why}")
+        raise NotTold(
+            f"{self.url} did not take it in {TRIES} tries: {why}",
+            code="api-not-reached",
+            status=status,
+            reason=why,
+        )
 
     def _once(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         headers = {"Accept": "application/json", "User-Agent": "headway"}

@@ -36,7 +36,9 @@ class File:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink()
-            raise NotTold(f"cannot write {self.path}: {error.strerror}") from None
+            raise NotTold(
+                f"cannot write {self.path}: {error.strerror}", code="file-unwritable"
+            ) from None
         return []
 
 

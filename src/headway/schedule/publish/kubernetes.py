@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -54,7 +54,8 @@ class Kubernetes(OneByOne):
         self.kind, _, self.name = (target or "pod/").partition("/")
         if self.kind not in KINDS or (target and not self.name):
             raise UsageError(
-                f"--object is KIND/NAME with a kind of {', '.join(KINDS)}, not {target!r}"
+                f"--object is KIND/NAME with a kind of {', '.join(KINDS)}, not {target!r}",
+                code="kubernetes-object-invalid",
             )
         self.namespace, self.workload = namespace, workload
         for name in filter(None, (namespace, self.name, workload)):
@@ -70,7 +71,8 @@ class Kubernetes(OneByOne):
             if offer.price is None:
                 return
             raise NotTold(
-                f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME"
+                f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME",
+                code="run-not-in-pod",
             )
         base, plural = KINDS[self.kind]
         path = f"{base}/namespaces/{self.namespace}/{plural}/{name}"
@@ -85,7 +87,9 @@ class Kubernetes(OneByOne):
                 return  # gone, and its annotations with it
             raise NotTold(
                 f"there is no {self.kind} {name} in the namespace {self.namespace}; "
-                "give it by --object KIND/NAME"
+                "give it by --object KIND/NAME",
+                code="kubernetes-object-not-found",
+                name=name,
             )
         if found[1]:
             yield f"{self.kind} {name}: {_shown(found[1])}"
@@ -108,7 +112,9 @@ class Kubernetes(OneByOne):
             except Conflict:
                 continue
             return found, change
-        raise NotTold(f"{path} was changed by others at each of {TRIES} tries")
+        raise NotTold(
+            f"{path} was changed by others at each of {TRIES} tries", code="kubernetes-conflict"
+        )
 
     def _boost(self, owner: dict[str, Any], offer: Offer, nudge: Nudge) -> Iterator[str]:
         path = self._workload(owner)
@@ -117,18 +123,23 @@ class Kubernetes(OneByOne):
                 return
             raise NotTold(
                 f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
-                "the limits of the nudge away"
+                "the limits of the nudge away",
+                code="workload-not-found",
             )
         found = self.api.get(path)
         if found is None:
             if offer.price is None:
                 return
-            raise NotTold(f"there is no Workload {path.rpartition('/')[2]}; check --workload")
+            raise NotTold(
+                f"there is no Workload {path.rpartition('/')[2]}; check --workload",
+                code="workload-not-found",
+            )
         has = _has(found)
         if has.get(BOOST) != has.get(OURS):
             raise NotTold(
                 f"the Workload {path.rpartition('/')[2]} has a boost of "
-                f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can"
+                f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can",
+                code="workload-boosted-by-other",
             )
         boost = nudge.of(offer.price) if offer.price is not None else 0
         value = str(boost) if boost else None
@@ -140,7 +151,10 @@ class Kubernetes(OneByOne):
         """By its name, or as the one that was made for this pod or job."""
         group = self.api.get(KUEUE)
         if group is None:
-            raise NotTold("there is no Kueue in this cluster; leave the limits of the nudge away")
+            raise NotTold(
+                "there is no Kueue in this cluster; leave the limits of the nudge away",
+                code="kueue-not-found",
+            )
         version = group["preferredVersion"]["version"]
         base = f"{KUEUE}/{version}/namespaces/{self.namespace}/workloads"
         if self.workload:
@@ -155,7 +169,7 @@ def _annotations(offer: Offer) -> Annotations:
     if offer.price is None:
         return dict.fromkeys((COST, UNSAVED, HELD, AT))
     price: Price = offer.price
-    at = datetime.fromtimestamp(offer.at, timezone.utc)
+    at = datetime.fromtimestamp(offer.at, UTC)
     return {
         COST: f"{price.lost:.0f}",
         UNSAVED: f"{price.unsaved:.0f}",
@@ -180,5 +194,8 @@ def _shown(change: Mapping[str, str | None]) -> str:
 
 def _check(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name in Kubernetes: small letters, digits, - and .")
+        raise UsageError(
+            f"{name!r} is no name in Kubernetes: small letters, digits, - and .",
+            code="kubernetes-name-invalid",
+        )
     return name

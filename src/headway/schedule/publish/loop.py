@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headway.errors import NotTold
+from headway.errors import NotTold, with_code
 from headway.schedule.publish.offer import Offer, Place, offers, runs
 
 
@@ -58,7 +58,7 @@ class Controller:
             more = self.once()
         except NotTold as error:
             if str(error) != self._complaint:
-                self.say(f"headway: {error}; tried again")
+                self.say(with_code(f"headway: {error}; tried again", code=error.code))
             self._complaint = str(error)
             return True
         self._complaint = ""
@@ -70,4 +70,5 @@ class Controller:
             for line in self.place.tell(left):
                 self.say(f"headway: {line}")
         except NotTold as error:
-            self.say(f"headway: the last price stays behind: {error}")
+            text = f"headway: the last price stays behind: {error}"
+            self.say(with_code(text, code="price-not-withdrawn"))

@@ -23,10 +23,16 @@ class Nudge:
         if not -LIMIT <= self.least < self.most <= LIMIT:
             raise UsageError(
                 f"a nudge goes from --nudge-min up to --nudge-max, and {self.least} to {self.most} "
-                "does not"
+                "does not",
+                code="value-out-of-range",
+                option="--nudge-max",
             )
         if not self.full > 0:
-            raise UsageError(f"--nudge-full is above 0 s, not {self.full:g}")
+            raise UsageError(
+                f"--nudge-full is above 0 s, not {self.full:g}",
+                code="value-out-of-range",
+                option="--nudge-full",
+            )
 
     def of(self, price: Price) -> int:
         """By what is lost for each accelerator that would be freed."""

@@ -24,16 +24,25 @@ class Ray:
 
     def __init__(self, api: Api, job: str, file: File) -> None:
         if not _JOB.fullmatch(job):
-            raise UsageError(f"{job!r} is no job of Ray; give what `ray job list` shows")
+            raise UsageError(
+                f"{job!r} is no job of Ray; give what `ray job list` shows", code="job-id-invalid"
+            )
         self.api, self.job, self.file = api, job, file
 
     def tell(self, offers: list[Offer]) -> Iterable[str]:
         """With the job's name; without a price where Ray says that it has ended."""
         if len({one.run for one in offers}) > 1:
-            raise UsageError("--to ray is for one run; name it instead of the folder of several")
+            raise UsageError(
+                "--to ray is for one run; name it instead of the folder of several",
+                code="several-runs",
+            )
         found = self.api.get(f"/api/jobs/{self.job}")
         if found is None and any(one.price is not None for one in offers):
-            raise NotTold(f"Ray knows no job {self.job}; give another one by --job")
+            raise NotTold(
+                f"Ray knows no job {self.job}; give another one by --job",
+                code="job-not-found",
+                job=self.job,
+            )
         over = found is None or found.get("status") in ENDED
         named = [replace(one, job=self.job) for one in offers]
         return self.file.tell([replace(one, price=None) if over else one for one in named])

@@ -29,7 +29,10 @@ class Slurm(OneByOne):
         self, job: str | None = None, nudge: Nudge | None = None, *, dry: bool = False
     ) -> None:
         if job is not None and not _JOB.fullmatch(job):
-            raise UsageError(f"{job!r} is no job of Slurm; give its number, as squeue shows it")
+            raise UsageError(
+                f"{job!r} is no job of Slurm; give its number, as squeue shows it",
+                code="job-id-invalid",
+            )
         super().__init__()
         self.job, self.nudge, self.dry = job, nudge, dry
 
@@ -43,12 +46,20 @@ class Slurm(OneByOne):
         if job is None:
             if offer.price is None:
                 return
-            raise NotTold(f"the run {offer.run} is in no job of Slurm; give it by --job ID")
+            raise NotTold(
+                f"the run {offer.run} is in no job of Slurm; give it by --job ID",
+                code="run-not-in-job",
+                run=offer.run,
+            )
         shown = _call(["scontrol", "show", "job", "-o", job])
         if shown.returncode and NEVER in shown.stderr:
             if offer.price is None:
                 return  # gone, and its comment with it
-            raise NotTold(f"Slurm knows no job {job}; give another one by --job")
+            raise NotTold(
+                f"Slurm knows no job {job}; give another one by --job",
+                code="job-not-found",
+                job=job,
+            )
         _check(shown, job)
         if offer.price is None and _field(shown.stdout, "JobState") not in LIVING:
             return  # Slurm forgets it soon, and takes no change until then
@@ -88,13 +99,17 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
     except FileNotFoundError:
         raise UsageError(
-            "there is no scontrol here; run this where Slurm's commands are installed"
+            "there is no scontrol here; run this where Slurm's commands are installed",
+            code="slurm-not-installed",
         ) from None
     except subprocess.TimeoutExpired:
-        raise NotTold(f"Slurm did not answer in {TIMEOUT_S:.0f} s") from None
+        raise NotTold(f"Slurm did not answer in {TIMEOUT_S:.0f} s", code="slurm-timeout") from None
 
 
 def _check(done: subprocess.CompletedProcess[str], job: str) -> None:
     if done.returncode:
         why = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
-        raise NotTold(f"Slurm refused job {job}: {why[-1].removeprefix('slurm_update error: ')}")
+        reason = why[-1].removeprefix("slurm_update error: ")
+        raise NotTold(
+            f"Slurm refused job {job}: {reason}", code="slurm-refused", job=job, reason=reason
+        )

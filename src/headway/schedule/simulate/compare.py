@@ -19,11 +19,7 @@ from headway.schedule.simulate.measure import HOUR, measure, turnaround
 from headway.schedule.simulate.setting import Setting
 from headway.schedule.simulate.simulate import play
 from headway.schedule.traces.trace import DAY, Trace
-
-# Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; then that of the normal.
-T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179]
-T95 += [2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
-NORMAL = 1.96
+from headway.stats import student_t
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +44,17 @@ class Case:
     def __post_init__(self) -> None:
         if not 0 <= self.spot_nodes <= self.nodes:
             most = f"give a number from 0 to {self.nodes}, which are all nodes"
-            raise UsageError(f"--spot-nodes is {self.spot_nodes}; {most}")
+            raise UsageError(
+                f"--spot-nodes is {self.spot_nodes}; {most}",
+                code="value-out-of-range",
+                option="--spot-nodes",
+            )
         if not self.spot_notice >= 0:
-            raise UsageError(f"--spot-notice is {self.spot_notice}; give 0 s or more")
+            raise UsageError(
+                f"--spot-notice is {self.spot_notice}; give 0 s or more",
+                code="value-out-of-range",
+                option="--spot-notice",
+            )
 
     @property
     def nodes(self) -> int:
@@ -146,9 +150,7 @@ def interval(values: Sequence[float]) -> Interval:
     """The mean of independent values, and how far off it may be."""
     if len(values) < 2:
         return Interval(statistics.fmean(values), None)
-    freedom = len(values) - 1
-    t = T95[freedom - 1] if freedom <= len(T95) else NORMAL
-    half = t * statistics.stdev(values) / math.sqrt(len(values))
+    half = student_t(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(statistics.fmean(values), half)
 
 

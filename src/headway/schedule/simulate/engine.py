@@ -70,7 +70,7 @@ class Engine:
                 self.now, _, happen, what = heapq.heappop(events)
                 happen(what)
             else:
-                raise UsageError(_stuck(self.tenants, self.cluster))
+                raise UsageError(_stuck(self.tenants, self.cluster), code="job-never-starts")
         for tenant in self.tenants:
             tenant.change(self.now, 0, 0)
 
@@ -257,7 +257,9 @@ class Engine:
             raise UsageError(
                 f"the policy {type(self.policy).__name__} evicts jobs "
                 f"{', '.join(str(job.number) for job in victims)} for job {waiter.number}, which "
-                f"{'breaks a quota' if places else 'starts nothing'}; choose by `cover`"
+                f"{'breaks a quota' if places else 'starts nothing'}; choose by `cover`",
+                code="policy-choice-invalid",
+                breaks_quota=bool(places),
             )
         self.preemptions += len(victims)
         self.second_order += len(victims) if waiter.attempts else 0

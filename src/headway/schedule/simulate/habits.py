@@ -21,5 +21,8 @@ def _habit(path: str) -> Habit:
     price = of_ledger(ledger)
     if price.save is None or ledger.time_to_start is None:
         what = "saved" if ledger.time_to_start is not None else "trained"
-        raise UsageError(f"the run {path} never {what}, so it has no times to draw; leave it out")
+        raise UsageError(
+            f"the run {path} never {what}, so it has no times to draw; leave it out",
+            code="run-without-times",
+        )
     return Habit(start=ledger.time_to_start / NS, recover=price.recover, save=price.save)

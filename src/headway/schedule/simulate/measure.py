@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headway.schedule.cost import percentile
 from headway.schedule.simulate.job import Job
 from headway.schedule.simulate.simulate import Played
+from headway.stats import percentile
 
 HOUR = 3600.0
 PROMPT = 60.0  # seconds in which a job within its quota should start

@@ -40,15 +40,22 @@ def _lines(path: Path) -> list[Change]:
             rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(row)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"{path} is no list of quotas: {why}") from None
+        raise UsageError(f"{path} is no list of quotas: {why}", code="file-unreadable") from None
     if rows and [cell.strip().lower() for cell in rows[0][1][1:2]] == ["gpus"]:
         rows = rows[1:]
     found = [_line(path, number, row) for number, row in rows]
     counts = Counter((one.tenant, one.at) for one in found)
     twice = next((tenant for (tenant, _), count in counts.items() if count > 1), None)
-    if twice or not found:
-        why = f"{twice!r} has two for the same day" if twice else "there is none in it"
-        raise UsageError(f"{path} is no list of quotas: {why}; {FORMAT}")
+    if twice:
+        raise UsageError(
+            f"{path} is no list of quotas: {twice!r} has two for the same day; {FORMAT}",
+            code="quota-duplicate",
+            tenant=twice,
+        )
+    if not found:
+        raise UsageError(
+            f"{path} is no list of quotas: there is none in it; {FORMAT}", code="quota-file-empty"
+        )
     return found
 
 
@@ -60,7 +67,11 @@ def _line(path: Path, number: int, row: Sequence[str]) -> Change:
         change = Change(0.0, "", 0)
     if not change.tenant or change.gpus < 0 or not 0.0 <= change.at < float("inf"):
         told = ",".join(row)[:80]
-        raise UsageError(f"{path} is no list of quotas: line {number} is {told!r}; {FORMAT}")
+        raise UsageError(
+            f"{path} is no list of quotas: line {number} is {told!r}; {FORMAT}",
+            code="quota-line-invalid",
+            line=number,
+        )
     return change
 
 
@@ -70,11 +81,17 @@ def check(first: Mapping[str, int], later: tuple[Change, ...], gpus: int) -> Non
     for change in (*later, None):
         if (change is None or change.at > at) and sum(now.values()) > gpus:
             when = f" on day {at / DAY:g}" if at else ""
-            raise UsageError(f"quotas sum to {sum(now.values())} of {gpus}{when}; lower them")
+            raise UsageError(
+                f"quotas sum to {sum(now.values())} of {gpus}{when}; lower them",
+                code="quotas-too-large",
+                day=at / DAY,
+            )
         if change is not None:
             if change.tenant not in first or change.gpus < 0:
                 raise UsageError(
                     f"on day {change.at / DAY:g} the quota of {change.tenant!r} becomes "
-                    f"{change.gpus}; it must be 0 or more, and of a tenant that has one on day 0"
+                    f"{change.gpus}; it must be 0 or more, and of a tenant that has one on day 0",
+                    code="quota-change-invalid",
+                    tenant=change.tenant,
                 )
             now[change.tenant], at = change.gpus, change.at

@@ -37,15 +37,31 @@ class Setting:
         for name in ("gpus", "per_node", "interval"):
             if not getattr(self, name) > 0:
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} is {getattr(self, name)}; give a number above 0")
+                raise UsageError(
+                    f"--{option} is {getattr(self, name)}; give a number above 0",
+                    code="value-out-of-range",
+                    option=f"--{option}",
+                )
         if not 0 <= self.silent <= 1:
-            raise UsageError(f"--silent is a share from 0 to 1, not {self.silent}")
+            raise UsageError(
+                f"--silent is a share from 0 to 1, not {self.silent}",
+                code="value-out-of-range",
+                option="--silent",
+            )
         if not self.grace >= 0:
-            raise UsageError(f"--grace is {self.grace}; give 0 s or more")
+            raise UsageError(
+                f"--grace is {self.grace}; give 0 s or more",
+                code="value-out-of-range",
+                option="--grace",
+            )
         for one in self.habits:
             for name in ("start", "recover", "save"):
                 if not 0 <= getattr(one, name) < math.inf:
-                    raise UsageError(f"--{name} is {getattr(one, name)}; give 0 s or more")
+                    raise UsageError(
+                        f"--{name} is {getattr(one, name)}; give 0 s or more",
+                        code="value-out-of-range",
+                        option=f"--{name}",
+                    )
 
 
 def shares(hours: Mapping[str, float], gpus: int) -> dict[str, int]:

@@ -70,7 +70,11 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
         return shares(hours, setting.gpus)
     missing = [name for name in hours if name not in setting.quota]
     if missing:
-        raise UsageError(f"no quota is given for {', '.join(missing)}; add a line for each")
+        raise UsageError(
+            f"no quota is given for {', '.join(missing)}; add a line for each",
+            code="quota-missing",
+            tenants=missing,
+        )
     given = {name: setting.quota[name] for name in hours}
     quotas.check(given, setting.quota_changes, setting.gpus)
     return given
@@ -98,6 +102,7 @@ def _jobs(trace: Trace, setting: Setting, names: dict[str, int], seed: int) -> l
     if largest is not None and largest.gpus > setting.gpus:
         raise UsageError(
             f"job {largest.number} needs {largest.gpus} accelerators and there are {setting.gpus}; "
-            "give more by --gpus"
+            "give more by --gpus",
+            code="job-too-large",
         )
     return jobs

@@ -24,11 +24,14 @@ def say(*words: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise SlurmRefused(
-            f"{words[0]} gave no answer within {PATIENCE:g} s; is slurmctld up?"
+            f"{words[0]} gave no answer within {PATIENCE:g} s; is slurmctld up?",
+            code="slurm-timeout",
         ) from None
     if done.returncode:
         told = (done.stderr or done.stdout).strip().splitlines() or ["no word"]
-        raise SlurmRefused(f"`{' '.join(words[:4])}` failed: {told[-1]}")
+        raise SlurmRefused(
+            f"`{' '.join(words[:4])}` failed: {told[-1]}", code="slurm-refused", reason=told[-1]
+        )
     return done.stdout
 
 
@@ -38,7 +41,9 @@ def check(path: str | None = None) -> None:
     if absent:
         raise UsageError(
             f"there is no {', '.join(absent)} here; run this where slurmctld runs, "
-            "with Slurm's programs on PATH"
+            "with Slurm's programs on PATH",
+            code="slurm-not-installed",
+            programs=absent,
         )
 
 
@@ -52,7 +57,9 @@ def check_rights(ask: Say, config: str, user: str | None = None) -> None:
     if level not in ADMINS:
         raise UsageError(
             f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
-            f"sacctmgr modify user {name} set AdminLevel=Operator"
+            f"sacctmgr modify user {name} set AdminLevel=Operator",
+            code="slurm-no-rights",
+            user=name,
         )
 
 
@@ -61,7 +68,11 @@ def check_accounts(ask: Say, names: Iterable[str]) -> None:
     known = ask("sacctmgr", "-nP", "show", "account", "format=Account").split()
     for name in names:
         if name not in known:
-            raise UsageError(f"--quota has {name!r}, which is no account; there are {_list(known)}")
+            raise UsageError(
+                f"--quota has {name!r}, which is no account; there are {_list(known)}",
+                code="account-unknown",
+                account=name,
+            )
 
 
 def _list(names: list[str]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headway.errors import with_code
 from headway.schedule.policies.policy import Policy, Scene, freed
 from headway.schedule.simulate import job as simulated
 from headway.schedule.simulate.cluster import Cluster, Places
@@ -118,7 +119,8 @@ def choose(
     room = Room(free, each)
     jobs = {job.number: job for job in state.running() if job.number in told}
     if room.place(each * waiter.nodes) is not None:
-        return Choice(why="there is room for it: Slurm starts it, or waits for something else")
+        text = "there is room for it: Slurm starts it, or waits for something else"
+        return Choice(why=with_code(text, code="room-is-free"))
     tenants = _tenants(state, jobs, told, index, quotas or {})
     spec = simulated.Spec(waiter.submit, math.inf, each * waiter.nodes, waiter.account)
     asking = simulated.Job(waiter.number, spec, -1)
@@ -127,11 +129,13 @@ def choose(
     places = room.place_with(asking.gpus, freed(chosen))
     victims = tuple(jobs[job.number] for job in chosen)
     if not victims or places is None or not scene.lawful(chosen):
-        return Choice(why="no set of jobs that it may evict makes room for it")
+        text = "no set of jobs that it may evict makes room for it"
+        return Choice(why=with_code(text, code="no-victims"))
     where = tuple((nodes[node].name, count) for node, count in places)
     short = _short_of_cpus(waiter, victims, state, where)
     if short:
-        return Choice(why=f"it would find too few CPUs on {short}")
+        text = f"it would find too few CPUs on {short}"
+        return Choice(why=with_code(text, code="too-few-cpus"))
     return Choice(victims=victims, places=where)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headway.errors import SlurmRefused
+from headway.errors import SlurmRefused, with_code
 from headway.schedule.slurm.calls import Say
 from headway.schedule.slurm.runs import Told
 from headway.schedule.slurm.state import Job, State
@@ -78,7 +78,7 @@ class Eviction:
                 ask("scancel", f"--signal={SIGNAL}", *whom, number)
                 tell(f"job {number} is asked to save, for job {self.waiter.number}")
             except SlurmRefused as error:  # it may just have ended
-                tell(f"job {number} could not be asked: {error}")
+                tell(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
 
     def advance(self, now: float, state: State, read: Read, ask: Say, tell: Tell) -> None:
         """Those that have saved, or had their time, go; those that cannot save go last."""
@@ -116,7 +116,8 @@ class Eviction:
             ask("scontrol", "requeue", number)
         except SlurmRefused as error:  # while it is completing; asked again at the next look
             victim.done = now - self.at > self.grace + GIVE_UP_S
-            self._once(tell, f"job {number} could not be requeued: {error}")
+            text = f"job {number} could not be requeued: {error}"
+            self._once(tell, with_code(text, code="job-not-requeued"))
             return
         victim.done = True
         tell(f"job {number} {victim.why or 'cannot save at a signal'}, and is requeued")

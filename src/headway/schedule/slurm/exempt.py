@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from headway.errors import with_code
 from headway.schedule.slurm.calls import Say
 from headway.schedule.slurm.state import QOS, qos
 
@@ -19,7 +20,8 @@ def warnings(ask: Say, config: str) -> Iterator[str]:
     known = qos(ask(*QOS))
     for name in sorted({name for one in known.values() for name in one.preempts}):
         if name in known and known[name].exempt in NONE:
-            yield (
+            yield with_code(
                 f"slurmctld evicts jobs of the QOS {name} itself, at once; type: "
-                f"sacctmgr modify qos {name} set PreemptExemptTime=7-00:00:00"
+                f"sacctmgr modify qos {name} set PreemptExemptTime=7-00:00:00",
+                code="qos-not-exempt",
             )

@@ -75,11 +75,11 @@ def read(folder: Path) -> Told | None:
     if not ledger.attempts:
         return None
     price, last = cost.of_ledger(ledger), ledger.attempts[-1]
-    taken = ledger.wall / NS - price.unsaved
+    taken = ledger.wall - round(price.unsaved * NS)
     heeds = any(one.level == "disk" for one in ledger.saved)  # a Checkpointer
     return Told(
         unsaved=price.unsaved,
-        saved_at=ledger.started_at / NS + taken if taken > last.start / NS else None,
+        saved_at=ledger.clock(taken, end=True) / NS if taken > last.start else None,
         save=price.save if heeds else None,
         recover=price.recover,
         preemptions=price.preemptions,
@@ -97,6 +97,8 @@ def _is_of(folder: Path, number: int) -> bool:
 
 
 def _scheduler_job(path: Path) -> str:
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return ""
     with contextlib.suppress(OSError, ValueError, AttributeError), path.open("rb") as file:
         return str(json.loads(file.readline(1 << 16)).get("scheduler_job", ""))
     return ""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headway import slurm
 from headway.errors import UsageError
 from headway.schedule.slurm.calls import Say
 
@@ -24,7 +25,6 @@ ABLE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD"
 # Slurm looks at limits before it looks for room, but only at the first job in line: of those with
 # the reason Priority nobody knows yet whether their quota would let them start.
 ROOM = "Resources"
-_GPUS = re.compile(r"gpu(?::[^:(,\d][^:(,]*)?:(\d+)")
 _FIELD = re.compile(r"(?:^|\s)(NodeName|State|Partitions|CfgTRES|AllocTRES)=(\S*)")
 
 
@@ -96,19 +96,21 @@ def look(ask: Say) -> State:
     """Ask Slurm."""
     steps = (line.partition(".") for line in ask(*STEPS).split())
     return State(
-        jobs=jobs(ask(*JOBS), lambda text: _names(text, ask)),
+        jobs=jobs(ask(*JOBS)),
         nodes=nodes(ask(*NODES)),
         qos=qos(ask(*QOS)),
         stepping=frozenset(int(job) for job, _, step in steps if step.isdecimal()),
     )
 
 
-def jobs(text: str, names: Callable[[str], Sequence[str]]) -> tuple[Job, ...]:
-    """From `squeue --json`; `names` makes a list of `gpu[01-03]`."""
+def jobs(text: str) -> tuple[Job, ...]:
+    """From `squeue --json`."""
     try:
-        return tuple(_job(row, names) for row in json.loads(text)["jobs"])
+        return tuple(map(_job, json.loads(text)["jobs"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"`{' '.join(JOBS)}` gave no list of jobs: {error!r}") from None
+        raise UsageError(
+            f"`{' '.join(JOBS)}` gave no list of jobs: {error!r}", code="slurm-answer-invalid"
+        ) from None
 
 
 def nodes(text: str) -> tuple[Node, ...]:
@@ -118,12 +120,12 @@ def nodes(text: str) -> tuple[Node, ...]:
         told = dict(_FIELD.findall(line))
         if not told or not set(told.get("State", "").split("+")) <= ABLE:
             continue
-        has, used = _tres(told.get("CfgTRES", "")), _tres(told.get("AllocTRES", ""))
+        has, used = slurm.tres(told.get("CfgTRES", "")), slurm.tres(told.get("AllocTRES", ""))
         found.append(
             Node(
                 name=told["NodeName"],
                 partitions=tuple(told.get("Partitions", "").split(",")),
-                gpus=has.get("gres/gpu", 0) - used.get("gres/gpu", 0),
+                gpus=slurm.gpus(has) - slurm.gpus(used),
                 cpus=has.get("cpu", 0) - used.get("cpu", 0),
             )
         )
@@ -139,9 +141,9 @@ def qos(text: str) -> dict[str, Qos]:
     }
 
 
-def _job(row: Mapping[str, Any], names: Callable[[str], Sequence[str]]) -> Job:
+def _job(row: Mapping[str, Any]) -> Job:
     state = row["job_state"]
-    wanted, held = _tres(row["tres_req_str"]), _tres(row["tres_alloc_str"])
+    wanted, held = slurm.tres(row["tres_req_str"]), slurm.tres(row["tres_alloc_str"])
     running = bool(held)
     tres = held or wanted
     return Job(
@@ -155,9 +157,9 @@ def _job(row: Mapping[str, Any], names: Callable[[str], Sequence[str]]) -> Job:
         submit=float(_number(row["submit_time"])),
         start=float(_number(row["start_time"])),
         nodes=max(tres.get("node", 1), 1),
-        gpus=tres.get("gres/gpu", 0),
+        gpus=slurm.gpus(tres),
         cpus=tres.get("cpu", 0),
-        places=_places(row, names) if running else (),
+        places=_places(row) if running else (),
         restarts=_number(row["restart_cnt"]),
         requeues=bool(row["batch_flag"]) and bool(row["requeue"]),
         comment=str(row["comment"]),
@@ -165,26 +167,10 @@ def _job(row: Mapping[str, Any], names: Callable[[str], Sequence[str]]) -> Job:
     )
 
 
-def _places(
-    row: Mapping[str, Any], names: Callable[[str], Sequence[str]]
-) -> tuple[tuple[str, int], ...]:
-    counts = [sum(map(int, _GPUS.findall(text))) for text in row["gres_detail"]]
-    return tuple((n, count) for n, count in zip(names(row["nodes"]), counts, strict=False) if count)
-
-
-def _names(text: str, ask: Say) -> list[str]:
-    """`gpu[01-03],b1` as its names, which Slurm itself tells best."""
-    several = "[" in text or "," in text
-    return ask("scontrol", "show", "hostnames", text).split() if several else [text]
+def _places(row: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts = map(slurm.gres_gpus, row["gres_detail"])
+    return tuple((n, c) for n, c in zip(slurm.hosts(row["nodes"]), counts, strict=False) if c)
 
 
 def _number(value: Any) -> int:
-    """A number, or what later versions write for one: {"set": true, "number": 5}."""
-    if isinstance(value, Mapping):
-        value = value.get("number")
-    return int(value or 0)
-
-
-def _tres(text: str) -> dict[str, int]:
-    pairs = (part.partition("=") for part in text.split(","))
-    return {name: int(value) for name, _, value in pairs if value.isdecimal()}
+    return int(slurm.number(value) or 0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from headway.errors import SlurmRefused, UsageError
+from headway.errors import SlurmRefused, UsageError, with_code
 from headway.schedule.policies.policy import Policy
 from headway.schedule.slurm.calls import Say
 from headway.schedule.slurm.choose import Choice, candidates, choose
@@ -46,7 +46,7 @@ class Watch:
             try:
                 self.look(new=not ending)
             except SlurmRefused as error:  # slurmctld may be starting again
-                self.tell(str(error))
+                self.tell(with_code(str(error), code=error.code))
 
     def look(self, *, new: bool = True) -> None:
         """Once: go on with what is under way, and see who waits."""
@@ -58,14 +58,17 @@ class Watch:
             self.evictions.remove(one)
             if one.promised(state):
                 self._in_vain.add(one.waiter.number)
-                self.tell(f"job {one.waiter.number} still waits; nobody else is evicted for it")
+                text = f"job {one.waiter.number} still waits; nobody else is evicted for it"
+                self.tell(with_code(text, code="eviction-in-vain"))
         for waiter in self._waiters(state) if new else ():
             self._serve(waiter, state)
 
     def _known(self, state: State) -> None:
         for name in sorted(self.only - state.qos.keys()):
             known = ", ".join(state.qos)
-            raise UsageError(f"there is no QOS {name!r}; there are {known}")
+            raise UsageError(
+                f"there is no QOS {name!r}; there are {known}", code="qos-unknown", qos=name
+            )
 
     def _waiters(self, state: State) -> list[Job]:
         """Preempting ones that are first in line in their partition, and not served yet."""

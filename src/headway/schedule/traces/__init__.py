@@ -13,7 +13,10 @@ def read(text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: floa
     """`philly`, `philly:PATH`, `sacct:PATH` or `synthetic:JOBS`."""
     kind, _, rest = text.partition(":")
     if kind != "philly" and (begin or days):
-        raise UsageError(f"--from and --days choose from the trace philly, not from {text}")
+        raise UsageError(
+            f"--from and --days choose from the trace philly, not from {text}",
+            code="option-not-allowed",
+        )
     if kind == "philly":
         return philly.read(Path(rest) if rest else philly.SHIPPED, begin=begin, days=days)
     if kind == "sacct" and rest:
@@ -21,5 +24,6 @@ def read(text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: floa
     if kind == "synthetic" and rest.isdecimal():
         return synthetic.make(int(rest), gpus, load=load)
     raise UsageError(
-        f"{text!r} is no trace; give philly, philly:PATH, sacct:PATH or synthetic:JOBS"
+        f"{text!r} is no trace; give philly, philly:PATH, sacct:PATH or synthetic:JOBS",
+        code="trace-unknown",
     )

@@ -18,21 +18,32 @@ MOST_DAYS = 36_500
 def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
     """All of it, or the jobs submitted in so many days from a date on, or from the first one."""
     if not 0.0 <= days < MOST_DAYS:
-        raise UsageError(f"--days is {days:g}; give one above 0 and below {MOST_DAYS:,}")
+        raise UsageError(
+            f"--days is {days:g}; give one above 0 and below {MOST_DAYS:,}",
+            code="value-out-of-range",
+            option="--days",
+        )
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open() as file:
             rows = list(csv.reader(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the trace {path}: {error}") from error
+        raise UsageError(
+            f"cannot read the trace {path}: {error}", code="file-unreadable"
+        ) from error
     if not rows or rows[0] != ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]:
-        raise UsageError(f"{path} is no trace of Philly: its first line is not the one expected")
+        raise UsageError(
+            f"{path} is no trace of Philly: its first line is not the one expected",
+            code="trace-invalid",
+        )
     first = min((row[0] for row in rows[1:] if row), default="")
     since, until = _window(begin or (first if days else ""), days)
     chosen = [row for row in rows[1:] if row and since <= row[0] < until]
     try:
         jobs = [_job(row) for row in chosen]
     except (ValueError, IndexError) as error:
-        raise UsageError(f"{path} has a row that is no job: {error}") from error
+        raise UsageError(
+            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
+        ) from error
     trace = make("philly", jobs)
     return Trace(trace.name, trace.jobs, days) if days else trace
 
@@ -53,6 +64,8 @@ def _window(begin: str, days: float) -> tuple[str, str]:
     try:
         first = datetime.fromisoformat(begin)
     except ValueError:
-        raise UsageError(f"{begin!r} is no date; write it like 2017-10-10") from None
+        raise UsageError(
+            f"{begin!r} is no date; write it like 2017-10-10", code="date-invalid"
+        ) from None
     last = str(first + timedelta(days=days)) if days else "9"
     return str(first), last

@@ -7,15 +7,14 @@ time that its attempts ran: what was lost and recovered in it cannot be told apa
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 
+from headway import slurm
 from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
 from headway.schedule.traces.trace import Trace, clock, make
 
 NEEDED = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
-_GPUS = re.compile(r"(?:^|,)gres/gpu(?::[^=,]+)?=(\d+)")
 
 
 def read(path: Path) -> Trace:
@@ -24,12 +23,14 @@ def read(path: Path) -> Trace:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+        raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
     missing = [name for name in NEEDED if not rows or name not in rows[0]]
     if missing:
         raise UsageError(
             f"{path} has no column {', '.join(missing)}; write it by "
-            "`sacct -D -P -X -a -o JobID,Account,Submit,ElapsedRaw,AllocTRES,ReqTRES`"
+            "`sacct -D -P -X -a -o JobID,Account,Submit,ElapsedRaw,AllocTRES,ReqTRES`",
+            code="trace-column-missing",
+            columns=missing,
         )
     attempts: dict[str, list[dict[str, str]]] = {}
     for row in rows:
@@ -47,11 +48,11 @@ def _job(path: Path, lives: list[dict[str, str]]) -> Spec | None:
             return None
         submit = min(clock(life["Submit"]) for life in lives)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path} has a row that is no job: {error}") from error
+        raise UsageError(
+            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
+        ) from error
     return Spec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")
 
 
 def _gpus(life: dict[str, str]) -> int:
-    """`gres/gpu=8,gres/gpu:a100=8` says the same twice."""
-    text = life.get("AllocTRES") or life.get("ReqTRES") or ""
-    return max((int(found) for found in _GPUS.findall(text)), default=0)
+    return slurm.gpus(slurm.tres(life.get("AllocTRES") or life.get("ReqTRES") or ""))

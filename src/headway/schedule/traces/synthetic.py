@@ -21,9 +21,13 @@ TENANTS = 10
 def make(jobs: int, gpus: int, *, load: float = 0.9, seed: int = 0) -> Trace:
     """So many jobs that fill so many accelerators to `load`, as a mean over the trace."""
     if jobs < 1:
-        raise UsageError(f"a synthetic trace has 1 job or more, not {jobs}")
+        raise UsageError(
+            f"a synthetic trace has 1 job or more, not {jobs}",
+            code="value-out-of-range",
+            field="jobs",
+        )
     if not load > 0:
-        raise UsageError(f"load is above 0, not {load}")
+        raise UsageError(f"load is above 0, not {load}", code="value-out-of-range", field="load")
     draw = random.Random(seed)
     names = [f"t{number}" for number in range(TENANTS)]
     shares = [1.0 / (number + 1) for number in range(TENANTS)]

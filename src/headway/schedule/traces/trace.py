@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
@@ -41,7 +41,8 @@ class Trace:
         span = int(self.days)
         if span < 2:
             raise UsageError(
-                f"a trace of {self.days:.1f} days cannot be shifted; take a longer one"
+                f"a trace of {self.days:.1f} days cannot be shifted; take a longer one",
+                code="trace-too-short",
             )
         draw = random.Random(seed)
         offset = {name: draw.randrange(span) * DAY for name in self.tenants()}
@@ -59,13 +60,16 @@ def by_submission(jobs: Iterable[Spec]) -> tuple[Spec, ...]:
 
 def clock(text: str) -> float:
     """A date and time without a zone; no hour is left out or told twice, as local clocks do."""
-    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp()
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def make(name: str, jobs: Sequence[Spec]) -> Trace:
     """From jobs in any order, on any clock."""
     if not jobs:
-        raise UsageError(f"the trace {name} has no job that used an accelerator; give another one")
+        raise UsageError(
+            f"the trace {name} has no job that used an accelerator; give another one",
+            code="trace-empty",
+        )
     first = min(job.submit for job in jobs)
     ordered = by_submission(replace(job, submit=job.submit - first) for job in jobs)
     return Trace(name, ordered, max(ordered[-1].submit / DAY, 1.0))
