@@ -15,15 +15,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from headway import __version__
-from headway.errors import HeadwayError
+from headway import __version__, redact
+from headway.errors import HeadwayError, with_code
 from headway.serve import static
-from headway.serve.guard import BODY, LOGIN, Guard, Keys, Rules
+from headway.serve.guard import BODY, LOGIN, Guard, Keys, Rules, too_many_guesses
 from headway.serve.panels import PAGES, PANELS, RUN, Page, alerts
 from headway.serve.source import NotThere, Source
 from headway.serve.wanted import AGES, FILTERS, RELEASES, SPLITS, BadAddress, Wanted
@@ -121,7 +121,7 @@ def run_page(request: Request) -> Response:
 def _run_id(request: Request) -> str:
     run_id: str = request.path_params["run_id"]
     if not RUN_ID.fullmatch(run_id):
-        raise NotThere("there is no such run")
+        raise NotThere("there is no such run", code="run-not-found")
     return run_id
 
 
@@ -129,7 +129,9 @@ def report(request: Request) -> Response:
     """The report that `headway report` makes, as it is now, under a strict policy of its own."""
     made = request.app.state.source.folders.report(_run_id(request))
     if made is None:
-        raise NotThere("the folder of this run is not at hand; see --runs")
+        raise NotThere(
+            "the folder of this run is not at hand; see --runs", code="run-folder-not-found"
+        )
     script = _SCRIPT.search(made)
     scripts = f"'{script[1]}'" if script else "'none'"
     policy = (
@@ -150,10 +152,8 @@ def data(request: Request) -> Response:
         return _json(alerts.marks(source, wanted))
     panel = PANELS.get(name)
     if panel is None:
-        raise NotThere("there is no such panel")
-    if (
-        panel.ask.__module__ == alerts.__name__
-    ):  # what it shows does not follow from the store alone
+        raise NotThere("there is no such panel", code="panel-not-found")
+    if panel.live:
         return _json(panel.ask(source, wanted))
     text = source.kept((name, wanted), lambda: panel.ask(source, wanted))
     return _json(text)
@@ -168,7 +168,7 @@ async def static_file(request: Request) -> Response:
     """By name; nothing else of the disk can be had."""
     file = static.files().get(request.path_params["name"])
     if file is None:
-        raise NotThere("there is no such file")
+        raise NotThere("there is no such file", code="file-not-found")
     headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable", "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
@@ -185,13 +185,17 @@ async def login(request: Request) -> Response:
             return RedirectResponse(target, 303)
         return _render(request, "login.html", wrong=False, target=target)
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY:
-            return PlainTextResponse("the request is too large\n", 413)
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY:
+                return PlainTextResponse("the request is too large\n", 413)
+    except ClientDisconnect:  # nobody reads the answer; it is no fault of ours
+        return PlainTextResponse("the request is not whole\n", 400)
     given = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4).get("token", [""])[0]
     if not keys.opens(given):
-        request.state.wrong()
+        if request.state.guesses_too_often():
+            return too_many_guesses()
         return _render(request, "login.html", 401, wrong=True, target=target)
     return RedirectResponse(target, 303, headers={"Set-Cookie": keys.cookie})
 
@@ -203,26 +207,32 @@ def _local(target: str) -> str:
 
 
 def _wrong(request: Request, error: Exception) -> Response:
-    return _sentence(request, 400, str(error))
+    assert isinstance(error, BadAddress)
+    return _sentence(request, 400, str(error), error.code)
 
 
 def _missing(request: Request, error: Exception) -> Response:
-    told = str(error) if isinstance(error, NotThere) else "there is no such page"
-    return _sentence(request, 404, told)
+    if not isinstance(error, NotThere):
+        error = NotThere("there is no such page", code="page-not-found")
+    return _sentence(request, 404, str(error), error.code)
 
 
 def _unreadable(request: Request, error: Exception) -> Response:
     """Why is for the log: it names paths of this machine."""
-    print(f"headway: {error}", file=sys.stderr)
-    return _sentence(request, 503, "the store cannot be read; the log of the server says why")
+    assert isinstance(error, HeadwayError)
+    print(with_code(redact.text(f"headway: {error}"), code=error.code), file=sys.stderr)
+    text = "the store cannot be read; the log of the server says why"
+    return _sentence(request, 503, text, "store-unreadable")
 
 
 def _fault(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, never out."""
-    return _sentence(request, 500, "an internal fault; the log of the server says where")
+    text = "an internal fault; the log of the server says where"
+    return _sentence(request, 500, text, "internal-fault")
 
 
-def _sentence(request: Request, status: int, text: str) -> Response:
+def _sentence(request: Request, status: int, text: str, code: str) -> Response:
     if request.url.path.startswith("/data/"):
-        return Response(json.dumps({"error": text}), status, media_type="application/json")
+        body = json.dumps({"error": text, "code": code})
+        return Response(body, status, media_type="application/json")
     return _render(request, "error.html", status, text=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from headway.fleet.rows import run_id
@@ -12,6 +12,7 @@ from headway.journal.folder import JOURNAL, RUN_JSON, read_identity
 from headway.ledger.account import account
 from headway.ledger.run import load
 from headway.report.html import page
+from headway.serve.answers import Answers
 
 LOOK_S = 10.0  # how old the list of folders may be
 KEPT = 8  # reports
@@ -26,8 +27,7 @@ class Folders:
         self._known: dict[Path, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._looking = threading.Lock()
-        self._reports: dict[str, tuple[object, str]] = {}
-        self._making = threading.Lock()
+        self._reports = Answers(KEPT)
 
     def find(self, wanted: str) -> Path | None:
         """The folder of a run."""
@@ -55,19 +55,11 @@ class Folders:
     def report(self, wanted: str) -> str | None:
         """The report of a run as it is now; None if its folder is not at hand."""
         folder = self.find(wanted)
-        if folder is None:
+        state = None if folder is None else _state(folder)
+        if folder is None or state is None:
             return None
-        with self._making:
-            state = _state(folder)
-            kept = self._reports.get(wanted)
-            if kept is not None and kept[0] == state:
-                return kept[1]
-            made = page(load(folder).ledger)
-            self._reports.pop(wanted, None)
-            while len(self._reports) >= KEPT:
-                self._reports.pop(next(iter(self._reports)))
-            self._reports[wanted] = (state, made)
-            return made
+        made: str = self._reports.get((wanted, state), lambda: page(load(folder).ledger))
+        return made
 
 
 def _id(folder: Path) -> str:
@@ -79,10 +71,13 @@ def _id(folder: Path) -> str:
     return run_id(account([], run=name, problems=[], facts=identity))
 
 
-def _state(folder: Path) -> object:
-    """Another one once a journal has been written to."""
+def _state(folder: Path) -> Hashable | None:
+    """Another one once a journal has been written to; None where it was removed."""
     found = []
-    for path in sorted((folder / JOURNAL).iterdir()):
-        told = path.stat()
-        found.append((path.name, told.st_size, told.st_mtime_ns))
+    try:
+        for path in sorted((folder / JOURNAL).iterdir()):
+            told = path.stat()
+            found.append((path.name, told.st_size, told.st_mtime_ns))
+    except OSError:
+        return None
     return tuple(found)

@@ -26,7 +26,6 @@ HEADER = 16_384  # bytes of all headers
 BODY = 4096  # bytes of a login
 BURST, PER_SECOND = 300, 60  # requests of one address
 TRIES, TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
-ALL_TRIES = 10  # times that, from all addresses together
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -99,7 +98,6 @@ class Guard:
         self._rules = rules
         self._asks = Limit(BURST, PER_SECOND, rules.clock)
         self._wrong = Limit(TRIES, TRIES_PER_SECOND, rules.clock)
-        self._wrong_of_all = Limit(TRIES * ALL_TRIES, TRIES_PER_SECOND * ALL_TRIES, rules.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -140,31 +138,32 @@ class Guard:
             return _no(413, "the request is too large")
         if path.startswith("/data/") and headers.get("sec-fetch-site") == "cross-site":
             return _no(403, "data is for these pages, not for other sites")
-        if not self._asks.allows(caller):
+        # The token first: what strangers ask, and guess, locks out nobody who has the right one,
+        # not even where all come by the address of one proxy.
+        welcome = self._rules.keys.lets_in(headers)
+        logging_in = path == LOGIN and scope["method"] == "POST"
+        asking = f"{caller} with the token" if welcome else caller
+        if not logging_in and not self._asks.allows(asking):
             return _no(429, "too many requests; wait a moment", **{"Retry-After": "2"})
-        return self._stranger(scope, headers, caller)
+        if path == LOGIN:
+            scope["state"]["guesses_too_often"] = lambda: not self._wrong.allows(caller)
+        return None if welcome else self._stranger(scope, headers, caller)
 
     def _stranger(self, scope: Scope, headers: Headers, caller: str) -> Response | None:
-        path, keys = scope["path"], self._rules.keys
-        tries = path == LOGIN and scope["method"] == "POST"
-        tries = tries or "authorization" in headers
-        if tries and (self._wrong.spent(caller) or self._wrong_of_all.spent("")):
-            return _no(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
-        if path == LOGIN:
-            scope["state"]["wrong"] = lambda: self._count(caller)
+        path = scope["path"]
+        if any(path.startswith(one) for one in PUBLIC):
             return None
-        if any(path.startswith(one) for one in PUBLIC) or keys.lets_in(headers):
-            return None
-        if "authorization" in headers:
-            self._count(caller)
+        if "authorization" in headers and not self._wrong.allows(caller):
+            return too_many_guesses()
         if path.startswith("/data/") or "authorization" in headers:
             return _no(401, "log in first")
         asked = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
         return RedirectResponse(f"{LOGIN}?next={quote(asked)}", 303)
 
-    def _count(self, caller: str) -> None:
-        self._wrong.allows(caller)
-        self._wrong_of_all.allows("")
+
+def too_many_guesses() -> Response:
+    """To an address that has sent many wrong tokens, and another one."""
+    return _no(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
 
 
 def _no(status: int, why: str, **headers: str) -> Response:

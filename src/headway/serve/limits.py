@@ -25,8 +25,3 @@ class Limit:
         while len(self._callers) > CALLERS:
             self._callers.popitem(last=False)
         return allowed
-
-    def spent(self, caller: str) -> bool:
-        """Whether a caller may no longer; nothing is counted."""
-        left, at = self._callers.get(caller, (self._burst, self._clock()))
-        return min(self._burst, left + (self._clock() - at) * self._per_second) < 1.0

@@ -16,7 +16,10 @@ def parse(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise UsageError(f"--listen is {text!r}, but it must be HOST:PORT, such as {DEFAULT}")
+        raise UsageError(
+            f"--listen is {text!r}, but it must be HOST:PORT, such as {DEFAULT}",
+            code="address-invalid",
+        )
     return host, int(port)
 
 
@@ -25,12 +28,14 @@ def check(host: str, token: str | None) -> None:
     if token is not None and len(token) < SHORTEST:
         raise UsageError(
             f"the token has {len(token)} characters, but it must have {SHORTEST} or more; "
-            "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+            "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'",
+            code="token-too-short",
         )
     if token is None and not loopback(host):
         raise UsageError(
             f"--listen {host} can be reached from other machines; "
-            "give a token by --token or HEADWAY_TOKEN, or listen on 127.0.0.1"
+            "give a token by --token or HEADWAY_TOKEN, or listen on 127.0.0.1",
+            code="token-missing",
         )
 
 
@@ -39,7 +44,9 @@ def loopback(host: str) -> bool:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise UsageError(f"--listen {host} is no address of a machine: {error.strerror}") from None
+        raise UsageError(
+            f"--listen {host} is no address of a machine: {error.strerror}", code="address-unknown"
+        ) from None
     return all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found)
 
 
@@ -50,7 +57,9 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = error.strerror or str(error)
-        raise UsageError(f"cannot listen on {host}:{port}: {why}; give another --listen") from None
+        raise UsageError(
+            f"cannot listen on {host}:{port}: {why}; give another --listen", code="address-unusable"
+        ) from None
 
 
 def known_host(header: str, names: frozenset[str]) -> bool:

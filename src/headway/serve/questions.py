@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, sliced
+from headway.fleet.queries.slices import Asked, hours, of_attempts, sliced
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -109,7 +109,7 @@ def runs(asked: Asked, told: Mapping[str, str], *, skip: int, most: int) -> Ques
         shown = rows.select(
             *("run_id", "run", "team", "model", "started_at", "running", "outcome", "wall_s"),
             *("accelerators", "ett_percent", "accelerator_hours", "lost_hours"),
-            *("time_to_start_s", "attempts", "failures"),
+            *("time_to_start_s", "attempts", "failures", "failures_beside"),
         )
         order = shown[told.get("sort", SORTS[0])].desc(nulls_first=False)
         return shown.order_by([order, shown.run_id]).limit(most, offset=skip)
@@ -130,12 +130,13 @@ def count(asked: Asked, told: Mapping[str, str]) -> Question:
 def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
     import ibis
 
-    rows = sliced(tables, "runs", "started_at", asked)
+    rows = of_attempts(tables, sliced(tables, "runs", "started_at", asked))
+    rows = _counted(tables, rows)
     wall = rows.wall_s.nullif(0.0)
     rows = rows.mutate(
         ett_percent=100.0 * rows.effective_s / wall,
-        accelerator_hours=rows.accelerators * rows.wall_s / 3600.0,
-        lost_hours=rows.accelerators * (rows.wall_s - rows.effective_s) / 3600.0,
+        accelerator_hours=rows.accelerator_s / 3600.0,
+        lost_hours=rows.lost_accelerator_s / 3600.0,
     )
     text = told.get("q", "").lower()
     if text:
@@ -150,6 +151,20 @@ def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
     if told.get("category") or told.get("host"):
         rows = rows.semi_join(failed, "run_id")
     return rows
+
+
+def _counted(tables: Tables, rows: ir.Table) -> ir.Table:
+    """Runs with the number of their failures; of rows of schema 1 it is counted."""
+    failed = tables["failures"]
+    counts = failed.agg(by="run_id", infra=failed.count(where=failed.owner == "infra"))
+    counts = counts.rename(failed_id="run_id")
+    rows = rows.left_join(counts, rows.run_id == counts.failed_id)
+    old = rows.failures_user.isnull()
+    counted = old.ifelse(rows.infra.fill_null(0), rows.failures)
+    others = rows.failures_user + rows.failures_scheduler + rows.failures_ambiguous
+    return rows.mutate(
+        failures=counted, failures_beside=old.ifelse(rows.failures - counted, others)
+    )
 
 
 def of_run(table: str, run_id: str, order: str, most: int) -> Question:

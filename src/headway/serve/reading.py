@@ -6,14 +6,14 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.errors import HeadwayError
 from headway.fleet.engine import Question, ask
+from headway.serve.answers import Answers
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOOK_S = 10.0  # how old a look at what the store has may be
 KEPT = 500  # answers
 VIEWS = 20  # stretches of time whose tables are kept
+ENGINES = 4  # questions at the same time: a slow one holds up no others
 
 Row = dict[str, Any]
 
@@ -38,17 +39,16 @@ class About(NamedTuple):
 
 
 class Reading:
-    """Asked by many threads; one question at a time goes to the engine."""
+    """Asked by many threads; an engine answers one question at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._version, self._looked = "", float("-inf")
         self._looking = threading.Lock()
-        self._asking = threading.Lock()
-        self._open: _Open | None = None
+        self._free = threading.Semaphore(ENGINES)
+        self._idle: list[_Engine] = []
         self._closed = False
-        self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-        self._keeping = threading.Lock()
+        self._answers = Answers(KEPT)
 
     def version(self) -> str:
         """Another one once the store has changed."""
@@ -62,62 +62,51 @@ class Reading:
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` gives; made once for each version of the store, however many ask."""
-        whole = (self.version(), key)
-        found, mine = self._future(whole)
-        if mine:
-            try:
-                found.set_result(make())
-            except BaseException as error:
-                with self._keeping:
-                    self._answers.pop(whole, None)
-                found.set_exception(error)
-        return found.result()
-
-    def _future(self, key: Hashable) -> tuple[Future[Any], bool]:
-        with self._keeping:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-                return self._answers[key], False
-            if len(self._answers) >= KEPT:
-                self._answers.popitem(last=False)
-            self._answers[key] = Future()
-            return self._answers[key], True
+        return self._answers.get((self.version(), key), make)
 
     def rows(
         self, question: Question, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Row]:
-        """The answer to a question, on an engine that stays open while the store is the same."""
+        """The answer to a question, on engines that stay open while the store is the same."""
         import duckdb
 
-        with self._asking:
+        with self._free:
             if self._closed:
-                raise HeadwayError("the server is being stopped")
+                raise HeadwayError("the server is being stopped", code="server-stopping")
             try:
-                return self._view().get(question, since, until)
+                with self._engine() as engine:
+                    return engine.get(question, since, until)
             except (duckdb.Error, OSError):  # damaged or gone: `ask` knows what to do, or to say
-                self._close()
-                found: list[Row] = ask(
-                    self.store, question, since=since, until=until
-                ).rows.to_pylist()
-                return found
+                answer = ask(self.store, question, since=since, until=until)
+                rows: list[Row] = answer.rows.to_pylist()
+                return rows
 
-    def _view(self) -> _Open:
+    @contextmanager
+    def _engine(self) -> Iterator[_Engine]:
+        """One on the present version; it stays open unless it fails."""
         version = self.version()
-        if self._open is None or self._open.version != version:
-            self._close()
-            self._open = _Open(self.store, self.store.snapshot(), version)
-        return self._open
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        while self._idle:
+            engine = self._idle.pop()
+            if engine.version == version:
+                break
+            engine.close()
+        else:
+            engine = _Engine(self.store, self.store.snapshot(), version)
+        try:
+            yield engine
+        except BaseException:
+            engine.close()
+            raise
+        self._idle.append(engine)
 
     def close(self) -> None:
-        """End the engine, once it has answered; there is no other one after it."""
-        with self._asking:
-            self._closed = True
-            self._close()
+        """End the engines, once they have answered; there are no others after them."""
+        self._closed = True
+        for _ in range(ENGINES):
+            self._free.acquire()
+        while self._idle:
+            self._idle.pop().close()
+        self._free.release(ENGINES)
 
     def about(self) -> About:
         """What the store has."""
@@ -125,7 +114,7 @@ class Reading:
         return found
 
 
-class _Open:
+class _Engine:
     """An engine on one version of a store."""
 
     def __init__(self, store: Store, snapshot: Snapshot, version: str) -> None:

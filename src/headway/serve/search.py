@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headway.errors import HeadwayError
 
 BY = ("team", "model")  # the slices in which changes are looked for
 AGAIN_S = 600.0  # how old what was found may be
+RETRY_S = 60.0  # after a search that failed
 
 Found = dict[str, Any]  # as `headway fleet regressions --json` tells it
 
@@ -23,7 +25,8 @@ Found = dict[str, Any]  # as `headway fleet regressions --json` tells it
 class Search:
     """Begun by the first who asks; nobody waits for it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._command = [sys.executable, "-m", "headway", "fleet", "regressions", "--json"]
         self._command += ["--store", url, "--by", ",".join(BY)]
         self._lock = threading.Lock()
@@ -31,25 +34,38 @@ class Search:
         self._thread: threading.Thread | None = None
         self._found: Found | None = None
         self._why = ""  # it failed
-        self._of, self._at = "", float("-inf")
+        self._of = ""  # the version that was searched
+        self._due = float("-inf")
         self._closed = False
 
     def found(self, version: str) -> Found | None:
         """The newest that is known of a store; None while it is looked for the first time."""
         with self._lock:
-            old = time.monotonic() - self._at > AGAIN_S and version != self._of
+            old = self._clock() >= self._due and version != self._of
             idle = self._thread is None or not self._thread.is_alive()
             if idle and old and not self._closed:
                 self._thread = threading.Thread(target=self._look, args=(version,), daemon=True)
                 self._thread.start()
             if self._found is None and self._why:
-                raise HeadwayError(f"changes could not be looked for: {self._why}")
+                raise HeadwayError(
+                    f"changes could not be looked for: {self._why}", code="search-failed"
+                )
             return self._found
 
     def _look(self, version: str) -> None:
+        try:
+            found = self._run()
+        except (OSError, ValueError) as error:  # it could not be started, failed, or was cut off
+            with self._lock:
+                self._why, self._due = str(error), self._clock() + RETRY_S
+            return
+        with self._lock:
+            self._found, self._of, self._due = found, version, self._clock() + AGAIN_S
+
+    def _run(self) -> Found:
         with self._lock:
             if self._closed:
-                return
+                raise ValueError("the server is being stopped")
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -57,13 +73,11 @@ class Search:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-        told, complaint = self._child.communicate()
-        with self._lock:
-            self._of, self._at = version, time.monotonic()
-            if self._child.returncode:
-                self._why = (complaint.strip().splitlines() or ["it was ended"])[-1]
-            else:
-                self._found = json.loads(told)
+        text, complaint = self._child.communicate()
+        if self._child.returncode:
+            raise ValueError((complaint.strip().splitlines() or ["it was ended"])[-1])
+        found: Found = json.loads(text)
+        return found
 
     def wait(self, seconds: float) -> None:
         """Until what has begun is done."""

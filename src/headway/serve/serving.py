@@ -9,18 +9,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headway.serve import static
+from headway.serve.connections import Connection
 from headway.serve.guard import HEADER
 from headway.serve.source import Source
 
-AT_ONCE = 128  # connections
+AT_ONCE = 256  # connections, and requests
 IDLE_S = 15
 
 
-def serve(app: ASGIApp, source: Source, bound: socket) -> None:
-    """Until Ctrl-C or SIGTERM."""
+def server(app: ASGIApp) -> uvicorn.Server:
+    """With limits that hold before anybody has logged in."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_level="warning",
@@ -32,10 +33,15 @@ def serve(app: ASGIApp, source: Source, bound: socket) -> None:
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=HEADER,
     )
+    return uvicorn.Server(config)
+
+
+def serve(app: ASGIApp, source: Source, bound: socket) -> None:
+    """Until Ctrl-C or SIGTERM."""
     static.files()  # packing them takes a moment: not while somebody waits for a page
     static.sheets()
     threading.Thread(target=source.warm, name="headway-warm", daemon=True).start()
     try:
-        uvicorn.Server(config).run(sockets=[bound])
+        server(app).run(sockets=[bound])
     finally:
         source.close()

@@ -27,7 +27,7 @@ ALERTS = "alerts.json"  # in the store
 CHOICES = 200  # values of a field that are offered
 
 
-class NotThere(Exception):
+class NotThere(HeadwayError):
     """Nothing of that name."""
 
 
@@ -90,8 +90,12 @@ class Source:
         """What stands in the alerts file, the newest first; None if there is none."""
         try:
             told = json.loads(self.reading.store.place.get(ALERTS))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
+        except OSError as error:  # it is its watcher's, who may be another user
+            raise HeadwayError(
+                f"{ALERTS} cannot be read: {error}", code="alerts-unreadable"
+            ) from None
         rows = told.get("alerts") if isinstance(told, dict) else told
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         return sorted(rows, key=lambda row: str(row.get("since", "")), reverse=True)

@@ -9,9 +9,9 @@ from urllib.parse import urlencode
 
 from headway.errors import UsageError
 from headway.fleet.queries.slices import OF_RUNS, Asked
-from headway.fleet.times import when
 from headway.serve.questions import SORTS
 from headway.serve.reading import About
+from headway.units import when
 
 LONGEST = 200  # characters of a value
 # Fields of runs that every page offers to choose from, and what pages can be split by.
@@ -23,7 +23,7 @@ _OTHERS = ("since", "until", "by", "q", "sort", "page", "release", "category", "
 KNOWN = (*_OTHERS, *OF_RUNS)
 
 
-class BadAddress(Exception):
+class BadAddress(UsageError):
     """A sentence that says what an address cannot ask for."""
 
 
@@ -39,7 +39,9 @@ class Wanted(NamedTuple):
         for name in KNOWN:
             value = parameters.get(name, "").strip()
             if len(value) > LONGEST:
-                raise BadAddress(f"{name} has more than {LONGEST} characters")
+                raise BadAddress(
+                    f"{name} has more than {LONGEST} characters", code="value-too-long"
+                )
             if value:
                 found.append((name, value))
         wanted = cls(tuple(found))
@@ -50,17 +52,28 @@ class Wanted(NamedTuple):
         """BadAddress for a split, an order, a page or a time that cannot be."""
         by, release = self.get("by"), self.get("release")
         if by and by not in SPLITS:
-            raise BadAddress(f"pages cannot be split by {by!r}; they can by {', '.join(SPLITS)}")
+            raise BadAddress(
+                f"pages cannot be split by {by!r}; they can by {', '.join(SPLITS)}",
+                code="split-unknown",
+            )
         if release and release not in RELEASES:
-            raise BadAddress(f"{release!r} is no release; give one of {', '.join(RELEASES)}")
+            raise BadAddress(
+                f"{release!r} is no release; give one of {', '.join(RELEASES)}",
+                code="release-unknown",
+            )
         if self.get("sort", SORTS[0]) not in SORTS:
-            raise BadAddress(f"{self.get('sort')!r} is no order; give one of {', '.join(SORTS)}")
+            raise BadAddress(
+                f"{self.get('sort')!r} is no order; give one of {', '.join(SORTS)}",
+                code="order-unknown",
+            )
         if not (self.get("page", "1").isascii() and self.get("page", "1").isdecimal()):
-            raise BadAddress(f"{self.get('page')!r} is no page; give a number from 1 on")
+            raise BadAddress(
+                f"{self.get('page')!r} is no page; give a number from 1 on", code="page-invalid"
+            )
         try:
             self.between(About(None, None, 0, 0))
         except UsageError as error:
-            raise BadAddress(str(error)) from None
+            raise BadAddress(str(error), code=error.code) from None
 
     def get(self, name: str, otherwise: str = "") -> str:
         """One parameter."""

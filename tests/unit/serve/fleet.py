@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.fleet.store import Store
 from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.serve.search import Found, Search
 from tests.unit.fleet.made import START, rows_of, together
 
 EVIL = "<script>alert(1)</script>"
@@ -20,6 +21,16 @@ def make(folder: Path) -> Store:
     store = Store(str(folder))
     store.write(together(*(_run(number) for number in range(RUNS))))
     return store
+
+
+class Searched(Search):
+    """A search that is done and has no finding."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def found(self, version: str) -> Found | None:
+        return {"regressions": [], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
 
 
 def _run(number: int) -> dict[str, list[dict[str, Any]]]:

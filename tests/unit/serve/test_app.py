@@ -8,20 +8,24 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from starlette.testclient import TestClient
 
 from headway.fleet.rows import rows
 from headway.fleet.store import Store
 from headway.ledger.run import load
-from headway.serve.app import application
-from headway.serve.guard import Keys
 from headway.serve.panels import PAGES
 from headway.serve.source import Source
+from tests.support import codes, pages
 from tests.unit.fleet.made import rows_of
 from tests.unit.serve.fleet import EVIL
 from tests.unit.test_docs import code
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
+pytestmark = pytest.mark.xdist_group("pages")
 
 
 class Outline(HTMLParser):
@@ -59,8 +63,7 @@ def test_pages_are_small_and_well_made(client: TestClient, path: str) -> None:
 
 
 def test_a_page_reads_nothing_of_the_store(tmp_path: Path) -> None:
-    source = Source(Store(str(tmp_path / "nothing")))
-    client = TestClient(application(source, Keys(None)), base_url="http://localhost")
+    client = pages(Source(Store(str(tmp_path / "nothing"))))
     for page in PAGES:
         assert client.get(page.path).status_code == 200
 
@@ -68,12 +71,11 @@ def test_a_page_reads_nothing_of_the_store(tmp_path: Path) -> None:
 def test_why_a_store_cannot_be_read_is_for_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = Source(Store(str(tmp_path / "gone")))
-    client = TestClient(application(source, Keys(None)), base_url="http://localhost")
-    answer = client.get("/data/headline")
-    assert answer.status_code == 503
+    answer = pages(Source(Store(str(tmp_path / "gone")))).get("/data/headline")
+    assert answer.status_code == 503 and answer.json()["code"] == "store-unreadable"
     assert str(tmp_path) not in answer.text
-    assert capsys.readouterr().err.startswith(f"headway: there is no store at {tmp_path}")
+    log = capsys.readouterr().err
+    assert codes(log) == ["store-not-found"] and str(tmp_path) in log
 
 
 def test_texts_of_an_address_are_escaped(client: TestClient) -> None:
@@ -116,7 +118,7 @@ def test_no_path_of_the_disk_can_be_reached(client: TestClient, path: str) -> No
 def test_bad_parameters_are_one_sentence(client: TestClient) -> None:
     answer = client.get("/data/ett?by=password")
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("pages cannot be split by 'password'")
+    assert answer.json()["code"] == "split-unknown"
     assert client.get("/?since=never").status_code == 400
 
 
@@ -125,10 +127,8 @@ def test_a_fault_shows_no_traceback(source: Source, monkeypatch: pytest.MonkeyPa
         raise RuntimeError("secret of the server")
 
     monkeypatch.setattr(source, "choices", fail)
-    app = application(source, Keys(None))
-    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-    answer = client.get("/data/choices")
-    assert answer.status_code == 500
+    answer = pages(source, raise_server_exceptions=False).get("/data/choices")
+    assert answer.status_code == 500 and answer.json()["code"] == "internal-fault"
     assert "secret" not in answer.text
     assert "content-security-policy" in answer.headers
 
@@ -168,7 +168,7 @@ def test_the_report_of_a_run_whose_folder_is_at_hand(run_folder: Path, tmp_path:
     tables = rows(load(run_folder).ledger)
     store.write(tables)
     source = Source(store, [run_folder.parent])
-    client = TestClient(application(source, Keys(None)), base_url="http://localhost")
+    client = pages(source)
     run_id = tables["runs"][0]["run_id"]
     page = client.get(f"/runs/{run_id}").text
     assert f'<iframe src="/runs/{run_id}/report"' in page
@@ -192,8 +192,8 @@ def test_a_store_behind_a_url() -> None:
     store = Store("memory://pages-of-a-fleet")
     store.write(rows_of("remote000001", team="ads"))
     source = Source(store)
-    client = TestClient(application(source, Keys(None)), base_url="http://localhost")
+    client = pages(source)
     assert client.get("/data/runs").json()["paging"]["of"] == 1
-    assert "no alerts" in client.get("/data/alerts").json()["none"]
-    assert "store pages-of-a-fleet." in client.get("/").text
+    assert client.get("/data/alerts").json().keys() == {"none"}
+    assert "pages-of-a-fleet" in client.get("/").text
     source.close()

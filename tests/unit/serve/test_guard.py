@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from headway.serve import guard
-from headway.serve.app import application
-from headway.serve.guard import Keys
-from headway.serve.source import Source
+from tests.support import pages
 
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
+    from headway.serve.source import Source
+
+pytestmark = pytest.mark.xdist_group("pages")
 TOKEN = "a-token-that-is-long-enough"
 
 
 @pytest.fixture
 def locked(source: Source) -> TestClient:
-    return TestClient(
-        application(source, Keys(TOKEN), frozenset({"fleet.example"})),
-        base_url="http://fleet.example",
-        follow_redirects=False,
-    )
+    return pages(source, TOKEN, "fleet.example", base_url="http://fleet.example")
 
 
 def test_every_answer_has_the_headers(client: TestClient, locked: TestClient) -> None:
@@ -72,6 +73,8 @@ def test_other_sites_cannot_make_it_work(client: TestClient) -> None:
 
 
 def test_too_large_a_request_is_refused(client: TestClient, locked: TestClient) -> None:
+    from headway.serve import guard
+
     assert client.get("/?q=" + "x" * guard.ADDRESS).status_code == 414
     assert client.get("/", headers={"X": "x" * guard.HEADER}).status_code == 431
     large = b"token=" + b"x" * guard.BODY
@@ -81,10 +84,26 @@ def test_too_large_a_request_is_refused(client: TestClient, locked: TestClient) 
 
 
 def test_too_many_requests_are_refused(source: Source) -> None:
-    app = application(source, Keys(None), clock=lambda: 0.0)
-    client = TestClient(app, base_url="http://localhost")
+    from headway.serve import guard
+
+    client = pages(source, clock=lambda: 0.0)
     codes = [client.get("/static/theme.js").status_code for _ in range(guard.BURST + 5)]
     assert codes == [200] * guard.BURST + [429] * 5
+
+
+def test_strangers_use_up_no_requests_of_those_who_have_the_token(source: Source) -> None:
+    """As behind a proxy, whose address all have."""
+    from headway.serve import guard
+
+    locked = pages(source, TOKEN, clock=lambda: 0.0)
+    codes = [locked.get("/data/choices").status_code for _ in range(guard.BURST + 5)]
+    assert codes == [401] * guard.BURST + [429] * 5
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert locked.get("/data/choices", headers=right).status_code == 200
+    assert locked.post("/login", data={"token": TOKEN}).status_code == 303
+    assert locked.get("/data/choices").status_code == 200
+    codes = [locked.get("/static/theme.js").status_code for _ in range(guard.BURST)]
+    assert codes[-1] == 429  # a burst of their own
 
 
 def test_without_the_token_there_is_only_the_login(locked: TestClient) -> None:
@@ -128,11 +147,15 @@ def test_a_made_up_cookie_opens_nothing(locked: TestClient, cookie: str) -> None
 
 
 def test_a_session_ends_with_the_server() -> None:
+    from headway.serve.guard import Keys
+
     one, other = Keys(TOKEN), Keys(TOKEN)
     assert one.cookie != other.cookie
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.serve import guard
+
     compared = []
     real = hmac.compare_digest
 
@@ -141,7 +164,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
         return real(a, b)
 
     monkeypatch.setattr(guard.hmac, "compare_digest", noted)
-    keys = Keys(TOKEN)
+    keys = guard.Keys(TOKEN)
     assert not keys.opens("wrong")
     assert not keys.opens("\ud800")
     assert keys.opens(TOKEN)
@@ -149,13 +172,51 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_wrong_tokens_are_counted(source: Source) -> None:
+    from headway.serve import guard
+
     now = 0.0
-    app = application(source, Keys(TOKEN), clock=lambda: now)
-    locked = TestClient(app, base_url="http://localhost", follow_redirects=False)
+    locked = pages(source, TOKEN, clock=lambda: now)
     wrong = {"Authorization": "Bearer guess"}
     codes = [locked.post("/login", data={"token": "guess"}).status_code for _ in range(5)]
     codes += [locked.get("/", headers=wrong).status_code for _ in range(guard.TRIES)]
     assert codes == [401] * guard.TRIES + [429] * 5
-    assert locked.post("/login", data={"token": TOKEN}).status_code == 429
+    assert locked.post("/login", data={"token": "guess"}).status_code == 429
     now += 60.0
-    assert locked.post("/login", data={"token": TOKEN}).status_code == 303
+    assert locked.post("/login", data={"token": "guess"}).status_code == 401
+
+
+def test_a_login_that_is_cut_off_is_no_fault(source: Source) -> None:
+    """Else each of them would be a traceback in the log."""
+    answers: list[MutableMapping[str, Any]] = []
+    parts = iter([{"type": "http.request", "body": b"tok", "more_body": True}])
+
+    async def receive() -> MutableMapping[str, Any]:
+        return next(parts, {"type": "http.disconnect"})
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        answers.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"9")]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/login", "headers": headers}
+    scope |= {"query_string": b"", "client": ("10.0.0.1", 1)}
+    asyncio.run(pages(source, TOKEN).app(scope, receive, send))
+    assert answers[0]["status"] == 400
+
+
+def test_wrong_tokens_lock_out_nobody_who_has_the_right_one(source: Source) -> None:
+    from starlette.testclient import TestClient
+
+    app = pages(source, TOKEN, clock=lambda: 0.0).app
+    clients = [
+        TestClient(app, "http://localhost", client=(f"10.0.0.{n}", 1), follow_redirects=False)
+        for n in range(16)
+    ]
+    for _ in range(10):
+        for client in clients:
+            client.get("/data/choices", headers={"Authorization": "Bearer guess"})
+            client.post("/login", data={"token": "guess"})
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    for client in clients:  # not even of the same address
+        assert client.get("/data/choices", headers=right).status_code == 200
+        assert client.post("/login", data={"token": TOKEN}).status_code == 303
+        assert client.get("/data/choices").status_code == 200

@@ -17,14 +17,6 @@ def test_a_burst_then_as_many_as_come_back() -> None:
     assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
 
 
-def test_looking_counts_nothing() -> None:
-    limit = Limit(burst=1, per_second=1, clock=lambda: 0.0)
-    assert not limit.spent("a")
-    assert not limit.spent("a")
-    limit.allows("a")
-    assert limit.spent("a")
-
-
 def test_the_number_of_callers_is_bounded() -> None:
     limit = Limit(burst=1, per_second=1, clock=lambda: 0.0)
     for caller in range(limits.CALLERS + 10):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from headway.fleet.compact import compact
 from headway.fleet.store import Store
 from headway.serve import reading as room
 from headway.serve.reading import Reading
-from tests.unit.fleet.made import rows_of
+from tests.support import has_code
+from tests.unit.fleet.made import rows_of, together
 
 
 @pytest.fixture
@@ -66,6 +68,39 @@ def test_many_who_ask_the_same_wait_for_one_answer(reading: Reading) -> None:
     assert (found, made) == (["answer"] * 4, [1])
 
 
+def test_a_slow_question_holds_up_no_others(reading: Reading) -> None:
+    begun, go, found = threading.Event(), threading.Event(), []
+
+    def slow(tables: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        return runs(tables)
+
+    thread = threading.Thread(target=lambda: found.extend(reading.rows(slow)))
+    thread.start()
+    assert begun.wait(30)
+    assert reading.rows(runs) == [{"run_id": "a" * 12}]
+    assert not found
+    go.set()
+    thread.join(30)
+    assert found == [{"run_id": "a" * 12}]
+
+
+def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(reading: Reading) -> None:
+    reading.store.write(together(*(rows_of(f"{n:012d}", accelerators=1 + n) for n in range(20))))
+
+    def of(least: int) -> Any:
+        return lambda tables: tables["runs"].filter(tables["runs"].accelerators > least)
+
+    alone = [sorted(row["run_id"] for row in reading.rows(of(n))) for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        several = list(pool.map(lambda n: reading.rows(of(n % 8)), range(16)))
+    assert [sorted(row["run_id"] for row in rows) for rows in several] == alone * 2
+    reading.close()
+    with pytest.raises(HeadwayError, check=has_code("server-stopping")):
+        reading.rows(runs)
+
+
 def test_what_failed_is_tried_again(reading: Reading) -> None:
     def fail() -> None:
         raise HeadwayError("no")
@@ -77,9 +112,10 @@ def test_what_failed_is_tried_again(reading: Reading) -> None:
 
 
 def test_the_number_of_answers_is_bounded(reading: Reading) -> None:
-    for number in range(room.KEPT + 10):
-        reading.kept(number, lambda: None)
-    assert len(reading._answers) == room.KEPT
+    made = []
+    for number in (*range(room.KEPT + 10), room.KEPT, 5):
+        reading.kept(number, lambda number=number: made.append(number))
+    assert made == [*range(room.KEPT + 10), 5]
 
 
 def test_a_compaction_that_deletes_files_is_survived(

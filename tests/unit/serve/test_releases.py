@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from headway.cli import main
-from tests.unit.serve import fleet
+from headway.fleet.store import Store
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.xdist_group("pages")
 def test_a_waterfall_over_the_releases_of_a_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = fleet.make(tmp_path).url
-    assert main(["compare", "--store", store, "--waterfall", "--json", "--by", "torch"]) == 0
+    assert main(["compare", "--store", store.url, "--waterfall", "--json", "--by", "torch"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["name"], one["runs"]) for one in found["bars"]] == [("2.13.0", 6), ("2.14.0", 6)]
     for one in found["bars"]:

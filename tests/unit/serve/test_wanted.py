@@ -8,6 +8,7 @@ import pytest
 
 from headway.serve.reading import About
 from headway.serve.wanted import BadAddress, Wanted
+from tests.support import has_code
 
 ABOUT = About(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
 
@@ -40,20 +41,20 @@ def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "code"),
     [
-        {"by": "password"},
-        {"since": "yesterday"},
-        {"until": "'; drop table runs; --"},
-        {"page": "-1"},
-        {"page": "²"},
-        {"release": "moon"},
-        {"sort": "run_id; --"},
-        {"team": "x" * 201},
+        ({"by": "password"}, "split-unknown"),
+        ({"since": "yesterday"}, "time-invalid"),
+        ({"until": "'; drop table runs; --"}, "time-invalid"),
+        ({"page": "-1"}, "page-invalid"),
+        ({"page": "²"}, "page-invalid"),
+        ({"release": "moon"}, "release-unknown"),
+        ({"sort": "run_id; --"}, "order-unknown"),
+        ({"team": "x" * 201}, "value-too-long"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(given: dict[str, str]) -> None:
-    with pytest.raises(BadAddress):
+def test_what_cannot_be_is_one_sentence(given: dict[str, str], code: str) -> None:
+    with pytest.raises(BadAddress, check=has_code(code)):
         Wanted.of(given)
 
 

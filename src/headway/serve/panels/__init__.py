@@ -30,6 +30,7 @@ class Panel(NamedTuple):
     note: str
     shape: str  # cards, chart, tall, table
     ask: Ask
+    live: bool = False  # what it shows does not follow from the version of the store alone
 
 
 class Page(NamedTuple):
@@ -175,6 +176,7 @@ FAILURES = Page(
             "Nodes on which more runs failed than their hours explain; found over the whole store.",
             "table",
             alerts.lemons,
+            live=True,
         ),
     ),
 )
@@ -207,13 +209,14 @@ ALERTS = Page(
     "Alerts",
     "What rules have raised, and what looks wrong without any rule.",
     (
-        Panel("alerts", "Raised by rules", "", "table", alerts.raised),
+        Panel("alerts", "Raised by rules", "", "table", alerts.raised, live=True),
         Panel(
             "alerts-changes",
             "Regressions",
             "Slices that train less than before; false finds: the false discovery rate.",
             "table",
             alerts.changes,
+            live=True,
         ),
         Panel(
             "alerts-running",
@@ -221,6 +224,7 @@ ALERTS = Page(
             "Below the least of their slice, or slower than in their own first hours.",
             "table",
             alerts.behind,
+            live=True,
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from headway.serve.panels.shown import Column, table
@@ -138,4 +138,4 @@ def behind(source: Source, wanted: Wanted) -> dict[str, Any]:
 
 
 def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).replace(tzinfo=None)
+    return datetime.fromtimestamp(seconds, tz=UTC).replace(tzinfo=None)

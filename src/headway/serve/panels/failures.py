@@ -19,16 +19,16 @@ def nodes(source: Source, wanted: Wanted) -> dict[str, Any]:
     rows = [row for row in source.rows(question("failures", asked), wanted) if row["host"]]
     total: dict[str, int] = {}
     for row in rows:
-        total[row["host"]] = total.get(row["host"], 0) + row["failures"]
-    rows.sort(key=lambda row: (-total[row["host"]], row["host"], -row["failures"]))
+        total[row["host"]] = total.get(row["host"], 0) + row["failures_all"]
+    rows.sort(key=lambda row: (-total[row["host"]], row["host"], -row["failures_all"]))
     columns = [
         Column("host", "node"),
         Column("category", "category"),
-        Column("failures", "failures", "count"),
+        Column("failures_all", "failures", "count"),
         Column("jobs", "runs", "count"),
         Column("accelerator_hours", "accelerator-hours lost", "hours"),
     ]
-    plot = {"kind": "heat", "x": "category", "y": "host", "z": "failures", "most": NODES}
+    plot = {"kind": "heat", "x": "category", "y": "host", "z": "failures_all", "most": NODES}
     links = {"to": "/runs", "parameters": {"category": "category", "host": "host"}}
     return table(columns, rows[:ROWS], plot=plot, links=links, of=len(rows))
 
@@ -40,8 +40,10 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     total: dict[str, int] = {}
     by_period: dict[Any, dict[str, Any]] = {}
     for row in found:
-        total[row["category"]] = total.get(row["category"], 0) + row["failures"]
-        by_period.setdefault(row[period], {period: row[period]})[row["category"]] = row["failures"]
+        total[row["category"]] = total.get(row["category"], 0) + row["failures_all"]
+        by_period.setdefault(row[period], {period: row[period]})[row["category"]] = row[
+            "failures_all"
+        ]
     names = sorted(total, key=lambda name: (-total[name], name))
     rows = [{**dict.fromkeys(names, 0), **row} for row in by_period.values()]
     columns = [Column(period, period, "period"), *(Column(name, name, "count") for name in names)]
@@ -55,7 +57,7 @@ def categories(source: Source, wanted: Wanted) -> dict[str, Any]:
         [
             Column("category", "category"),
             Column("owner", "owner"),
-            Column("failures", "failures", "count"),
+            Column("failures_all", "failures", "count"),
             Column("jobs", "runs", "count"),
             Column("accelerator_hours", "accelerator-hours lost", "hours"),
             Column("rolled_back_accelerator_hours", "of which rolled back", "hours"),

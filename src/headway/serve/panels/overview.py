@@ -93,7 +93,7 @@ def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("accelerator_hours", "accelerator-hours", "hours"),
         Column("rolled_back_accelerator_hours", "of which rolled back", "hours"),
         Column("cumulative", "so far", "percent"),
-        Column("failures", "failures", "count"),
+        Column("failures_all", "failures", "count"),
         Column("never_recovered", "never recovered", "count"),
         Column("jobs", "runs", "count"),
     ]

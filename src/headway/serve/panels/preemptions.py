@@ -20,7 +20,7 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     back = row.get("rolled_back_accelerator_hours") or 0.0
     share = source.one("ett", wanted).get("accelerator_hours") or 0.0
     return cards(
-        Card("Preemptions", row.get("failures", 0), "count", f"of {row.get('jobs', 0):,} runs"),
+        Card("Preemptions", row.get("failures_all", 0), "count", f"of {row.get('jobs', 0):,} runs"),
         Card("Their price", hours, "hours", f"{100 * hours / share if share else 0:.2f} % of all"),
         Card("Rolled back", back, "hours", "accelerator-hours of training"),
         Card("Recovering", hours - back, "hours", "accelerator-hours"),
@@ -47,7 +47,7 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column(period, period, "period"),
         Column("rolled_back_accelerator_hours", "rolled back", "hours"),
         Column("recovering", "recovering", "hours"),
-        Column("failures", "preemptions", "count"),
+        Column("failures_all", "preemptions", "count"),
         Column("jobs", "runs", "count"),
     ]
     parts = ["rolled_back_accelerator_hours", "recovering"]
@@ -71,5 +71,5 @@ def ledger(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("decision", "decision"),
         Column("run_id", "id", "id"),
     ]
-    total = _all(source, wanted).get("failures", 0)
+    total = _all(source, wanted).get("failures_all", 0)
     return table(columns, rows, paging={"page": wanted.page, "rows": ROWS, "of": total})

@@ -62,7 +62,7 @@ def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("category", "cause"),
         Column("ttr_p50_s", "median", "seconds"),
         Column("ttr_s_by_jobs", "mean", "seconds"),
-        Column("failures", "failures", "count"),
+        Column("failures_all", "failures", "count"),
         Column("never_recovered", "never recovered", "count"),
     ]
     links = {"to": "/runs", "parameters": {"category": "category"}}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from headway import redact
+from headway.fleet.queries import question
+from headway.fleet.queries.slices import Asked
 from headway.ledger.leaves import EFFECTIVE, LEAVES
 from headway.report.words import count
 from headway.serve import questions
@@ -23,7 +26,7 @@ def _run(source: Source, wanted: Wanted) -> dict[str, Any]:
         ("run", run_id), lambda: source.ask(questions.of_run("runs", run_id, "started_at", 1))
     )
     if not rows:
-        raise NotThere(f"there is no run {run_id!r} in the store")
+        raise NotThere(f"there is no run {run_id!r} in the store", code="run-not-found")
     found: dict[str, Any] = rows[0]
     return found
 
@@ -39,7 +42,9 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     """What it is and how it went."""
     row = _run(source, wanted)
     wall = row["wall_s"]
-    facts = [(name, plain(row[name])) for name in (*FACTS, *VERSIONS, "command") if row[name]]
+    facts = [(name, plain(row[name])) for name in (*FACTS, *VERSIONS) if row[name]]
+    if row["command"]:
+        facts.append(("command", plain(redact.line(row["command"]))))
     state = "running" if row["running"] else row["outcome"] or "unknown"
     return cards(
         Card("ETT", 100 * row["effective_s"] / wall if wall else None, "percent"),
@@ -47,12 +52,24 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
         Card("Time to Start", row["time_to_start_s"], "seconds", "to the first training"),
         Card("Steps", row["steps"], "count", "on new data"),
         Card("Attempts", row["attempts"], "count", "lives of it"),
-        Card("Failures", row["failures"], "count", "in all attempts"),
+        _failed(source, wanted),
         title=plain(row["run"]),
         state=state,
         began=plain(row["started_at"]),
         facts=facts,
         running=row["running"],
+    )
+
+
+def _failed(source: Source, wanted: Wanted) -> Card:
+    """The number of failures as published, and those of others beside it."""
+    asked = Asked(("owner",), where=(("run_id", wanted.get("run_id")),))
+    rows = _rows(source, wanted, question("failures", asked))
+    by_owner = {row["owner"]: row["failures_all"] for row in rows}
+    infra = by_owner.pop("infra", 0)
+    beside = ", ".join(f"{number} {owner}" for owner, number in sorted(by_owner.items()))
+    return Card(
+        "Failures", infra, "count", f"of infra; beside it {beside}" if beside else "of infra"
     )
 
 

@@ -31,7 +31,8 @@ def found(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("lost_hours", "lost", "hours"),
         Column("time_to_start_s", "Time to Start", "seconds"),
         Column("attempts", "attempts", "count"),
-        Column("failures", "failures", "count"),
+        Column("failures", "failures of infra", "count"),
+        Column("failures_beside", "other failures", "count"),
         Column("run_id", "id", "id"),
     ]
     return table(

@@ -1,0 +1,77 @@
+"""Connections that strangers cannot use up.
+
+uvicorn bounds how many connections there are, but not how long a client may take to send a request
+or to read its answer: whoever opens many and does neither would lock out everybody else, before
+any login. Here such a connection has a deadline, and makes room for a new one before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_S = 10.0  # for all of a request, from its first byte on
+STALL_S = 60.0  # for a client that does not read its answer
+IDLE = 96  # connections that wait for their client; a new one takes the place of the oldest
+IDLE_OF_ADDRESS = 32
+
+
+class Connection(H11Protocol):
+    """One client; `idle_since` is None while the server has to act."""
+
+    idle_since: float | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        idle = [c for c in self.connections if isinstance(c, Connection) and c.idle_since]
+        mine = [c for c in idle if c._host == self._host]
+        crowd = mine if len(mine) >= IDLE_OF_ADDRESS else idle if len(idle) >= IDLE else []
+        if crowd:
+            min(crowd, key=lambda c: c.idle_since or 0.0)._drop()
+        self._wait(REQUEST_S)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._act()  # the request is whole
+        elif self._deadline is None:
+            self._wait(REQUEST_S)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()  # uvicorn has a deadline for the next request
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait(STALL_S)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._act()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._act()
+        super().connection_lost(exc)
+
+    @property
+    def _host(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _wait(self, seconds: float) -> None:
+        self._act()
+        self.idle_since = self.loop.time()
+        self._deadline = self.loop.call_later(seconds, self._drop)
+
+    def _act(self) -> None:
+        self.idle_since = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self) -> None:
+        self._act()
+        self.transport.abort()
