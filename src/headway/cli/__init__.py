@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from headway import __version__
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 
 VERBS = {
     "run": "start a command and record where its time goes",
@@ -39,46 +42,98 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's encoding has not
+        sys.stdout.reconfigure(errors="replace")
+    of_a_job = args[:1] in (["run"], ["chaos"])  # which gets standard output as it is
+    if sys.stdout is None and not of_a_job:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        return _dispatch(args)
+        code = _dispatch(args, ends_process=argv is None)
+        if not of_a_job:
+            sys.stdout.flush()
+        return code
     except HeadwayError as error:
-        print(f"headway: {error}", file=sys.stderr)
+        _complain(with_code(_masked(f"headway: {error}"), code=error.code))
         return error.exit_code
     except BrokenPipeError:  # `headway report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return 0
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if os.environ.get("HEADWAY_DEBUG"):
             raise
-        print(
-            f"headway: internal fault, {type(error).__name__}: {error}; "
-            "set HEADWAY_DEBUG=1 and run it again to see where",
-            file=sys.stderr,
-        )
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            text = _masked(f"headway: cannot use {error.filename}: {error.strerror}")
+            _complain(with_code(text, code="path-unusable"))
+            return 2
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            text = f"headway: cannot write the output: {error.strerror}"
+            _complain(with_code(text, code="output-unwritable"))
+            _forget_output()
+            return HeadwayError.exit_code
+        text = f"headway: internal fault, {type(error).__name__}: {error}; "
+        text += "set HEADWAY_DEBUG=1 and run it again to see where"
+        _complain(with_code(_masked(text), code="internal-fault"))
         return 70
 
 
-def _dispatch(args: list[str]) -> int:
+def _forget_output() -> None:
+    """Else Python tries to write the rest of it as it ends."""
+    with contextlib.suppress(OSError, ValueError):  # not a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _masked(text: str) -> str:
+    from headway import redact
+
+    return redact.text(text)
+
+
+def _dispatch(args: list[str], *, ends_process: bool) -> int:
     verb = args[0] if args else ""
     if verb in VERBS:
-        module = importlib.import_module(f"headway.cli.{verb}")
-        parser = _Parser(prog=f"headway {verb}", description=module.__doc__)
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        module.prepare(parser)
-        code: int = module.run(parser.parse_args(args[1:]))
+        parsed = verb_parser(verb).parse_args(args[1:])
+        parsed.ends_process = ends_process  # nothing follows the verb
+        code: int = importlib.import_module(f"headway.cli.{verb}").run(parsed)
         return code
     _top_parser().parse_args(args)
     _top_parser().print_help(sys.stderr)
     return 2
 
 
+def verb_parser(verb: str) -> argparse.ArgumentParser:
+    """The parser of one verb, with its sub-commands."""
+    module = importlib.import_module(f"headway.cli.{verb}")
+    parser = _Parser(prog=f"headway {verb}", description=module.__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    module.prepare(parser)
+    return parser
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command as its words, at every level: (), ("run",), ..., ("fleet", "ett"), ..."""
+    return [(), *(words for verb in VERBS for words in _walk(verb_parser(verb), (verb,)))]
+
+
+def _walk(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield words
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, part in action.choices.items():
+                yield from _walk(part, (*words, name))
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse, but a wrong use is one sentence."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.exit(2, f"headway: {message}; try `{self.prog} --help`\n")
+        text = _masked(f"headway: {message}; try `{self.prog} --help`")
+        self.exit(2, with_code(text, code="wrong-usage") + "\n")
 
 
 def _top_parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from headway.errors import UsageError
@@ -44,9 +45,11 @@ def run(args: argparse.Namespace) -> int:
     """Of a run or of a store."""
     store = _store(args.path)
     if store is None and args.since:
-        raise UsageError(f"--since is for a store, and {args.path} is none")
+        raise UsageError(
+            f"--since is for a store, and {args.path} is none", code="flag-needs-store"
+        )
     if store is not None and args.others:
-        raise UsageError(f"--with is for a run, and {args.path} is a store")
+        raise UsageError(f"--with is for a run, and {args.path} is a store", code="flag-needs-run")
     if store is not None:
         return _of_store(store, args)
     from headway.advise.contract import to_dict
@@ -62,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_store(store: Store | Database, args: argparse.Namespace) -> int:
-    from datetime import datetime, timezone
+    from datetime import datetime
 
     from headway.advise.fleet import advise
     from headway.cli.fleet_ask import told
-    from headway.fleet.times import when
+    from headway.units import when
 
-    since = when(args.since, datetime.now(timezone.utc).replace(tzinfo=None))
+    since = when(args.since, datetime.now(UTC).replace(tzinfo=None))
     with told(store):
         found = advise(store, since)
     for note in found.notes:

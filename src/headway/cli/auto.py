@@ -35,11 +35,16 @@ def run(args: argparse.Namespace) -> int:
 
     runs = Path(args.runs)
     if not runs.is_dir():
-        raise UsageError(f"there is no folder {runs}; name the one your runs are in with --runs")
+        raise UsageError(
+            f"there is no folder {runs}; name the one your runs are in with --runs",
+            code="runs-folder-not-found",
+        )
     shelf = Shelf(runs)
     if args.what == "forget":
         if not args.job:
-            raise UsageError("which job is to be forgotten? `headway auto show` lists them")
+            raise UsageError(
+                "which job is to be forgotten? `headway auto show` lists them", code="job-not-given"
+            )
         job = _find(shelf, args.job)
         _forget(shelf, job)
         print(f"forgotten: {job}")
@@ -64,9 +69,11 @@ def _find(shelf: Shelf, wanted: str) -> str:
     if wanted in found or len(found) == 1:
         return wanted if wanted in found else found[0]
     if found:
-        raise UsageError(f"{wanted} is the name of {len(found)} jobs: {', '.join(found)}")
+        raise UsageError(
+            f"{wanted} is the name of {len(found)} jobs: {', '.join(found)}", code="job-ambiguous"
+        )
     known = f"; there are {', '.join(jobs)}" if jobs else f"; nothing was learned in {shelf.runs}"
-    raise UsageError(f"there is no job {wanted}{known}")
+    raise UsageError(f"there is no job {wanted}{known}", code="job-not-found", job=wanted)
 
 
 def _forget(shelf: Shelf, job: str) -> None:
@@ -79,7 +86,9 @@ def _forget(shelf: Shelf, job: str) -> None:
         if all(other.rpartition("-")[0] != name for other in shelf.jobs()):
             (shelf.runs / learned.FOLDER / f"{name}.json").unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"{job} cannot be forgotten: {shelf.root}: {error.strerror}") from None
+        raise UsageError(
+            f"{job} cannot be forgotten: {shelf.root}: {error.strerror}", code="profile-not-deleted"
+        ) from None
 
 
 def _list(shelf: Shelf, found: list[Profile]) -> None:

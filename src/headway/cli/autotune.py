@@ -50,15 +50,22 @@ def run(args: argparse.Namespace) -> int:
     from headway.compile.autotune.advice import advise, same_setup
 
     if not 0 <= args.loss <= 1000:
-        raise UsageError(f"--loss is {args.loss:g}, but it must be from 0 to 1000 percent")
+        raise UsageError(
+            f"--loss is {args.loss:g}, but it must be from 0 to 1000 percent",
+            code="loss-out-of-range",
+        )
     if "://" in args.runs[0] and not args.output:
-        raise UsageError(f"{args.runs[0]} is elsewhere; name a file to write: -o autotune.json")
+        raise UsageError(
+            f"{args.runs[0]} is elsewhere; name a file to write: -o autotune.json",
+            code="output-not-given",
+        )
     kernels = _kernels(args.runs)
     setup, here = same_setup(kernels)
     if setup is None:
         raise UsageError(
             f"no autotuning was recorded in {' '.join(args.runs)}; it is recorded when a kernel of "
-            "@triton.autotune or of torch.compile is tuned under `headway run`"
+            "@triton.autotune or of torch.compile is tuned under `headway run`",
+            code="autotuning-not-recorded",
         )
     advised = [advise(kernel, args.loss / 100) for kernel in here]
     left_out = len(kernels) - len(here)

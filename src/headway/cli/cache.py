@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway import redact
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _list(store: Store, args: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
         return 0
     if not rows:
-        print(f"no archives in {store.place.url}")
+        print(f"no archives in {redact.text(store.place.url)}")
     for row in rows:
         if row["why"]:
             print(f"{row['id']:<22} not usable: {row['why']}")
@@ -105,7 +106,9 @@ def _show(store: Store, args: argparse.Namespace) -> int:
     one = _one(store, args.rest)
     found = one.manifest
     if found is None:
-        raise UsageError(f"the archive {args.rest[0]} cannot be used: {one.why}")
+        raise UsageError(
+            f"the archive {args.rest[0]} cannot be used: {one.why}", code="archive-unusable"
+        )
     detail = _row(one) | {"facts": dict(found.facts), "maker": dict(found.maker)}
     detail |= {"content": {file.path: file.size for file in found.files}}
     if args.json:
@@ -139,17 +142,24 @@ def _pull(store: Store, args: argparse.Namespace) -> int:
     from headway.compile.archive.tree import Tree
 
     if len(args.rest) != 2:
-        raise UsageError("pull needs an archive and a folder: headway cache pull STORE ID FOLDER")
+        raise UsageError(
+            "pull needs an archive and a folder: headway cache pull STORE ID FOLDER",
+            code="cache-pull-arguments",
+        )
     why = store.distrust()
     if why:
-        raise UsageError(f"archives are run as code, and {why}")
+        raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
     one = _one(store, args.rest[:1])
     if one.manifest is None:
-        raise UsageError(f"the archive {args.rest[0]} cannot be used: {one.why}")
+        raise UsageError(
+            f"the archive {args.rest[0]} cannot be used: {one.why}", code="archive-unusable"
+        )
     try:
         made = Tree(Path(args.rest[1]), own=False).restore(one.manifest, store.fetch(one.manifest))
     except chunks.Corrupt as error:
-        raise UsageError(f"the archive {args.rest[0]} cannot be used: {error}") from None
+        raise UsageError(
+            f"the archive {args.rest[0]} cannot be used: {error}", code="archive-unusable"
+        ) from None
     print(f"{made} files in {args.rest[1]}; use it with TORCHINDUCTOR_CACHE_DIR={args.rest[1]}")
     return 0
 
@@ -159,16 +169,25 @@ def _push(store: Store, args: argparse.Namespace) -> int:
     from headway.compile.archive.keep import shelf
 
     if not args.rest:
-        raise UsageError("push needs another store: headway cache push STORE OTHER [ID...]")
+        raise UsageError(
+            "push needs another store: headway cache push STORE OTHER [ID...]",
+            code="cache-push-arguments",
+        )
     why = store.distrust()
     if why:
-        raise UsageError(f"archives are run as code, and {why}")
+        raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
     other = _open(args.rest[0], args.target_key or args.cache_key)
     if other.key is not None and not other.key.signs:
-        raise UsageError("the key of the other store can only verify; push needs one that signs")
+        raise UsageError(
+            "the key of the other store can only verify; push needs one that signs",
+            code="archive-key-verify-only",
+        )
     why = other.distrust()
     if why:
-        raise UsageError(f"nobody could use archives that are pushed there without a key: {why}")
+        raise UsageError(
+            f"nobody could use archives that are pushed there without a key: {why}",
+            code="archive-key-missing",
+        )
     chosen = [_one(store, [name]) for name in args.rest[1:]] or list(shelf(store))
     for one in chosen:
         if one.manifest is None:
@@ -237,12 +256,16 @@ def _one(store: Store, rest: list[str]) -> Shelved:
     from headway.compile.archive.keep import shelf
 
     if len(rest) != 1:
-        raise UsageError("name one archive; `headway cache list STORE` shows them")
+        raise UsageError(
+            "name one archive; `headway cache list STORE` shows them", code="archive-not-given"
+        )
     found: Iterator[Shelved] = shelf(store)
     matching = [one for one in found if one.id.startswith(rest[0])]
     if len(matching) != 1:
         what = "no archive" if not matching else f"{len(matching)} archives"
-        raise UsageError(f"{what} in {store.place.url} with a name like {rest[0]}")
+        raise UsageError(
+            f"{what} in {store.place.url} with a name like {rest[0]}", code="archive-not-found"
+        )
     return matching[0]
 
 
@@ -251,5 +274,7 @@ def _number(text: str, units: dict[str, int], flag: str, example: str) -> int:
     unit = found[2] if found else "?"
     scale = units.get(unit, units.get(unit.upper(), units.get(unit.lower())))
     if found is None or scale is None:
-        raise UsageError(f"{flag} is {text!r}, but it must be like {example}")
+        raise UsageError(
+            f"{flag} is {text!r}, but it must be like {example}", code="value-malformed"
+        )
     return int(float(found[1]) * scale)

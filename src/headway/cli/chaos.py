@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Run it with the faults of the plan, or print them."""
     if args.chaos is None:
         raise UsageError(
-            "no plan is given; type: headway chaos --plan 'kill rank=1 step=30' -- ..."
+            "no plan is given; type: headway chaos --plan 'kill rank=1 step=30' -- ...",
+            code="plan-missing",
         )
     if not args.dry_run:
         return run_verb.run(args)
@@ -59,7 +60,7 @@ def read_plan(text: str) -> Plan:
     if is_file:
         return parse(_read(path), text)
     if path.suffix in (".toml", ".json") and "=" not in text:
-        raise UsageError(f"there is no plan {text}; check its name")
+        raise UsageError(f"there is no plan {text}; check its name", code="plan-not-found")
     return parse_inline(text, "the plan")
 
 
@@ -73,7 +74,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except ValueError as error:
-        raise UsageError(f"{path} is not valid JSON: {error}") from None
+        raise UsageError(f"{path} is not valid JSON: {error}", code="json-invalid") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}")
+        raise UsageError(
+            f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}",
+            code="plan-not-a-table",
+        )
     return found

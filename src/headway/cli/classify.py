@@ -10,9 +10,11 @@ examples:
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import gzip
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,7 @@ RANK = re.compile(
 )
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 PACKED = b"\x1f\x8b"
+SNIFFED, MOST_ODD = 8192, 0.2  # bytes that are looked at, and the share that may be no text
 SHOWN = 64 << 20  # bytes between two signs of life
 
 
@@ -54,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     with _Progress() as progress:
         for name, path in sources:
             with _opened(path) as stream:
+                _check(stream, name)
                 facts += read_log(stream, rank=_rank(path), file=name, seen=progress.add)
     verdict = classify(facts) if failed(facts) else None
     if args.json:
@@ -63,6 +67,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(stream: BinaryIO, name: str) -> None:
+    """In the bytes of something else, any words may stand by chance."""
+    head = stream.peek(SNIFFED)[:SNIFFED]  # type: ignore[attr-defined]
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return
+    text = head.replace(b"\0", b"").decode("utf-8", "replace")  # a lost disk leaves zeros
+    odd = sum(c == "\ufffd" or (c < " " and c not in "\a\b\t\n\f\r\x1b") for c in text)
+    if odd > MOST_ODD * len(text):
+        raise UsageError(
+            f"{name} is not the text of a log; name what the job has printed", code="log-not-text"
+        )
+
+
 def _sources(word: str) -> list[Source]:
     if word == "-":
         if sys.stdin.isatty():
@@ -70,14 +87,22 @@ def _sources(word: str) -> list[Source]:
         return [Source("standard input", None)]
     path = Path(word)
     if not path.exists():
-        raise UsageError(f"there is no log at {word}; name a file, a folder, or - for a pipe")
+        raise UsageError(
+            f"there is no log at {word}; name a file, a folder, or - for a pipe",
+            code="log-not-found",
+        )
     if not path.is_dir():
         return [Source(word, path)]
     if (path / "journal").is_dir() and (path / "run.json").exists():
-        raise UsageError(f"{word} is a run folder; type `headway report {word}`")
+        raise UsageError(
+            f"{word} is a run folder; type `headway report {word}`", code="log-is-a-run"
+        )
     found = _last_attempt([one for one in sorted(path.rglob("*")) if _is_log(one)])
     if not found:
-        raise UsageError(f"there are no logs in {word}; name the files: headway classify {word}/*")
+        raise UsageError(
+            f"there are no logs in {word}; name the files: headway classify {word}/*",
+            code="folder-without-logs",
+        )
     return [Source(str(one), one) for one in found]
 
 
@@ -104,6 +129,11 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
+        kind = path.stat().st_mode
+        if stat.S_ISBLK(kind) or stat.S_ISSOCK(kind) or (stat.S_ISCHR(kind) and not _is_tty(path)):
+            raise UsageError(
+                f"{path} is a device; name a file, a folder, or - for a pipe", code="log-not-text"
+            )
         with path.open("rb") as file:
             if not file.peek(2).startswith(PACKED):
                 yield file
@@ -112,7 +142,12 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
                 yield unpacked  # type: ignore[misc]
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path} cannot be read: {why}") from None
+        raise UsageError(f"{path} cannot be read: {why}", code="log-unreadable") from None
+
+
+def _is_tty(path: Path) -> bool:
+    """Such as /dev/stdin, where a log may be typed."""
+    return path.resolve().is_relative_to("/dev/pts") or path.name in ("stdin", "tty")
 
 
 class _Progress:
@@ -147,6 +182,7 @@ def _print_json(verdict: Verdict | None) -> None:
 
 
 def _print_words(verdict: Verdict | None, names: list[str]) -> None:
+    from headway.report.words import one_line
     from headway.taxonomy import CATEGORIES, RETRIES
 
     if verdict is None:
@@ -165,19 +201,15 @@ def _print_words(verdict: Verdict | None, names: list[str]) -> None:
     }
     for name, text in rows.items():
         if text:
-            print(f"  {name:<10} {_printable(text)}")
+            print(f"  {name:<10} {one_line(text)}")
     if verdict.others:
         print("  seen beside it")
     for other in verdict.others:
         rank = "" if other.rank is None else f"rank {other.rank}: "
         what = other.role if other.category == "unknown" else f"{other.role}, {other.category}"
-        print(f"    {what:<24} {_printable(rank + other.evidence)[:100]}")
+        print(f"    {what:<24} {one_line(rank + other.evidence, 100)}")
 
 
 def _where(rank: int | None, node: str | None) -> str:
     parts = ["" if rank is None else f"rank {rank}", "" if node is None else f"node {node}"]
     return ", ".join(filter(None, parts))
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -13,8 +13,9 @@ A gate is a measure, < or >, and a change of it:
   waste.data_stall>+2%    this bucket grew by more than 2 % of what it was
   waste.data_stall>+2     its share of the wall time grew by more than 2 points
   failures>0              there are more failures than before
-Measures: ett, idleness, failure, wall, tts, ttr, failures, attempts, steps, saves, recompiles,
-start, waste, recover, stop, and every bucket. Exit code 1 when a gate fails.
+Measures: ett, idleness, failure, wall, tts, ttr, failures (of the infrastructure), failures_user,
+failures_scheduler, failures_ambiguous, attempts, steps, saves, recompiles, start, waste, recover,
+stop, and every bucket. Exit code 1 when a gate fails.
 """
 
 from __future__ import annotations
@@ -70,11 +71,14 @@ def run(args: argparse.Namespace) -> int:
         return series(args)
     for name in ("html", "store", "by", "where", "since"):
         if getattr(args, name):
-            raise UsageError(f"--{name} is for a series; add --waterfall")
+            raise UsageError(
+                f"--{name} is for a series; add --waterfall", code="flag-needs-waterfall"
+            )
     if len(args.runs) != 2:
         raise UsageError(
             f"two runs are compared, not {len(args.runs)}; "
-            "name them, or add --waterfall for a series"
+            "name them, or add --waterfall for a series",
+            code="compare-needs-two-runs",
         )
     from headway.ledger.run import load
     from headway.report.compare import compare, parse_gate

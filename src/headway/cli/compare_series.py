@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,17 @@ def run(args: argparse.Namespace) -> int:
     from headway.report.waterfall import Waterfall, distinct
 
     if args.gates:
-        raise UsageError("--fail-if judges two runs; leave --waterfall out")
+        raise UsageError(
+            "--fail-if judges two runs; leave --waterfall out", code="gate-needs-two-runs"
+        )
     if args.html:
         target.check(Path(args.html), force=args.force)
     bars = _releases(args) if args.store else _runs(args)
     if len(bars) < 2:
         what = "one release is in the store" if args.store else "one run is given"
-        raise UsageError(f"a waterfall has two bars or more, but only {what}")
+        raise UsageError(
+            f"a waterfall has two bars or more, but only {what}", code="waterfall-too-short"
+        )
     made = Waterfall(distinct(bars))
     if args.json:
         import json
@@ -50,9 +54,13 @@ def _runs(args: argparse.Namespace) -> list[Bar]:
 
     for name in ("by", "where", "since"):
         if getattr(args, name):
-            raise UsageError(f"--{name} is for a store; name it with --store")
+            raise UsageError(
+                f"--{name} is for a store; name it with --store", code="flag-needs-store"
+            )
     if not args.runs:
-        raise UsageError("no run is given; name two or more, or a store with --store")
+        raise UsageError(
+            "no run is given; name two or more, or a store with --store", code="run-not-given"
+        )
     return [bar(load(path).ledger) for path in args.runs]
 
 
@@ -61,18 +69,23 @@ def _releases(args: argparse.Namespace) -> list[Bar]:
     from headway.cli.fleet_ask import conditions, open_store, told
     from headway.fleet.engine import Question, ask
     from headway.fleet.queries.slices import Asked
-    from headway.fleet.times import when
     from headway.serve.releases import bars
     from headway.serve.wanted import RELEASES
+    from headway.units import when
 
     release = args.by or RELEASES[0]
     if args.runs:
-        raise UsageError(f"both a store and the run {args.runs[0]} are given; give one of them")
+        raise UsageError(
+            f"both a store and the run {args.runs[0]} are given; give one of them",
+            code="store-and-runs",
+        )
     if release not in RELEASES:
-        raise UsageError(f"--by is {release!r}; give one of {', '.join(RELEASES)}")
+        raise UsageError(
+            f"--by is {release!r}; give one of {', '.join(RELEASES)}", code="release-field-unknown"
+        )
     store = open_store(args.store)
     store.check()
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     asked = Asked(since=when(args.since, now), where=conditions(args.where))
 
     def rows(question: Question) -> list[dict[str, Any]]:
@@ -82,5 +95,8 @@ def _releases(args: argparse.Namespace) -> list[Bar]:
     with told(store):
         found = bars(rows, asked, release)
     if not found:
-        raise UsageError(f"no run with a {release} has trained in {store.url}; give another --by")
+        raise UsageError(
+            f"no run with a {release} has trained in {store.url}; give another --by",
+            code="release-not-found",
+        )
     return found

@@ -13,9 +13,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print them."""
+    from headway import redact
     from headway.settings import resolve
 
-    found = resolve()
+    found = {key: (redact.data(value), origin) for key, (value, origin) in resolve().items()}
     if args.json:
         print(json.dumps({k: {"value": v, "from": o} for k, (v, o) in found.items()}, indent=1))
         return 0

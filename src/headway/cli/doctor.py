@@ -19,6 +19,7 @@ from typing import NamedTuple
 class Check(NamedTuple):
     """One line of the answer."""
 
+    code: str
     good: bool
     text: str
     mend: str = ""
@@ -32,8 +33,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks; 1 if steps would not be seen."""
+    from headway.report.words import one_line
+
     words = args.python[1:] if args.python[:1] == ["--"] else args.python
-    found = list(checks(words or [sys.executable]))
+    found = [
+        check._replace(text=one_line(check.text), mend=one_line(check.mend))
+        for check in checks(words or [sys.executable])
+    ]
     if args.json:
         import json
 
@@ -50,6 +56,7 @@ def checks(python: list[str]) -> Iterator[Check]:
     """Everything that can be found out without the user's own job."""
     yield _journal_folder()
     yield Check(
+        "pidfd",
         hasattr(os, "pidfd_open"),
         "deaths of ranks are seen at once (pidfd)",
         "needs Linux 5.3 and Python 3.9; ends of processes are seen a little later without",
@@ -62,15 +69,17 @@ def _journal_folder() -> Check:
     here = Path("headway")
     where = here if here.is_dir() else Path.cwd()
     mend = f"give a folder you may write: headway run -o DIR ... ({where} is read-only)"
-    return Check(os.access(where, os.W_OK), "the run folder ./headway can be written", mend)
+    text = "the run folder ./headway can be written"
+    return Check("run-folder-writable", os.access(where, os.W_OK), text, mend)
 
 
 def _child(python: list[str], folder: Path) -> Iterator[Check]:
     from headway.journal.reader import read_journals
-    from headway.launch import attempt, checkup, target
+    from headway.launch import attempt, target
 
     where = target.prepare(python, output=str(folder / "run"), name="doctor", env={})
-    command = [*python, str(Path(checkup.__file__))]
+    job = Path(target.__file__).with_name("checkup.py")  # by its path: it imports torch
+    command = [*python, str(job)]
     try:
         done = subprocess.run(
             command,
@@ -80,13 +89,21 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
             timeout=300,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Check(False, f"{' '.join(python)} starts", f"it does not: {error}")
+        text = f"{' '.join(python)} starts"
+        yield Check("interpreter-starts", False, text, f"it does not: {error}")
         return
     last = (done.stderr.strip().splitlines() or [""])[-1]
-    yield Check(done.returncode == 0, f"{' '.join(python)} runs a small torch job", last)
+    text = f"{' '.join(python)} runs a small torch job"
+    ran = done.returncode == 0
+    if ran and done.stdout.split()[-1:] not in (["True"], ["False"]):  # of checkup.py
+        ran, last = False, "it is no interpreter of Python: headway doctor -- path/to/python"
+    yield Check("job-runs", ran, text, last)
+    if not ran:
+        return
     journals, _ = read_journals(str(where.journal))
     if not journals:
         yield Check(
+            "probe-loaded",
             False,
             "the probe gets into the process",
             "PYTHONPATH or HEADWAY_DIR does not reach it (python -I, env -i, another container?): "
@@ -94,10 +111,14 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         )
         return
     journal = journals[0]
-    yield Check(True, f"the probe gets into the process (torch {journal.facts.get('torch')})")
+    text = f"the probe gets into the process (torch {journal.facts.get('torch')})"
+    yield Check("probe-loaded", True, text)
     steps = journal.windows[-1].last if journal.windows else 0
     yield Check(
-        steps == 5, f"{steps} of 5 optimizer steps seen", "call `headway.step()` in the loop"
+        "steps-seen",
+        steps == 5,
+        f"{steps} of 5 optimizer steps seen",
+        "call `headway.step()` in the loop",
     )
     names = {span.name for span in journal.spans}
     for name, text in (
@@ -110,6 +131,8 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
         ("compile", "compiles"),
         ("evaluation", "evaluation between steps"),
     ):
-        yield Check(name in names, text, "this hook found nothing to hold on to in this torch")
+        mend = "this hook found nothing to hold on to in this torch"
+        yield Check(f"{name.replace('_', '-')}-seen", name in names, text, mend)
     for event in journal.named("note"):
-        yield Check(False, f"hook {event.get('hook')}", str(event.get("text")))
+        code, text = str(event.get("code", "note")), f"hook {event.get('hook')}"
+        yield Check(code, False, text, str(event.get("text")))

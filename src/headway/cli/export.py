@@ -75,10 +75,16 @@ def _asked(to: str | None, words: list[str]) -> tuple[str, str]:
     """The format, and what to export."""
     form, *rest = [*([to] if to else []), *words]
     if form not in FORMATS:
-        raise UsageError(f"{form!r} is no format; the formats are {', '.join(FORMATS)}")
+        raise UsageError(
+            f"{form!r} is no format; the formats are {', '.join(FORMATS)}",
+            code="export-format-unknown",
+        )
     if len(rest) != (0 if form in OF_NOTHING else 1):
         what = "nothing else" if form in OF_NOTHING else "one run or store"
-        raise UsageError(f"`headway export {form}` takes {what}; see `headway export --help`")
+        raise UsageError(
+            f"`headway export {form}` takes {what}; see `headway export --help`",
+            code="export-arguments",
+        )
     return form, rest[0] if rest else ""
 
 

@@ -46,7 +46,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `headway fleet`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (module, text) in ACTIONS.items():
-        part = actions.add_parser(name, help=text, description=text)
+        # argparse formats `help` with %, and prints `description` as it is.
+        part = actions.add_parser(name, help=text.replace("%", "%%"), description=text)
         importlib.import_module(module).prepare(part)
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.errors import UsageError
+from headway.errors import UsageError, with_code
 
 if TYPE_CHECKING:
     from headway.fleet.alerts.rules import Rules
@@ -38,11 +38,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what is asked."""
     if args.every is not None and not (args.watch and args.every >= 1):
-        raise UsageError("--every is for --watch, and must be 1 second or more")
+        raise UsageError(
+            "--every is for --watch, and must be 1 second or more", code="option-not-allowed"
+        )
     if args.by is not None and args.ack is None:
-        raise UsageError("--by goes with --ack")
+        raise UsageError("--by goes with --ack", code="option-not-allowed")
     if args.json and not args.list:
-        raise UsageError("--json goes with --list")
+        raise UsageError("--json goes with --list", code="option-not-allowed")
     if args.check:
         return _check(_rules(args.rules))
     from headway.cli.fleet_ask import open_store, told
@@ -63,13 +65,15 @@ def _rules(path: str | None) -> Rules:
     from headway.fleet.alerts.read import read
 
     if path is None:
-        raise UsageError("no rules are named; give the file with --rules")
+        raise UsageError("no rules are named; give the file with --rules", code="rules-not-named")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--rules {path} cannot be read: {error.strerror}") from None
+        raise UsageError(
+            f"--rules {path} cannot be read: {error.strerror}", code="file-unreadable"
+        ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"--rules {path} is no text in UTF-8") from None
+        raise UsageError(f"--rules {path} is no text in UTF-8", code="file-unreadable") from None
     return read(text, path)
 
 
@@ -79,11 +83,17 @@ def _check(rules: Rules) -> int:
     return 0
 
 
+def _say(text: str) -> None:
+    from headway import redact
+
+    print(redact.text(f"headway: {text}"), file=sys.stderr)
+
+
 def _watch(store: Store, rules: Rules, args: argparse.Namespace) -> int:
     from headway.fleet.alerts.watch import Watch
 
     every = 60.0 if args.every is None else args.every
-    watch = Watch(store, rules, every, lambda text: print(f"headway: {text}", file=sys.stderr))
+    watch = Watch(store, rules, every, _say)
     if args.watch:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
@@ -93,8 +103,11 @@ def _watch(store: Store, rules: Rules, args: argparse.Namespace) -> int:
     if left:
         names = ", ".join(dict.fromkeys(one.to for one in left))
         print(
-            f"headway: {len(left)} notifications were not taken by {names}; "
-            "they are tried again at the next call",
+            with_code(
+                f"headway: {len(left)} notifications were not taken by {names}; "
+                "they are tried again at the next call",
+                code="notifications-left",
+            ),
             file=sys.stderr,
         )
     return 1 if left or notes else 0
@@ -120,7 +133,8 @@ def _list(store: Store, as_json: bool) -> int:
         print("headway: no rule has raised an alert")
     for one in found["outbox"]:
         why = one["why"] or "not tried yet"
-        print(f"headway: {one['id']} is still to be sent to {one['to']}: {why}", file=sys.stderr)
+        text = f"headway: {one['id']} is still to be sent to {one['to']}: {why}"
+        print(with_code(text, code="notification-unsent"), file=sys.stderr)
     return 0
 
 
@@ -136,11 +150,19 @@ def _ack(store: Store, name: str, by: str | None) -> int:
     state, _ = kept.load()
     alert = next((one for one in state.alerts if one.id == name and one.state != PENDING), None)
     if alert is None:
-        raise UsageError(f"there is no alert {name!r}; see `headway fleet alerts --list`")
+        raise UsageError(
+            f"there is no alert {name!r}; see `headway fleet alerts --list`", code="alert-not-found"
+        )
     if alert.state == RESOLVED:
-        raise UsageError(f"the alert {name} is over; there is nothing to acknowledge")
+        raise UsageError(
+            f"the alert {name} is over; there is nothing to acknowledge", code="alert-resolved"
+        )
     if alert.state == ACKNOWLEDGED:
-        raise UsageError(f"the alert {name} was acknowledged by {alert.by}")
+        raise UsageError(
+            f"the alert {name} was acknowledged by {alert.by}",
+            code="alert-acknowledged",
+            by=alert.by,
+        )
     who = by or getpass.getuser()
     kept.acknowledge(name, who)
     print(f"headway: {who} has taken on {name}: {alert.text}")

@@ -8,7 +8,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError, UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.store import Store
 
-NO_STORE = "no store is named; give it with --store, or set HEADWAY_STORE"
+NO_STORE = "no store is named; give its folder or URL, or set HEADWAY_STORE"
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +35,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and show the answer."""
-    from headway.fleet.times import when
+    from headway.units import when
 
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     store = open_any(args.store)
     since, until = when(args.since, now), when(args.until, now)
     if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit is {args.limit}, but it must be 1 or more")
+        raise UsageError(
+            f"--limit is {args.limit}, but it must be 1 or more",
+            code="value-out-of-range",
+            option="--limit",
+        )
     from headway.fleet.engine import ask
     from headway.fleet.queries import question
     from headway.fleet.queries.slices import Asked
@@ -68,7 +72,7 @@ def open_any(url: str | None) -> Store | Database:
 
     named = Settings.read(store=url).store
     if not named:
-        raise UsageError(NO_STORE)
+        raise UsageError(NO_STORE, code="store-not-named")
     return Database(named) if named.startswith(SCHEMES) else Store(named)
 
 
@@ -78,7 +82,9 @@ def open_store(url: str | None) -> Store:
 
     found = open_any(url)
     if not isinstance(found, Store):
-        raise UsageError(f"{found.url} is a PostgreSQL, and this needs a store of files")
+        raise UsageError(
+            f"{found.url} is a PostgreSQL, and this needs a store of files", code="store-not-files"
+        )
     return found
 
 
@@ -89,7 +95,9 @@ def told(store: Store | Database) -> Iterator[None]:
         yield
     except OSError as error:
         why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise HeadwayError(f"the store {store.url} cannot be used: {why}") from error
+        raise HeadwayError(
+            f"the store {store.url} cannot be used: {why}", code="store-unusable"
+        ) from error
 
 
 def names(text: str | None) -> tuple[str, ...]:
@@ -106,7 +114,8 @@ def conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
         name, equals, value = text.partition("=")
         if not equals or name not in OF_RUNS:
             raise UsageError(
-                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(OF_RUNS)}"
+                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(OF_RUNS)}",
+                code="condition-invalid",
             )
         found.append((name, value))
     return tuple(found)
@@ -147,10 +156,12 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
+    from headway.report.words import one_line
+
     if value is None:
         return "-"
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
-    return str(value)
+    return one_line(str(value))

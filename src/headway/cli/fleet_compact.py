@@ -24,7 +24,11 @@ def run(args: argparse.Namespace) -> int:
     from headway.errors import UsageError
 
     if not args.grace >= 0:
-        raise UsageError(f"--grace is {args.grace}, but it must be 0 or more")
+        raise UsageError(
+            f"--grace is {args.grace}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--grace",
+        )
     store = open_store(args.store)
     from headway.fleet.compact import compact
 

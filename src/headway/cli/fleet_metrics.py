@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import socket
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT, help=DEFAULT)
     parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
+    parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
     parser.add_argument(
         "--every", type=float, metavar="S", default=60.0, help="the store is read so often; 60"
     )
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until it is stopped."""
     from headway.cli.fleet_ask import open_any
     from headway.errors import UsageError
-    from headway.fleet.metrics_http import Page, server
+    from headway.fleet.metrics_http import Page, Rules, Server
     from headway.fleet.store import Store
     from headway.serve import listen
 
@@ -52,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
     token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
     listen.check(host, token)
     if not args.every >= 0:
-        raise UsageError(f"--every is {args.every}, but it must be 0 or more")
+        raise UsageError(
+            f"--every is {args.every}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--every",
+        )
     found = window(args)
     store = open_any(args.store)
     if isinstance(store, Store):
@@ -61,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         _prices(Path(args.runs))
     bound = listen.bind(host, port)
     runs = Path(args.runs) if args.runs else None
-    serving = server(bound, Page(lambda: text(store, found, runs), args.every), token)
+    names = frozenset(name.lower() for name in (socket.gethostname(), host, *(args.name or ())))
+    rules = Rules(token, lambda header: listen.known_host(header, names))
+    serving = Server(bound, Page(lambda: text(store, found, runs), args.every), rules)
     shown = f"[{host}]" if ":" in host else host
     print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -75,15 +83,17 @@ def window(args: argparse.Namespace) -> Window:
     from headway.errors import UsageError
     from headway.fleet.metrics import BY, SINCE, Window
     from headway.fleet.queries.slices import OF_RUNS
-    from headway.fleet.times import when
+    from headway.units import when
 
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     since = when(args.since, now)
     by = names(args.by) or BY
     for one in by:
         if one not in OF_RUNS:
             raise UsageError(
-                f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}"
+                f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}",
+                code="split-unknown",
+                split=one,
             )
     return Window(SINCE if since is None else now - since, by, conditions(args.where))
 
@@ -94,7 +104,7 @@ def text(store: Store | Database, window: Window, runs: Path | None = None) -> s
     from headway.fleet.metrics import families
     from headway.report.openmetrics import Family, lines
 
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     with told(store):
         found = families(store, window, now)
     more = _prices(runs) if runs is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import UsageError
@@ -45,16 +45,24 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look, and tell."""
     from headway.cli.fleet_ask import conditions, names, open_store
-    from headway.fleet.times import when
+    from headway.units import when
 
     if not 0 < args.level < 1:
-        raise UsageError(f"--level is {args.level}, but it must lie between 0 and 1")
+        raise UsageError(
+            f"--level is {args.level}, but it must lie between 0 and 1",
+            code="value-out-of-range",
+            option="--level",
+        )
     if not args.points >= 0:
-        raise UsageError(f"--points is {args.points}, but it must be 0 or more")
+        raise UsageError(
+            f"--points is {args.points}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--points",
+        )
     by = names(args.by)
     if not by:
-        raise UsageError(f"--by names no field; give some, such as {BY}")
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+        raise UsageError(f"--by names no field; give some, such as {BY}", code="split-empty")
+    now = datetime.now(UTC).replace(tzinfo=None)
     since, until = when(args.since, now), when(args.until, now)
     store = open_store(args.store)
     from headway.fleet.queries.slices import Asked
@@ -114,7 +122,7 @@ def _show(seen: Seen, found: list[Finding]) -> None:
 
 
 def _minute(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _dict(seen: Seen, found: list[Finding]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from headway.cli.fleet_ask import open_store
 
     store = open_store(args.store)
+    from headway import redact
     from headway.fleet.simulate.fleet import TRUTH, simulate
     from headway.fleet.simulate.plan import plan
 
@@ -40,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
     counts = simulate(store, made, tell)
     print(
         f"headway: {counts['runs']:,} runs and {counts['buckets']:,} rows of buckets are in "
-        f"{store.url}; what was planted stands in {TRUTH} there"
+        f"{redact.text(store.url)}; what was planted stands in {TRUTH} there"
     )
     return 0

@@ -32,8 +32,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """One after the other; a run that cannot be read does not hold up the others."""
+    from headway import redact
     from headway.cli.fleet_ask import open_any
-    from headway.errors import UsageError
+    from headway.errors import UsageError, with_code
     from headway.fleet.labels import parse
 
     labels = parse(args.label)
@@ -47,11 +48,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             told = work()
         except UsageError as error:
-            print(f"headway: {error}", file=sys.stderr)
+            text = redact.text(f"headway: {error}")
+            print(with_code(text, code=error.code), file=sys.stderr)
             code = error.exit_code
             continue
         if not args.quiet:
-            print(f"headway: {told}")
+            print(redact.text(f"headway: {told}"))
     return code
 
 

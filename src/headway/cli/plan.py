@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,19 +97,39 @@ def _plan(args: argparse.Namespace) -> Plan:
     values: dict[str, Any] = {**(seen.values if seen else {}), **_given(args)}
     if "mtbf" not in values:
         raise UsageError(
-            "how often nodes fail is not known; give --mtbf, --failures-a-day or --from"
+            "how often nodes fail is not known; give --mtbf, --failures-a-day or --from",
+            code="mtbf-unknown",
         )
     nodes = _nodes(args.nodes, seen)
     case = Case(nodes=nodes[0], length=_time(args.length, "--length"), **values)
     intervals = [_interval(one) for one in _parts(args.interval, "--interval")]
-    return plan(case, nodes, intervals, trials=args.trials, seed=args.seed, measured=seen)
+    try:
+        return plan(case, nodes, intervals, trials=args.trials, seed=args.seed, measured=seen)
+    except UsageError as error:
+        if error.code == "too-many-failures" and seen is not None and case.mtbf == seen.mtbf_s:
+            raise _too_short(seen, args.length) from None
+        raise
+
+
+def _too_short(seen: Measured, length: str) -> UsageError:
+    """The rate that follows from a short run is high because it is unsure."""
+    from headway.report.words import count
+
+    return UsageError(
+        f"{seen.source} has {count(seen.failures, 'failure')} in {seen.node_hours:.3g} node-hours, "
+        f"so its failure rate is not known (at most {seen.failures_high or 0.0:.3g} a node and "
+        f"day); give --mtbf or --failures-a-day, or a shorter --length than {length}",
+        code="rate-unknown",
+    )
 
 
 def _given(args: argparse.Namespace) -> dict[str, float]:
     """By field of a Case; only what was typed."""
     found = {}
     if args.mtbf is not None and args.failures_a_day is not None:
-        raise UsageError("--mtbf and --failures-a-day say the same; give one of them")
+        raise UsageError(
+            "--mtbf and --failures-a-day say the same; give one of them", code="options-conflict"
+        )
     if args.mtbf is not None:
         found["mtbf"] = _time(args.mtbf, "--mtbf")
     if args.failures_a_day is not None:
@@ -123,11 +144,15 @@ def _given(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _time(text: str, flag: str) -> float:
-    from headway.fleet.alerts.spans import seconds
+    from headway.units import seconds
 
     found = seconds(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
     if found is None:
-        raise UsageError(f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h")
+        raise UsageError(
+            f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h",
+            code="time-invalid",
+            option=flag,
+        )
     return found
 
 
@@ -143,7 +168,8 @@ def _between(text: str) -> float:
     nodes = int(found[2] or 1) if found else 0
     if not found or not nodes:
         raise UsageError(
-            f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 if 64 nodes have 3"
+            f"--failures-a-day is {text!r}; give a number such as 3, or 3@64 if 64 nodes have 3",
+            code="rate-invalid",
         )
     return nodes * DAY / float(found[1]) if float(found[1]) else math.inf
 
@@ -151,18 +177,23 @@ def _between(text: str) -> float:
 def _nodes(text: str | None, seen: Measured | None) -> list[int]:
     if text is None:
         if seen is not None and seen.nodes is None:
-            raise UsageError("a store has jobs of many sizes; say how many --nodes this one has")
+            raise UsageError(
+                "a store has jobs of many sizes; say how many --nodes this one has",
+                code="nodes-unknown",
+            )
         return [1 if seen is None or seen.nodes is None else seen.nodes]
     found = _parts(text, "--nodes")
     if not all(one.isascii() and one.isdecimal() and int(one) for one in found):
-        raise UsageError(f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512")
+        raise UsageError(
+            f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512", code="nodes-invalid"
+        )
     return [int(one) for one in found]
 
 
 def _parts(text: str, flag: str) -> list[str]:
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise UsageError(f"{flag} is {text!r}, which names nothing")
+        raise UsageError(f"{flag} is {text!r}, which names nothing", code="list-empty", option=flag)
     return found
 
 
@@ -174,7 +205,10 @@ def _seen(args: argparse.Namespace) -> Measured:
     from headway.plan.measured import of_ledger
 
     if args.where or args.since:
-        raise UsageError(f"{args.source} is no store, and --where and --since are for one")
+        raise UsageError(
+            f"{args.source} is no store, and --where and --since are for one",
+            code="option-not-allowed",
+        )
     found = load(args.source)
     return of_ledger(found.ledger, found.name)
 
@@ -192,19 +226,19 @@ def _is_store(source: str) -> bool:
 
 
 def _of_store(args: argparse.Namespace) -> Measured:
-    from datetime import datetime, timezone
+    from datetime import datetime
 
     from headway.cli.fleet_ask import conditions, open_any, told
     from headway.fleet.engine import Question, ask
     from headway.fleet.queries.slices import Asked
     from headway.fleet.store import Store
-    from headway.fleet.times import when
     from headway.plan.of_store import of_store
+    from headway.units import when
 
     store = open_any(args.source)
     if isinstance(store, Store):
         store.check()
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    now = datetime.now(UTC).replace(tzinfo=None)
     asked = Asked(since=when(args.since, now), where=conditions(args.where))
 
     def one(question: Question) -> dict[str, Any]:

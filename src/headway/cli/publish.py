@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import SnapshotDamaged, UsageError
+from headway import redact
+from headway.errors import MissingExtra, SnapshotDamaged, UsageError
 
 if TYPE_CHECKING:
     from headway.publish.snapshot import Snapshot
@@ -83,7 +84,10 @@ def _rollback(store: Store, args: argparse.Namespace) -> int:
 
 def _publish(store: Store, args: argparse.Namespace) -> int:
     if args.recipe is None:
-        raise UsageError("a publish needs --recipe FILE; `headway publish --help` shows one")
+        raise UsageError(
+            "a publish needs --recipe FILE; `headway publish --help` shows one",
+            code="recipe-not-given",
+        )
     from headway.publish import recipe
     from headway.publish.anchor import find
 
@@ -92,7 +96,7 @@ def _publish(store: Store, args: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise UsageError("a publish needs torch; type: pip install torch") from None
+        raise MissingExtra("a publish needs torch", extra="torch") from None
     from headway.cli import training
 
     if anchor is None:
@@ -123,27 +127,29 @@ def _publish(store: Store, args: argparse.Namespace) -> int:
 def _list(store: Store, args: argparse.Namespace) -> int:
     found, unreadable = store.snapshots(), store.unreadable()
     why = {one.name: store.damage(one, every_byte=args.check) for one in found}
-    serving, lost = None, ""
+    serving, lost = None, None
     try:
         latest = store.latest()
         serving = latest.name if latest else None
     except SnapshotDamaged as error:
-        lost = str(error)
+        lost = error
     if args.json:
         rows = [{**_row(one, one.name == serving), "damage": why[one.name]} for one in found]
         print(json.dumps(rows, indent=1))
     else:
         if not found:
-            print(f"no snapshots in {store.place.url}")
+            print(f"no snapshots in {redact.text(store.place.url)}")
         for one in found:
             print(_line(one, serving=one.name == serving), *filter(None, [why[one.name]]))
-    if lost:
-        raise SnapshotDamaged(lost)
+    if lost is not None:
+        raise lost
     damaged = {name: told for name, told in (why | unreadable).items() if told}
     if damaged:
         name = max(damaged)
         more = f", and {len(damaged) - 1} more cannot" if len(damaged) > 1 else ""
-        raise SnapshotDamaged(f"the snapshot {name} cannot serve: {damaged[name]}{more}")
+        raise SnapshotDamaged(
+            f"the snapshot {name} cannot serve: {damaged[name]}{more}", code="snapshot-damaged"
+        )
     return 0
 
 
@@ -172,7 +178,9 @@ def _line(one: Snapshot, *, serving: bool) -> str:
 def _show(store: Store, one: Snapshot, args: argparse.Namespace) -> int:
     _detail(one, args)
     if why := store.damage(one):
-        raise SnapshotDamaged(f"the snapshot {one.name} cannot serve: {why}")
+        raise SnapshotDamaged(
+            f"the snapshot {one.name} cannot serve: {why}", code="snapshot-damaged"
+        )
     return 0
 
 
@@ -186,11 +194,11 @@ def _detail(one: Snapshot, args: argparse.Namespace) -> None:
         return
     for name, value in detail.items():
         if not isinstance(value, dict):
-            print(f"{name:<10} {value}")
+            print(_printable(f"{name:<10} {value}"))
             continue
         print(name)
         for key, inner in value.items():
-            print(f"  {key:<22} {_plain(inner)}")
+            print(_printable(f"  {key:<22} {_plain(inner)}"))
 
 
 def _plain(value: Any) -> str:
@@ -199,4 +207,13 @@ def _plain(value: Any) -> str:
     if "sha256" in value:
         return f"{value['size']:>12} bytes  {value['sha256']}"
     told = value.get("metrics", value)
-    return "  ".join(f"{key} {one:.4g}" for key, one in told.items())
+    return "  ".join(f"{key} {_number(one)}" for key, one in told.items())
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _printable(text: str) -> str:
+    """A manifest may be somebody else's, and change a terminal by what it says."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -8,7 +8,8 @@ examples:
 
 --verify starts the job's own command in its own folder, so the job's own code runs: if it writes
 checkpoints or logs in its first steps, it writes them again. Give it another place to write to
-first where that matters. The job is ended after the steps, before anything it does at its end.
+first where that matters. It must be a run of your own, in a folder that nobody else can write.
+The job is ended after the steps, before anything it does at its end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.errors import UsageError
+from headway.journal.folder import COMMAND_JSON, RUN_JSON
+from headway.redact import MASK
 
 if TYPE_CHECKING:
     from headway.compile.recompiles.load import Loaded
@@ -42,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from headway.compile.recompiles.load import load
 
     if args.steps is not None and args.steps < 1:
-        raise UsageError(f"--steps is {args.steps}, but it must be 1 or more")
+        raise UsageError(
+            f"--steps is {args.steps}, but it must be 1 or more", code="steps-out-of-range"
+        )
     loaded = load(args.run)
     if args.verify:
         return _verify(loaded, args)
@@ -84,14 +89,43 @@ def _verify(loaded: Loaded, args: argparse.Namespace) -> int:
 
 
 def _job(loaded: Loaded, run: str) -> tuple[list[str], Path]:
-    """The command and its folder, from run.json; one sentence where it cannot be run again."""
-    command, cwd = loaded.identity.get("command"), loaded.identity.get("cwd")
-    if not isinstance(command, list) or not command or not isinstance(cwd, str):
-        raise UsageError(f"run.json of {run} does not say which command it was; run it once more")
+    """The command and its folder, as recorded; one sentence where it cannot be run again."""
+    why = _distrust(run)
+    if why:
+        raise UsageError(
+            f"--verify runs the command that {run} names, and {why}", code="command-not-trusted"
+        )
+    command, cwd = loaded.command, loaded.identity.get("cwd")
+    if not command or not isinstance(cwd, str):
+        raise UsageError(
+            f"run.json of {run} does not say which command it was; run it once more",
+            code="command-not-recorded",
+        )
+    if any(MASK in word for word in command):
+        raise UsageError(
+            f"secrets in the command of {run} are masked, and {COMMAND_JSON} with the exact one "
+            "cannot be read here; verify it where it ran, as the same user",
+            code="command-masked",
+        )
     if not Path(cwd).is_dir():
-        raise UsageError(f"the job ran in {cwd}, which is not there; verify it where it ran")
+        raise UsageError(
+            f"the job ran in {cwd}, which is not there; verify it where it ran",
+            code="job-folder-not-found",
+        )
     if not loaded.record.steps:
         raise UsageError(
-            f"Headway saw no step in {run}, so it could not end a trial; see `headway report {run}`"
+            f"Headway saw no step in {run}, so it could not end a trial; "
+            f"see `headway report {run}`",
+            code="no-steps",
         )
-    return [str(word) for word in command], Path(cwd)
+    return command, Path(cwd)
+
+
+def _distrust(run: str) -> str:
+    """Why somebody else may have written the command of a run; empty if only this user can."""
+    from headway.compile.archive.signing import own_and_safe
+
+    if "://" in run:
+        return "what lies behind a URL may be anybody's; verify it in its own folder"
+    files = (Path(run, name) for name in (RUN_JSON, COMMAND_JSON))
+    return next(filter(None, map(own_and_safe, files)), "")

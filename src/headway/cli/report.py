@@ -49,7 +49,9 @@ def _places(path: str | None, html: str | None) -> tuple[str, str | None]:
     if path is None and html:
         return html, ""
     if path is None:
-        raise UsageError("no run is given; name its folder: headway report headway/NAME")
+        raise UsageError(
+            "no run is given; name its folder: headway report headway/NAME", code="run-not-given"
+        )
     return path, html
 
 

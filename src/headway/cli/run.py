@@ -7,20 +7,29 @@
 
 The command runs as it would without Headway: its exit code is passed through, signals reach its
 whole process group, and its output is its own. Restarted jobs (torchrun, Slurm requeue, or the
-same HEADWAY_RUN) are joined to one run.
+same HEADWAY_RUN) are joined to one run. Wrong flags, settings or command lines exit with 2 before
+the job starts; any other problem costs at most the recording.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import select
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from headway.errors import HeadwayError, TargetUnwritable, UsageError
 
 if TYPE_CHECKING:
     from headway.boosters.drive import Drive
@@ -31,12 +40,16 @@ if TYPE_CHECKING:
     from headway.launch.ingest import Ingester
     from headway.launch.last_save import Saves
     from headway.launch.publish import Order
+    from headway.launch.ship import Shipper
     from headway.launch.supervise import Options
     from headway.launch.target import Target
     from headway.settings import Settings
 
 
 TIERS = ("safe", "precompile")
+CLOSING_S = 900.0  # for all that follows the end of the job
+STALLED_S = 0.2  # for standard error to take a line
+HURRIED_S = 10.0  # what is left of it after a signal
 
 
 def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
@@ -49,6 +62,11 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument("--auto", action=either, help="turn on all boosters that are safe for it")
     parser.add_argument("--name", help="name of the run; its folder is headway/NAME")
     parser.add_argument("--force", action="store_true", help="replace a run of that name")
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="add to an unfinished run of that name, whoever began it",
+    )
     parser.add_argument(
         "--restarts", type=int, metavar="N", help="start it again up to N times, as the cause asks"
     )
@@ -100,88 +118,233 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it."""
-    from headway.cli.chaos import read_plan
-    from headway.errors import HeadwayError, UsageError
-    from headway.launch import publish, signals, supervise, target
+    from headway.journal import files
+    from headway.launch import process, signals
     from headway.ledger.model import shell_code
 
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
-        raise UsageError("no command to run; type: headway run -- torchrun train.py")
-    supervise.check(command)
-    settings, drive = _settings(
-        command,
-        args.publish,
-        auto=args.auto,
-        output=args.output,
-        name=args.name,
-        restarts=args.restarts,
-        warm=args.warm,
-        hang_after=args.hang_after,
-        compile_cache=args.compile_cache,
-        compile_tier=args.compile_tier,
-        cache_key=args.cache_key,
-        autotune=args.autotune,
-        learn=args.learn,
-        async_save=args.async_save,
-        hang_watch=False if args.no_hang_watch else None,
-        store=args.store,
-        labels=args.label,
-        report=False if args.no_report else None,
-    )
-    options = supervise.Options(
-        restarts=settings.restarts,
-        hang_watch=settings.hang_watch,
-        hang_after=settings.hang_after,
-        warm=settings.warm,
-        chaos=None if args.chaos is None else read_plan(args.chaos),
-        env=_env(settings),
-    )
-    store = _store(settings)
-    order = None
-    recipe = args.publish or (drive.choice.recipe if drive else None)
-    try:
-        if recipe:
-            order = publish.order(recipe, args.publish_to, args.publish_by)
-            _read_recipe(order)
-    except HeadwayError as error:
-        if drive is None or args.publish:
+    files.fill_standard()
+    # First of all: threads that begin in it leave signals to this one.
+    with signals.held(to_the_end=args.ends_process):
+        session = Session(args)
+        try:
+            session.prepare()
+        except TargetUnwritable as error:
+            warn(f"{error}; the job runs as without Headway", code=error.code)
+            status = process.run(session.command, os.environ)
+        except UsageError:
             raise
-        drive.cannot_publish(str(error))
-        order = None
-    where = target.prepare(
-        command,
-        output=settings.output,
-        name=settings.name,
-        force=args.force,
-        labels=_labels(settings, command),
-    )
-    say(f"headway: recording to {where.url or where.folder}")
-    say(f"headway: watch it with `headway top {where.folder}`")
-    lesson = _lesson(command, where) if settings.learn else None
-    if lesson is not None:
-        options = replace(options, env={**options.env, **lesson.begin(os.environ)})
-    ingester = _ingester(settings, where)
-    if ingester is not None:
-        options = replace(options, spare=ingester.pids)
-    with signals.held():  # threads that begin in it leave signals to this one
+        except Exception as error:  # a fault of ours
+            fault("the job runs as without Headway", error)
+            status = process.run(session.command, os.environ)
+        else:
+            status = session.run()
+    code = shell_code(status)
+    if session.cut_short:  # what is left of it may hold up the end of this interpreter
+        sys.stdout.flush()
+        os._exit(code)
+    if status == -signal.SIGINT:
+        signals.die_of(signal.SIGINT)
+    if args.ends_process:  # what other libraries do at the end is not waited for without limit
+        last = threading.Timer(HURRIED_S, os._exit, [code])
+        last.daemon = True
+        with contextlib.suppress(RuntimeError):
+            last.start()
+    return code
+
+
+class Session:
+    """One `headway run`: what is made ready before the job starts, and what follows its end."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        self.cut_short = False  # the time for what follows the job was over
+        self.order: Order | None = None
+        self.lesson: Lesson | None = None
+        self.ingester: Ingester | None = None
+        self.shipper: Shipper | None = None
+
+    def prepare(self) -> None:
+        """Check what the user has given, then find a folder and start what works beside the job.
+
+        Only the first part may raise: UsageError.
+        """
+        from headway.cli.chaos import read_plan
+        from headway.launch import supervise, target
+
+        args = self.args
+        if not self.command:
+            raise UsageError(
+                "no command to run; type: headway run -- torchrun train.py", code="command-missing"
+            )
+        supervise.check(self.command)
+        self.settings, self.drive = _settings(
+            self.command,
+            args.publish,
+            auto=args.auto,
+            output=args.output,
+            name=args.name,
+            restarts=args.restarts,
+            warm=args.warm,
+            hang_after=args.hang_after,
+            compile_cache=args.compile_cache,
+            compile_tier=args.compile_tier,
+            cache_key=args.cache_key,
+            autotune=args.autotune,
+            learn=args.learn,
+            async_save=args.async_save,
+            hang_watch=False if args.no_hang_watch else None,
+            store=args.store,
+            labels=args.label,
+            report=False if args.no_report else None,
+        )
+        settings = self.settings
+        self.options = supervise.Options(
+            restarts=settings.restarts,
+            hang_watch=settings.hang_watch,
+            hang_after=settings.hang_after,
+            warm=settings.warm,
+            chaos=None if args.chaos is None else read_plan(args.chaos),
+            env=_env(settings),
+        )
+        store = _store(settings)
+        _check_ledgers(settings)
+        self.order = _order(args, self.drive)
+        try:
+            self.target = target.prepare(
+                self.command,
+                output=settings.output,
+                name=settings.name,
+                force=args.force,
+                join=args.join,
+                labels=_labels(settings, self.command),
+                boosters=_boosters(settings, self.order),
+            )
+        except TargetUnwritable as error:
+            url = settings.output if settings.output and "://" in settings.output else None
+            self.target = target.temporary(self.command, url, str(error))
+        self._announce()
+        for part in (self._learn, self._ingest, self._ship):
+            self._guarded(part)
         if store is not None:
-            options = replace(options, companion=_courier(store, command, settings))
-        if drive is not None:
-            options = replace(options, pilot=_pilot(drive, options, lesson))
-        if ingester is not None:
-            ingester.start()
-        status = _run(command, where, options, order, quiet=not settings.report)
-        if ingester is not None:
-            ingester.finish()
-        if lesson is not None:
-            lesson.end(where.folder, status)
-        if drive is not None:
-            drive.end(where.folder, status)
-    if status == -signal.SIGINT:  # so that a script which runs us stops too, as it would without
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return shell_code(status)
+            self._guarded(self._share, store)
+        if self.drive is not None:
+            self._guarded(self._watch_boosters, self.drive)
+
+    @property
+    def _recorded(self) -> bool:
+        """Whether somebody will look at the run folder, here or at its URL."""
+        return not self.target.temporary or self.target.url is not None
+
+    def _announce(self) -> None:
+        where, note = self.target, self.target.note
+        if note:
+            reason = note if self._recorded else f"not recording: {note}"
+            warn(reason, code=note.code)
+        if self._recorded and (where.temporary or not note):  # else the note says where
+            say(f"headway: recording to {where.url or where.folder}")
+        if self._recorded:
+            say(f"headway: watch it with `headway top {where.folder}`")
+
+    def _learn(self) -> None:
+        from headway.compile.recompiles.learned import Lesson
+        from headway.launch.target import job
+
+        if self.settings.learn and not self.target.temporary:
+            folder = self.target.folder.parent
+            lesson = self.lesson = Lesson(folder, job(self.command), self.command, say)
+            env = {**self.options.env, **lesson.begin(os.environ)}
+            self.options = replace(self.options, env=env)
+
+    def _ingest(self) -> None:
+        if not self.target.temporary:
+            self.ingester = _ingester(self.settings, self.target)
+        if self.ingester is not None:
+            self.ingester.start()
+
+    def _ship(self) -> None:
+        from headway.launch.ship import Shipper
+
+        if self.target.url:
+            self.shipper = Shipper(self.target.folder, self.target.url)
+            self.shipper.start()
+
+    def _share(self, store: Store) -> None:
+        self.options = replace(self.options, companion=_courier(store, self.command, self.settings))
+
+    def _watch_boosters(self, drive: Drive) -> None:
+        self.options = replace(self.options, pilot=_pilot(drive, self.options, self.lesson))
+
+    def run(self) -> int:
+        """The job, and what follows it; nothing after its end can cost it its exit code."""
+        from headway.launch import process, signals
+        from headway.launch.supervise import Supervisor
+
+        try:
+            supervisor = Supervisor(self.command, self.target, self.options, say)
+        except Exception as error:
+            fault("the job runs as without Headway", error)
+            return process.run(self.command, os.environ)
+        status = supervisor.run()
+        unfinished: list[str] = []
+
+        def close(hurried: Callable[[], bool]) -> None:
+            parts = [*supervisor.closing(hurried), *self._closing(status)]
+            unfinished.extend(name for name, _ in parts)
+            for _, part in parts:
+                self._guarded(part)
+                unfinished.pop(0)
+
+        if not signals.limited(close, CLOSING_S, HURRIED_S):
+            self.cut_short = True
+            warn(f"ended without: {', '.join(unfinished)}", code="closing-cut-short")
+        return status
+
+    def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
+        """What follows the job, by name: the record first, then what takes longer."""
+        folder = self.target.folder
+        parts: list[tuple[str, Callable[[], object]]] = []
+        if self.order is not None and status == 0:
+            parts.append(("publishing", partial(_publish, self.order, self.target)))
+        if self._recorded:
+            parts.append(("report", self._report))
+        if self.shipper is not None:
+            parts.append(("shipping", self._finish_shipping))
+        if self.ingester is not None:
+            parts.append(("ingesting", self.ingester.finish))
+        if self.lesson is not None:
+            parts.append(("learning", partial(self.lesson.end, folder, status)))
+        if self.drive is not None and not self.target.temporary:
+            parts.append(("booster profile", partial(self.drive.end, folder, status)))
+        if self.target.temporary:
+            parts.append(("temporary folder", partial(shutil.rmtree, folder, ignore_errors=True)))
+        return parts
+
+    def _report(self) -> None:
+        try:
+            conclude(self.target.folder, quiet=not self.settings.report)
+        except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
+            warn(
+                f"the ledger could not be written ({type(error).__name__}: {error}); "
+                f"the journals are in {self.target.folder}",
+                code="ledger-not-written",
+            )
+
+    def _finish_shipping(self) -> None:
+        assert self.shipper is not None
+        self.shipper.finish()
+        if self.shipper.fault:
+            warn(
+                f"could not ship to {self.shipper.url}: {self.shipper.fault}",
+                code="run-not-shipped",
+            )
+
+    def _guarded(self, part: Callable[..., object], *args: object) -> None:
+        """A part of ours that fails costs nothing but itself."""
+        try:
+            part(*args)
+        except Exception as error:
+            fault("continuing without it", error)
 
 
 def _settings(
@@ -199,7 +362,7 @@ def _settings(
     try:
         drive = Drive(command, settings.output, resolved, publish, say)
     except Exception as error:  # the job runs as it would without
-        say(f"headway: auto: not used ({type(error).__name__}: {error})")
+        warn(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
         return settings, None
     return replace(settings, **drive.choice.set), drive
 
@@ -235,6 +398,23 @@ def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
     return {"code": code_of(command), "config": config_of(command), **labels}
 
 
+def _boosters(settings: Settings, order: Order | None) -> list[str]:
+    """The names of those that are on, whoever has turned them on."""
+    from headway.boosters.names import BOOSTERS, PUBLISH
+
+    on = [name for name in BOOSTERS if name != PUBLISH and getattr(settings, name)]
+    return [*on, PUBLISH] if order is not None else on
+
+
+def _check_ledgers(settings: Settings) -> None:
+    """Where the ledger is to go; a place that does not answer now may do so later."""
+    from headway.journal import remote
+
+    url = settings.store or ""
+    if "://" in url and not url.startswith(("postgresql://", "postgres://")):
+        remote.check(url)
+
+
 def _ingester(settings: Settings, where: Target) -> Ingester | None:
     """Who writes the run to a store, if that is wanted and can be done."""
     if not settings.store:
@@ -246,9 +426,27 @@ def _ingester(settings: Settings, where: Target) -> Ingester | None:
     try:
         need(*TO_WRITE)
     except MissingExtra as error:
-        say(f"headway: the run will not be in the store: {error}")
+        warn(f"the run will not be in the store: {error}", code=error.code)
         return None
     return Ingester(where.folder, settings.store, say)
+
+
+def _order(args: argparse.Namespace, drive: Drive | None) -> Order | None:
+    """What is published when the job has ended well, if anything is."""
+    from headway.launch import publish
+
+    recipe = args.publish or (drive.choice.recipe if drive else None)
+    if not recipe:
+        return None
+    try:
+        order = publish.order(recipe, args.publish_to, args.publish_by)
+        _read_recipe(order)
+    except HeadwayError as error:
+        if drive is None or args.publish:
+            raise
+        drive.cannot_publish(str(error))
+        return None
+    return order
 
 
 def _env(settings: Settings) -> dict[str, str]:
@@ -265,11 +463,13 @@ def _env(settings: Settings) -> dict[str, str]:
 
 def _store(settings: Settings) -> Store | None:
     """Where compiled code is shared, if that is wanted and may be used."""
-    from headway.errors import UsageError
-
     if settings.compile_tier not in TIERS:
         told = settings.compile_tier
-        raise UsageError(f"compile_tier is {told!r}, but it must be one of {', '.join(TIERS)}")
+        raise UsageError(
+            f"compile_tier is {told!r}, but it must be one of {', '.join(TIERS)}",
+            code="setting-invalid",
+            setting="compile_tier",
+        )
     if not settings.compile_cache:
         return None
     from headway.compile import courier
@@ -281,24 +481,21 @@ def _store(settings: Settings) -> Store | None:
     )
     off = courier.disabled()
     if off:
-        say(f"headway: compile cache: not used, {off} is set")
+        warn(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
         return None
     why = store.distrust()
     if why and "://" in settings.compile_cache:
         raise UsageError(
-            f"archives are run as code, and {why}; give the team's key with --cache-key FILE"
+            f"archives are run as code, and {why}; give the team's key with --cache-key FILE",
+            code="archive-key-missing",
         )
     if why:
-        say(f"headway: compile cache: not used, {why}, or give a key with --cache-key FILE")
+        warn(
+            f"compile cache: not used, {why}, or give a key with --cache-key FILE",
+            code="compile-cache-key-missing",
+        )
         return None
     return store
-
-
-def _lesson(command: Sequence[str], where: Target) -> Lesson:
-    from headway.compile.recompiles.learned import Lesson
-    from headway.launch.target import job
-
-    return Lesson(where.folder.parent, job(command), command, say)
 
 
 def _courier(store: Store, command: Sequence[str], settings: Settings) -> Courier | None:
@@ -309,7 +506,10 @@ def _courier(store: Store, command: Sequence[str], settings: Settings) -> Courie
     try:
         return Courier(store, job(command), code_of(command), say, config=config)
     except OSError as error:  # no room for its folder, or it may not be written
-        say(f"headway: compile cache: not used, {error.filename}: {error.strerror}")
+        warn(
+            f"compile cache: not used, {error.filename}: {error.strerror}",
+            code="compile-cache-unwritable",
+        )
         return None
 
 
@@ -333,11 +533,11 @@ def _publish(order: Order, where: Target) -> None:
             return  # the node of rank 0 does it
         anchor = _anchor(saves, where)
         if anchor is None:
-            say("headway: nothing is published: no checkpoint of the job was found")
+            warn("nothing is published: no checkpoint of the job was found", code="not-published")
             return
         say(f"headway: publishing {anchor}: {publish.begin(order, anchor, where)}")
     except Exception as error:  # the job has ended well: that is not to be lost
-        say(f"headway: nothing is published: {error or type(error).__name__}")
+        warn(f"nothing is published: {error or type(error).__name__}", code="not-published")
 
 
 def _anchor(saves: Saves, where: Target) -> str | None:
@@ -350,40 +550,43 @@ def _anchor(saves: Saves, where: Target) -> str | None:
     return next(found, next(iter((*saves.folders, *saves.files)), None))
 
 
-def _run(
-    command: Sequence[str], where: Target, options: Options, order: Order | None, *, quiet: bool
-) -> int:
-    """The job, and what is told of it; nothing after its end can cost it its exit code."""
-    from headway.launch import supervise
-    from headway.launch.ship import Shipper
+def fault(consequence: str, error: Exception) -> None:
+    """Say what is wrong with Headway itself, and what becomes of the job."""
+    warn(f"internal fault, {type(error).__name__}: {error}; {consequence}", code="launcher-fault")
+    if os.environ.get("HEADWAY_DEBUG"):
+        say("".join(traceback.format_exception(error)))
 
-    shipper = Shipper(where.folder, where.url) if where.url else None
-    if shipper:
-        shipper.start()
-    status = supervise.supervise(command, where, options, say)
-    try:
-        if order is not None and status == 0:
-            _publish(order, where)
-        conclude(where.folder, quiet=quiet)
-    except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
-        say(
-            f"headway: the ledger could not be written ({type(error).__name__}: {error}); "
-            f"the journals are in {where.folder}"
-        )
-    if shipper:
-        shipper.finish()
-        if shipper.fault:
-            say(f"headway: could not ship to {where.url}: {shipper.fault}")
-    return status
+
+def warn(text: str, *, code: str) -> None:
+    """A line about something that did not work."""
+    from headway.errors import with_code
+
+    say(with_code(f"headway: {text}", code=code))
 
 
 def say(text: str) -> None:
     """One line to standard error, if there is one that takes it."""
+    from headway import redact
+
     try:
-        if sys.stderr is not None:
-            print(text, file=sys.stderr, flush=True)
+        if sys.stderr is not None and _takes_a_line(sys.stderr):
+            print(redact.text(text), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # closed, full, or a pipe that nobody reads
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _takes_a_line(stream: TextIO) -> bool:
+    """False for a pipe whose reader has stopped: the launcher must not wait there for ever.
+
+    The job would not start, or would not get its signals.
+    """
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):  # closed, or no file
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(STALLED_S * 1000))
 
 
 def conclude(path: Path, *, quiet: bool) -> None:
@@ -397,11 +600,12 @@ def conclude(path: Path, *, quiet: bool) -> None:
     try:
         from headway.report import html, screen, terminal
     except ImportError as error:  # a bare GPU machine: the numbers are there all the same
-        say(
-            f"headway: ETT {loaded.ett_percent:.1f} % of {loaded.ledger.wall / 1e9:.1f} s, see "
-            f"{path / folder.LEDGER_JSON} (no report: {error.name} is not installed here)"
+        warn(
+            f"ETT {loaded.ett_percent:.1f} % of {loaded.ledger.wall / 1e9:.1f} s, see "
+            f"{path / folder.LEDGER_JSON} (no report: {error.name} is not installed here)",
+            code="report-not-written",
         )
         return
     folder.write_atomically(path / folder.REPORT_HTML, html.page(loaded.ledger))
-    if not quiet and sys.stderr is not None:
+    if not quiet and sys.stderr is not None and _takes_a_line(sys.stderr):
         terminal.summary(loaded.ledger, path, screen.console(stderr=True))

@@ -95,18 +95,42 @@ def _check(args: argparse.Namespace) -> None:
     for name, places in OWN.items():
         if getattr(args, name) is not None and args.to not in places:
             flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} is for --to {' and '.join(places)}, not for {args.to}")
+            raise UsageError(
+                f"--{flag} is for --to {' and '.join(places)}, not for {args.to}",
+                code="option-not-allowed",
+                option=f"--{flag}",
+            )
     if not 0.1 <= args.interval <= 86400:
-        raise UsageError(f"--interval is {args.interval:g}; give seconds from 0.1 to 86400")
+        raise UsageError(
+            f"--interval is {args.interval:g}; give seconds from 0.1 to 86400",
+            code="value-out-of-range",
+            option="--interval",
+        )
     for name in ("grace", "repeat"):
         if not 0 <= getattr(args, name) < float("inf"):
-            raise UsageError(f"--{name} is {getattr(args, name):g}; give 0 s or more")
+            raise UsageError(
+                f"--{name} is {getattr(args, name):g}; give 0 s or more",
+                code="value-out-of-range",
+                option=f"--{name}",
+            )
     if args.nudge_max is None and (args.nudge_min, args.nudge_full) != (None, None):
-        raise UsageError("a nudge has no end without --nudge-max; give it as well")
+        raise UsageError(
+            "a nudge has no end without --nudge-max; give it as well",
+            code="option-missing",
+            option="--nudge-max",
+        )
     if args.to in ("ray", "file") and args.file is None:
-        raise UsageError(f"--to {args.to} writes a file; name it by --file")
+        raise UsageError(
+            f"--to {args.to} writes a file; name it by --file",
+            code="option-missing",
+            option="--file",
+        )
     if args.to == "ray" and args.job is None:
-        raise UsageError("--to ray needs the job; give what `ray job list` shows by --job")
+        raise UsageError(
+            "--to ray needs the job; give what `ray job list` shows by --job",
+            code="option-missing",
+            option="--job",
+        )
 
 
 def _place(args: argparse.Namespace) -> Place:

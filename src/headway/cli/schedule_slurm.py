@@ -40,7 +40,11 @@ def run(args: argparse.Namespace) -> int:
     """Watch, until it is stopped."""
     for name in ("interval", "grace"):
         if not 0 < getattr(args, name) < math.inf:
-            raise UsageError(f"--{name} is {getattr(args, name)}; give seconds above 0")
+            raise UsageError(
+                f"--{name} is {getattr(args, name)}; give seconds above 0",
+                code="value-out-of-range",
+                option=f"--{name}",
+            )
     from headway.schedule.policies import named
     from headway.schedule.simulate import quotas
     from headway.schedule.slurm import calls, exempt
@@ -50,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
     policy = named(args.policy)
     quota = quotas.read(Path(args.quota)) if args.quota else {}
     if args.quota and quotas.changes(Path(args.quota)):
-        raise UsageError(f"{args.quota} has quotas of later days; only those of today count here")
+        raise UsageError(
+            f"{args.quota} has quotas of later days; only those of today count here",
+            code="quota-of-later-day",
+        )
     calls.check()
     config = calls.say("scontrol", "show", "config")
     if not args.dry_run:

@@ -31,6 +31,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until it is stopped."""
+    from headway import redact
     from headway.cli.fleet_ask import open_store
     from headway.errors import MissingExtra, UsageError
     from headway.fleet import arrow
@@ -41,15 +42,14 @@ def run(args: argparse.Namespace) -> int:
     listen.check(host, token)
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
-            raise MissingExtra(
-                f"`headway serve` needs {package}; type: pip install 'headway[serve]'"
-            )
+            raise MissingExtra(f"`headway serve` needs {package}", extra="serve")
     arrow.need(*arrow.TO_READ)
     folders = [Path(one) for one in args.runs or ()]
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(
-                f"--runs {folder} is no folder; give the one that holds folders of runs"
+                f"--runs {folder} is no folder; give the one that holds folders of runs",
+                code="not-a-folder",
             )
     store = open_store(args.store)
     store.check()
@@ -64,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
     source = Source(store, folders)
     app = application(source, Keys(token), frozenset(name.lower() for name in names))
     shown = f"[{host}]" if ":" in host else host
-    print(f"headway: {store.url} is at http://{shown}:{bound.getsockname()[1]}/", flush=True)
+    print(
+        f"headway: {redact.text(store.url)} is at http://{shown}:{bound.getsockname()[1]}/",
+        flush=True,
+    )
     serve(app, source, bound)
     return 0

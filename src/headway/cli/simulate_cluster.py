@@ -62,12 +62,20 @@ def run(args: argparse.Namespace) -> int:
         target.check(Path(args.html), force=args.force)
     for name in ("seeds", "workers"):
         if getattr(args, name) < 1:
-            raise UsageError(f"--{name} is {getattr(args, name)}; give 1 or more")
+            raise UsageError(
+                f"--{name} is {getattr(args, name)}; give 1 or more",
+                code="value-out-of-range",
+                option=f"--{name}",
+            )
     from headway.schedule.simulate.compare import compare
 
     names = [name for name in args.policy.split(",") if name]
     if not names:
-        raise UsageError(f"--policy names none; give for example {POLICIES}")
+        raise UsageError(
+            f"--policy names none; give for example {POLICIES}",
+            code="list-empty",
+            option="--policy",
+        )
     compared = compare(_case(args), names, range(args.seeds), args.workers)
     if args.json:
         print(json.dumps(compared.to_dict(), indent=1))
@@ -93,7 +101,7 @@ def _case(args: argparse.Namespace) -> Case:
     from headway.schedule.simulate.setting import Setting
 
     if bool(args.spot) != bool(args.spot_nodes):
-        raise UsageError("--spot and --spot-nodes go together; give both")
+        raise UsageError("--spot and --spot-nodes go together; give both", code="option-missing")
     setting = Setting(
         gpus=args.gpus,
         per_node=args.per_node,

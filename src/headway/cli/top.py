@@ -34,7 +34,10 @@ def run(args: argparse.Namespace) -> int:
     from headway.report.screen import console
 
     if not 0.05 <= args.interval <= 3600:
-        raise UsageError(f"--interval is {args.interval:g}; give seconds from 0.05 to 3600")
+        raise UsageError(
+            f"--interval is {args.interval:g}; give seconds from 0.05 to 3600",
+            code="interval-out-of-range",
+        )
     screen = console()
     ledger = load(args.run).ledger
     if args.once or not screen.is_terminal:
@@ -79,7 +82,7 @@ def picture(ledger: Ledger, console: Console) -> RenderableType:
 
 
 def _now(ledger: Ledger) -> str:
-    from headway.report.words import count, duration
+    from headway.report.words import duration, failures
 
     if not ledger.attempts:
         return "no attempt has begun"
@@ -88,7 +91,7 @@ def _now(ledger: Ledger) -> str:
     leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
     state = f"in {leaf}" if ledger.running else last.outcome
     life = f"attempt {last.index}, {duration(last.end - last.start)}"
-    failed = count(len(ledger.failures), "failure")
+    failed = failures(ledger.failures_by_owner)
     return f"now: {state}   {life}   {step}   {failed}"
 
 
