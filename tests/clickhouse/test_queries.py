@@ -12,8 +12,6 @@ import pytest
 
 pytest.importorskip("chdb", reason="needs a ClickHouse: make test-clickhouse")
 
-import ibis
-import pyarrow.parquet as pq
 from chdb.session import Session
 
 from headway.fleet.arrow import arrow_schema, moment
@@ -45,6 +43,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="module")
 def clickhouse(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """The tables of the store as tables of a ClickHouse."""
+    import pyarrow.parquet as pq
+
     folder: Path = tmp_path_factory.mktemp("tables")
     session = Session()
     session.query("CREATE DATABASE fleet")
@@ -73,6 +73,8 @@ def same(mine: Any, theirs: Any) -> bool:
 def test_clickhouse_and_duckdb_give_equal_answers(
     name: str, slices: tuple[str, ...], store: Store, clickhouse: Session
 ) -> None:
+    import ibis
+
     own = QUERIES[name].own[:1]
     by = tuple(part for one in slices for part in (own if one == "own" else (one,)))
     put = question(name, Asked(by))

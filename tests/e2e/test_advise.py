@@ -12,45 +12,15 @@ import pytest
 
 from headway.cli import main
 from headway.ledger.run import load
-
-from .conftest import BIN, quiet_env
+from tests.journals.recorded import unpack
+from tests.support import BIN, job, python, quiet_env
 
 pytestmark = pytest.mark.timeout(300)
-# Waits for its data, saves 8 MB each ten steps, and goes on from there.
-JOB = """
-import os, time, torch, torch.distributed as dist
-ranked = "RANK" in os.environ
-if ranked:
-    dist.init_process_group("gloo")
-class Samples(torch.utils.data.Dataset):
-    def __len__(self): return 1000
-    def __getitem__(self, index):
-        time.sleep(0.01)
-        return torch.ones(4)
-net = torch.nn.Linear(4, 1)
-if ranked:
-    net = torch.nn.parallel.DistributedDataParallel(net)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-done = torch.load("last.pt")["step"] if os.path.exists("last.pt") else 0
-loader = torch.utils.data.DataLoader(Samples(), batch_size=2)
-for step, batch in enumerate(loader, done + 1):
-    net(batch).sum().backward()
-    optimizer.step()
-    if step % 10 == 0 and os.environ.get("RANK", "0") == "0":
-        torch.save({"step": step, "more": torch.ones(2_000_000)}, "last.pt")
-    if ranked and step % 10 == 0:
-        dist.barrier()
-    if step == 40:
-        break
-if ranked:
-    dist.destroy_process_group()
-"""
-PYTHON = [str(BIN / "python"), "job.py"]
-TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+PYTHON = python(job("waiting"))
+TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2")
 
 
-def record(folder: Path, name: str, *flags: str, command: list[str]) -> Path:
-    (folder / "job.py").write_text(JOB)
+def record(folder: Path, name: str, *flags: str, command: tuple[str, ...]) -> Path:
     (folder / "last.pt").unlink(missing_ok=True)
     done = subprocess.run(
         [str(BIN / "headway"), "run", "-o", name, "--no-report", *flags, "--", *command],
@@ -76,7 +46,7 @@ def advised(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[st
 def test_a_job_that_waits_for_data_and_saves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = record(tmp_path, "plain", command=PYTHON)
+    run = unpack("data_stall", tmp_path)
     found = advised(run, capsys)
     ledger = load(run).ledger
     for rule, leaf in (
@@ -103,13 +73,14 @@ def test_what_was_advised_is_known_once_it_is_done(
 @pytest.mark.slow
 def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kill = ("--chaos", "kill rank=1 step=35")
-    job = [*TORCHRUN, "--max-restarts", "1", "job.py"]
-    by_torchrun = record(tmp_path, "agent", *kill, command=job)
+    agent = (*TORCHRUN, "--max-restarts", "1", job("waiting"))
+    by_torchrun = record(tmp_path, "agent", *kill, command=agent)
     found = advised(by_torchrun, capsys)
     assert found["requeue_delay"]["confidence"] == "low"
     assert "--restarts 5" in found["requeue_delay"]["command"]
     assert "lemon_nodes" not in found
-    by_headway = record(tmp_path, "own", *kill, "--restarts", "1", command=[*TORCHRUN, "job.py"])
+    restarts = (*kill, "--restarts", "1")
+    by_headway = record(tmp_path, "own", *restarts, command=(*TORCHRUN, job("waiting")))
     assert "requeue_delay" not in advised(by_headway, capsys)
     assert main(["advise", str(by_torchrun), "--with", str(by_headway), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

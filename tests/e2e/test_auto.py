@@ -18,50 +18,9 @@ import pytest
 from headway.boosters.job import identify
 from headway.compile.recompiles.learned import Learned
 from headway.compile.recompiles.learned import write as write_learned
+from headway.probe import ENV_ASYNC, ENV_AUTOTUNE, ENV_COMPILE
+from tests.support import BIN, HEADWAY, JOBS, Golden, cli, codes, python, quiet_env
 
-from .conftest import BIN, python, quiet_env
-
-# Trains a few steps, the same whenever it is resumed; what goes wrong is in the environment.
-JOB = """
-import os, signal, sys, time
-import torch, torch.distributed as dist
-ranked = "RANK" in os.environ
-if ranked:
-    dist.init_process_group("gloo")
-rank = dist.get_rank() if ranked else 0
-torch.manual_seed(0)
-torch.use_deterministic_algorithms(True)
-net = torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}
-place = os.environ.get("PLACE", ".")
-if os.path.exists(f"{place}/last.pt"):
-    state = torch.load(f"{place}/last.pt")
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-compiled = torch.compile(net, backend=os.environ.get("BACKEND", "eager"))
-for step in range(state["step"], 40):
-    if step == 25 and rank == 0 and os.environ.get("KILL") and not os.path.exists("killed"):
-        open("killed", "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    batch = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))
-    loss = compiled(batch).square().mean()
-    loss.backward()
-    for parameter in net.parameters() if ranked else ():
-        dist.all_reduce(parameter.grad)
-    optimizer.step()
-    optimizer.zero_grad()
-    time.sleep(0.01)
-    if rank == 0:
-        os.write(1, f"loss {step} {loss.item().hex()}\\n".encode())
-        if step % 10 == 9:
-            now = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
-            torch.save(now, f"{place}/last.pt")
-    if ranked and step % 10 == 9:
-        dist.barrier()
-if ranked:
-    dist.destroy_process_group()
-"""
 PYTHON = python("train.py")
 TORCHRUN = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2")
 
@@ -81,6 +40,12 @@ class Ended:
         return {int(step): loss for step, loss in found}
 
     @property
+    def codes(self) -> list[str]:
+        """Of the problems that the launcher has told."""
+        lines = re.findall(r"^headway: .*", self.output, re.M)
+        return [code for code in codes("\n".join(lines)) if code]
+
+    @property
     def boosters(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self.ledger["auto"]["boosters"]}
 
@@ -96,7 +61,7 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.number = 0
-        (root / "train.py").write_text(JOB)
+        shutil.copy(JOBS / "train.py", root)
 
     def run(
         self, *command: str, flags: tuple[str, ...] = ("--auto",), env: dict[str, str] | None = None
@@ -105,7 +70,7 @@ class Bench:
         for name in ("last.pt", "killed"):
             (self.root / name).unlink(missing_ok=True)
         done = subprocess.run(
-            [str(BIN / "headway"), "run", "-o", f"runs/{self.number}", *flags, "--", *command],
+            [HEADWAY, "run", "-o", f"runs/{self.number}", *flags, "--", *command],
             cwd=self.root,
             env={**os.environ, **quiet_env(self.root), "HEADWAY_STRICT": "", **(env or {})},
             stdout=subprocess.PIPE,
@@ -117,13 +82,17 @@ class Bench:
         return Ended(done.returncode, done.stdout, ledger)
 
     def verb(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(BIN / "headway"), "auto", *words, "--runs", "runs"],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return cli("auto", *words, "--runs", "runs", cwd=self.root)
+
+    def refused(self, *words: str) -> str:
+        """The code of the problem."""
+        done = self.verb(*words)
+        assert done.returncode == 2
+        (code,) = codes(done.stderr)
+        return code
+
+    def shown(self, *words: str) -> Any:
+        return json.loads(self.verb("show", *words, "--json").stdout)
 
     @property
     def auto(self) -> Path:
@@ -147,18 +116,18 @@ def test_a_job_runs_whatever_lies_in_the_place_of_its_profile(bench: Bench) -> N
     bench.auto.write_text("a file, so that nothing can be kept there")
     blocked = bench.run(*command)
     assert blocked.code == 0 and "fine" in blocked.output, blocked.output
-    assert "nothing is kept" in blocked.output and "nothing will be published" in blocked.output
+    assert {"profile-unwritable", "auto-publish-off"} <= set(blocked.codes)
     bench.auto.unlink()
     bench.auto.mkdir()
     profile = bench.auto / f"{identify(command).id}.json"
     profile.write_text('{"schema": 1, "job"')
     torn = bench.run(*command)
-    assert torn.code == 0 and "is set aside, it is damaged" in torn.output
+    assert torn.code == 0 and "profile-set-aside" in torn.codes
     assert json.loads(profile.read_text())["runs"] == 1
     again = bench.run(*command)
-    assert again.code == 0 and "nothing will be published" not in again.output
+    assert again.code == 0 and again.codes == []
     assert again.boosters["publish"]["state"] == "off"
-    assert "not valid TOML" in again.boosters["publish"]["why"]
+    assert "publish.toml" in again.boosters["publish"]["why"]
 
 
 @pytest.mark.timeout(60)
@@ -167,9 +136,9 @@ def test_a_recipe_for_another_script_is_told_and_left_alone(bench: Bench) -> Non
     (bench.root / "train.py").write_text("print('fine')")
     done = bench.run(*PYTHON)
     assert done.code == 0 and "fine" in done.output
-    assert "nothing will be published: " in done.output
+    assert done.codes == ["auto-publish-off"]
     assert done.boosters["publish"]["state"] == "off"
-    assert "is for other.py, and not for train.py" in done.boosters["publish"]["why"]
+    assert all(name in done.boosters["publish"]["why"] for name in ("other.py", "train.py"))
     assert not (bench.root / "runs/1/publish.json").exists()
 
 
@@ -182,9 +151,9 @@ def test_a_job_that_fails_with_a_booster_and_works_without(bench: Bench) -> None
     write_learned(learned, "train", Learned(torch="2", env={name: "L['x']"}))
     first = bench.run(*PYTHON)
     assert first.code == 0, first.output
-    assert "without learn, which may be to blame" in first.output
+    assert "booster-dropped" in first.codes
     assert [one["outcome"] for one in first.ledger["attempts"]] == ["failed", "completed"]
-    assert "before its first step" in first.boosters["learn"]["why"]
+    assert first.boosters["learn"]["why"]
     second = bench.run(*PYTHON)
     assert second.code == 0 and len(second.ledger["attempts"]) == 1
     assert second.boosters["learn"]["state"] == "off"
@@ -203,31 +172,37 @@ def test_a_bug_of_the_job_is_not_tried_again(bench: Bench) -> None:
 def test_exclusions(bench: Bench) -> None:
     flags = ("--auto", "--no-async-save", "--no-warm", "--no-learn", "--no-compile-cache")
     flags += ("--no-autotune", "--no-publish", "--no-hang-watch", "--restarts", "0")
-    done = bench.run(*python("-c", "import os; print(sorted(os.environ))"), flags=flags)
+    env = {"HEADWAY_ASYNC_SAVE": "1", "HEADWAY_AUTOTUNE": "kept.json", "HEADWAY_WARM": "1"}
+    env |= {"HEADWAY_COMPILE_CACHE": "archives", "HEADWAY_LEARN": "1", "HEADWAY_RESTARTS": "3"}
+    env |= {ENV_ASYNC: "1", ENV_AUTOTUNE: "kept.json"}  # of a launcher further out
+    job = python("-c", "import os; print(sorted(os.environ))")
+    done = bench.run(*job, flags=flags, env=env)
     assert {one["state"] for one in done.boosters.values()} == {"off"}
-    assert all(one["why"].startswith("set by you") for one in done.boosters.values())
-    assert "HEADWAY_ASYNC_SAVE" not in done.output and "HEADWAY_COMPILE" not in done.output
+    whys = {one["why"] for one in done.boosters.values()}
+    assert len(whys) == 1  # the user
+    assert not [
+        name for name in (ENV_ASYNC, ENV_AUTOTUNE, ENV_COMPILE) if repr(name) in done.output
+    ]
 
 
 @pytest.mark.timeout(60)
-def test_show_and_forget(bench: Bench) -> None:
-    nowhere = bench.verb("show")
-    assert nowhere.returncode == 2 and "there is no folder runs" in nowhere.stderr
+def test_show_and_forget(bench: Bench, golden: Golden) -> None:
+    assert bench.refused("show") == "runs-folder-not-found"
     (bench.root / "runs").mkdir()
-    assert "nothing was learned in runs yet" in bench.verb("show").stdout
+    assert bench.shown() == []
     bench.run(*python("-c", "pass"))
-    shown = bench.verb("show")
-    (line,) = shown.stdout.splitlines()
-    assert "1 run(s), last 1" in line
-    told = json.loads(bench.verb("show", line.split()[0], "--json").stdout)
-    assert told["schema"] == 1 and told["runs"] == 1
-    assert "archives" in bench.verb("show", line.split()[0]).stdout
-    unknown = bench.verb("show", "nothing")
-    assert unknown.returncode == 2 and "there is no job nothing; there are" in unknown.stderr
-    assert bench.verb("forget").returncode == 2
+    (row,) = bench.shown()
+    assert (row["schema"], row["runs"]) == (1, 1)
+    assert bench.shown(row["job"]) == row
+    texts = [bench.verb("show").stdout, bench.verb("show", row["job"]).stdout]
+    assert bench.refused("show", "nothing") == "job-not-found"
+    assert bench.refused("forget") == "job-not-given"
     forgotten = bench.verb("forget", "pass")  # by its name, as it is the only one
-    assert forgotten.returncode == 0 and line.split()[0] in forgotten.stdout
-    assert bench.verb("show").stdout.startswith("nothing was learned")
+    assert forgotten.returncode == 0
+    assert bench.shown() == []
+    text = "\n".join([*texts, forgotten.stdout, bench.verb("show").stdout])
+    text = text.replace(row["job"], "JOB").replace(python()[0], "PYTHON")
+    golden("auto.txt", re.sub(r"without .*:", "without    MACHINE:", text))
     assert bench.verb("remember").returncode == 2
 
 
@@ -264,9 +239,8 @@ def test_the_second_run_compiles_less_and_trains_the_same(bench: Bench) -> None:
     assert saves["state"] == "acted" and saves["without_s"] > 0  # the plain run has told
     assert [one["outcome"] for one in learned.ledger["attempts"]] == ["failed", "completed"]
     assert learned.ledger["attempts"][1]["resumed_from"] == 20
-    assert learned.boosters["restarts"]["what"] == "1 restart(s)"
-    assert "Auto:  compile_cache" in learned.output
-    assert ": compile_s " in bench.verb("show", "train").stdout
+    assert re.findall(r"\d+", learned.boosters["restarts"]["what"]) == ["1"]
+    assert any("compile_s" in measured for measured in bench.shown("train")["measured"].values())
 
 
 @pytest.mark.slow
@@ -277,14 +251,14 @@ def test_an_archive_that_is_spoiled_is_left_alone(bench: Bench) -> None:
     assert cold.code == 0 and spoil(bench.auto) > 0
     spoiled = bench.run(*PYTHON, env=env)
     assert spoiled.code == 0 and spoiled.losses == cold.losses
-    assert "is not used:" in spoiled.output
+    assert "compression-unknown" in spoiled.codes
     assert spoiled.boosters["compile_cache"]["state"] == "on"
-    assert json.loads(bench.verb("show", "train", "--json").stdout)["refused"] == 1
+    assert bench.shown("train")["refused"] == 1
     assert spoil(bench.auto) > 0
     again = bench.run(*PYTHON, env=env)
     assert again.code == 0 and again.losses == cold.losses
-    told = "compile_cache is off for this job from now on: its archives could not be used 2 times"
-    assert told in again.output
+    assert "booster-off" in again.codes
+    assert "compile_cache" in bench.shown("train")["off"]
 
 
 @contextlib.contextmanager
@@ -312,9 +286,9 @@ def test_a_disk_that_has_room_for_one_file_and_not_for_two(bench: Bench) -> None
         (place / "last.pt").unlink()
         second = bench.run(*PYTHON, env={"PLACE": str(place)})
     assert first.code == 0, first.output
-    assert "without async_save, which may be to blame" in first.output
+    assert "booster-dropped" in first.codes
     assert len(first.losses) == 40
-    assert "a save could not be written" in first.boosters["async_save"]["why"]
+    assert first.boosters["async_save"]["why"]
     assert second.code == 0 and len(second.ledger["attempts"]) == 1
     assert second.boosters["async_save"]["state"] == "off"
     assert second.losses == first.losses

@@ -10,12 +10,11 @@ import pytest
 
 from headway.ledger.model import Ledger
 from headway.ledger.run import load
-
-from .conftest import BIN, Done, job, python, quiet_env
-from .namespaces import missing, two_nodes
+from tests.e2e.namespaces import missing, two_nodes
+from tests.support import BIN, HEADWAY, Done, Golden, job, python, quiet_env
 
 pytestmark = pytest.mark.timeout(110)
-HEADWAY = [str(BIN / "headway"), "run"]
+OURS = ("[fault-not-done]", "[hook-off]", "[launcher-fault]")
 TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
 
 
@@ -25,7 +24,7 @@ def rehearse(
     """A resumable job of two ranks, a checkpoint every ten steps, with up to three restarts."""
     command = words or (*TORCHRUN, job("resumable"), str(steps))
     done = subprocess.run(
-        [*HEADWAY, "-o", "run", "--restarts", "3", "--chaos", plan, "--", *command],
+        [HEADWAY, "run", "-o", "run", "--restarts", "3", "--chaos", plan, "--", *command],
         cwd=folder,
         env={**os.environ, **quiet_env(folder), **(env or {})},
         stdout=subprocess.PIPE,
@@ -40,9 +39,13 @@ def attempts(ledger: Ledger) -> list[tuple[str, int | None, int | None]]:
     return [(a.outcome, a.resumed_from, a.last_step) for a in ledger.attempts]
 
 
+def decisions(ledger: Ledger) -> list[str]:
+    return [(failure.decision or "").partition(":")[0] for failure in ledger.failures]
+
+
 def balanced(ledger: Ledger) -> None:
     assert sum(ledger.buckets.values()) == ledger.wall
-    assert not [note for note in ledger.notes if "chaos" in note or "switched off" in note]
+    assert not [note for note in ledger.notes if note.endswith(OURS)]
 
 
 @pytest.mark.slow
@@ -72,17 +75,17 @@ def test_kills_of_a_rank_of_the_agent_and_of_everything(tmp_path: Path) -> None:
     first, second, third, last = attempts(ledger)
     assert first == ("failed", None, 15)
     assert second[:2] == ("failed", 10) and second[2] is not None and second[2] >= 22
-    assert third[:2] == ("failed", 20) and third[2] == 34
-    assert last == ("completed", 30, 60)
+    saved = second[2] // 10 * 10  # 20, or 30 where the agent was killed late
+    assert third == ("failed", saved, saved + 14)
+    assert last == ("completed", saved + 10, 60)
     assert [f.who for f in ledger.faults] == ["rank 1", "agent", "all"]
     assert [f.step for f in ledger.faults] == [15, 12, 14]
     assert [f.failure for f in ledger.faults] == [0, 1, 2]
     assert all(f.detected_after is not None and f.detected_after >= 0 for f in ledger.faults)
     assert ledger.failures[0].root_rank == 1
     assert "SIGKILL" in ledger.failures[0].evidence and "SIGKILL" in ledger.failures[2].evidence
-    restarts = [f"restart: restart {n} of 3" for n in (1, 2, 3)]
-    assert [failure.decision for failure in ledger.failures] == restarts
-    assert "Planned:  kill rank 1 at step 15" in done.output
+    assert decisions(ledger) == ["restart"] * 3
+    assert ledger.faults[0].planned in done.output
 
 
 @pytest.mark.slow
@@ -95,10 +98,10 @@ def test_preemption_with_a_grace_that_is_not_enough(tmp_path: Path) -> None:
     assert [a.outcome for a in ledger.attempts] == ["preempted"], done.output
     (failure,) = ledger.failures
     assert (failure.category, failure.owner) == ("preemption", "scheduler")
-    assert failure.decision == "stop: it was told to stop by SIGTERM"
+    assert decisions(ledger) == ["stop"]
     told, killed = ledger.faults
     assert (told.kind, told.who, told.step) == ("terminate", "launcher", 20)
-    assert killed.kind == "kill" and killed.planned.endswith("the grace is over")
+    assert killed.kind == "kill" and killed.planned.startswith(told.planned)
     assert killed.at - told.at >= 1_000_000_000
 
 
@@ -112,7 +115,7 @@ def test_a_stopped_rank_is_a_hang(tmp_path: Path) -> None:
     assert attempts(ledger) == [("failed", None, 25), ("completed", 20, 60)]
     (failure,), (fault,) = ledger.failures, ledger.faults
     assert (failure.category, failure.root_rank) == ("hang", 1)
-    assert failure.decision == "restart: restart 1 of 3"
+    assert decisions(ledger) == ["restart"]
     assert (fault.who, fault.detected, fault.step) == ("rank 1", "hang", 25)
 
 
@@ -130,7 +133,7 @@ def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
     (failure,) = ledger.failures
     assert (failure.category, failure.root_rank) == ("user_code", 1), done.output
     assert "RuntimeError: a planned fault" in failure.evidence
-    assert failure.decision is not None and failure.decision.startswith("stop:")
+    assert decisions(ledger) == ["stop"]
     assert raised.failure == 0
 
 
@@ -164,7 +167,7 @@ def test_a_failing_disk_is_tried_again_and_a_damaged_checkpoint_is_passed_over(
     (failure,) = ledger.failures
     assert (failure.category, failure.root_rank) == ("storage", 0), done.output
     assert "Input/output error" in failure.evidence
-    assert failure.decision == "restart: restart 1 of 3"
+    assert decisions(ledger) == ["restart"]
     disk, corrupt = ledger.faults
     assert (disk.failure, disk.detected) == (0, "storage")
     assert (corrupt.attempt, corrupt.failure) == (1, None)
@@ -180,28 +183,28 @@ def test_a_full_disk_is_not_tried_again(tmp_path: Path) -> None:
     assert attempts(ledger) == [("failed", None, 20)]
     (failure,) = ledger.failures
     assert (failure.category, failure.root_rank) == ("disk_full", 0), done.output
-    assert failure.decision == "stop: disk_full comes back on a retry"
+    assert decisions(ledger) == ["stop"]
     assert ledger.faults[0].detected == "disk_full"
+    assert "ChildFailedError" in done.output  # torchrun came to its own end
 
 
-@pytest.mark.parametrize(
-    ("mode", "words"), [("fail", "Input/output error"), ("full", "No space left on device")]
-)
-def test_every_way_to_write_meets_the_disk(tmp_path: Path, mode: str, words: str) -> None:
+def test_every_way_to_write_meets_the_disk(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
-    plan = f"disk path=checkpoints mode={mode} step=1"
-    done = rehearse(tmp_path, plan, *python("-W", "ignore", job("writers")))
+    plan = "disk path=failing mode=fail step=1; disk path=full mode=full step=1"
+    done = rehearse(tmp_path, plan, *python("-W", "ignore", job("writers"), "failing", "full"))
     assert done.code == 0, done.output
     balanced(done.run.ledger)
-    told = [line.split(": ", 1) for line in done.output.splitlines() if line[:2] in ("1 ", "2 ")]
-    before, after = ({k[2:]: v for k, v in told if k[0] == step} for step in "12")
-    assert set(before.values()) == {"done"}
-    spared = ["elsewhere", "read", *(["rename"] if mode == "full" else [])]
-    assert [after[way] for way in spared] == ["done"] * len(spared)
-    hit = {way: text for way, text in after.items() if way not in spared}
-    assert hit.pop("file").startswith("RuntimeError")  # torch says nothing of the reason there
-    assert hit.keys() == before.keys() - {*spared, "file"}
-    assert all(words in text for text in hit.values()), hit
+    for folder, words in (("failing", "Input/output error"), ("full", "No space left on device")):
+        mine = [line for line in done.output.splitlines() if line.startswith(f"{folder} ")]
+        told = [line.removeprefix(f"{folder} ").split(": ", 1) for line in mine]
+        before, after = ({k[2:]: v for k, v in told if k[0] == step} for step in "12")
+        assert set(before.values()) == {"done"} and len(before) == 11
+        spared = ["elsewhere", "read", *(["rename"] if folder == "full" else [])]
+        assert [after[way] for way in spared] == ["done"] * len(spared)
+        hit = {way: text for way, text in after.items() if way not in spared}
+        assert hit.pop("file").startswith("RuntimeError")  # torch does not give the reason there
+        assert hit.keys() == before.keys() - {*spared, "file"}
+        assert all(words in text for text in hit.values()), hit
 
 
 @pytest.mark.slow
@@ -209,7 +212,7 @@ def test_every_way_to_write_meets_the_disk(tmp_path: Path, mode: str, words: str
 def test_a_cut_network_between_two_nodes(tmp_path: Path) -> None:
     env = {**os.environ, **quiet_env(tmp_path), "HEADWAY_RUN": "both", "GROUP_TIMEOUT": "5"}
     plan = "network device=cable node=node-1 step=25 for=8"
-    headway = [*HEADWAY, "--name", "both", "--restarts", "3", "--chaos", plan]
+    headway = [HEADWAY, "run", "--name", "both", "--restarts", "3", "--chaos", plan]
     torchrun = [str(BIN / "torchrun"), "--nnodes", "2", "--nproc-per-node", "1"]
     with two_nodes() as nodes:
         where = ["--master-addr", nodes[0].address, "--master-port", "29512"]
@@ -230,7 +233,7 @@ def test_a_cut_network_between_two_nodes(tmp_path: Path) -> None:
     (fault,) = ledger.faults
     assert (fault.kind, fault.who, fault.step, fault.failure) == ("network", "cable", 25, 0)
     assert ledger.failures[0].category in ("comm_timeout", "network", "hang"), outputs
-    assert ledger.failures[0].decision == "restart: restart 1 of 3"
+    assert decisions(ledger)[0] == "restart"
 
 
 def test_an_exception_comes_out_of_the_very_step(tmp_path: Path) -> None:
@@ -248,27 +251,17 @@ def test_an_exception_comes_out_of_the_very_step(tmp_path: Path) -> None:
 def test_a_wrong_plan_stops_nothing_but_itself(tmp_path: Path) -> None:
     words = ["chaos", "--plan", "kill rank=1 step=soon", "--", "touch", "started"]
     done = subprocess.run(
-        [str(BIN / "headway"), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [HEADWAY, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "headway: the plan: fault 1: at_step is 'soon', but it must be a whole number from 1 on\n"
-    )
+    assert done.stderr.endswith("[fault-value-invalid]\n") and "'soon'" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_tells_the_schedule(tmp_path: Path) -> None:
-    words = [str(BIN / "headway"), "chaos", "--dry-run", "--plan"]
+def test_a_dry_run_tells_the_schedule(tmp_path: Path, golden: Golden) -> None:
+    words = [HEADWAY, "chaos", "--dry-run", "--plan"]
     plan = "seed=7; kill who=random every=60 times=2; stop rank=0 step=9 for=3"
-    told = [
-        subprocess.run([*words, plan], cwd=tmp_path, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    assert told[0].stdout == told[1].stdout
-    assert told[0].stdout.splitlines() == [
-        "seed 7, 2 fault(s)",
-        "1. kill a random rank every 60 s on average, 2 times at most",
-        "     69.539 s: rank 0 of 2, rank 3 of 8, rank 28 of 64",
-        "     83.239 s: rank 1 of 2, rank 6 of 8, rank 52 of 64",
-        "2. stop rank 0 for 3 s at step 9",
-    ]
+    done = subprocess.run([*words, plan], cwd=tmp_path, capture_output=True, text=True, check=True)
+    golden("dry_run.txt", done.stdout)
+    assert not list(tmp_path.iterdir())

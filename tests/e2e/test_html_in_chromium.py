@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headway.ledger.model import Ledger
+from headway.ledger.model import (
+    NS,
+    Archive,
+    Auto,
+    Behind,
+    Boosted,
+    Failure,
+    GaveUp,
+    GroupsMade,
+    Ledger,
+    Publish,
+    Saved,
+)
 from headway.report.html import page
 from tests.e2e import chromium
 from tests.e2e.chromium import Chromium
@@ -138,6 +151,66 @@ def test_nothing_sticks_out_on_a_phone(browser: Chromium, tmp_path: Path) -> Non
     browser.size(390, 800, scale=2)
     browser.frame()
     assert browser.js("document.documentElement.scrollWidth") <= 390
+
+
+# What stands out of the card that it is in, unless it can be scrolled to: its text and its pixels.
+OUTSIDE = """
+[...document.querySelectorAll(".card *")].filter(e => {
+  const card = e.closest(".card").getBoundingClientRect(), own = e.getBoundingClientRect();
+  const hidden = e.closest(".scroll, svg, #timeline, .sr, .plot, details:not([open])");
+  return !hidden && own.width && own.right > card.right + 1;
+}).map(e => [e.outerHTML.slice(0, 80), e.getBoundingClientRect().right])
+"""
+
+
+def _everything() -> Ledger:
+    """Every section, with texts as long as they come."""
+    word = "s3://bucket/" + "very-long-folder-name/" * 12
+    told = "a reason of many words that somebody has written down for others to read " * 4
+    boosters = (
+        Boosted(name="async_save", state="acted", what=told, why=told, here=NS, before=2 * NS),
+        Boosted(name="compile_cache", state="off", why=f"{told}{word}"),
+        Boosted(name="warm", state="on", what=told),
+    )
+    failure = Failure(
+        attempt=1, at=9 * NS, category="user_code", owner="user", retry="no", root_rank=0,
+        evidence=f"{told}{word}", decision=told,
+    )  # fmt: skip
+    whole = killed()
+    ended = dataclasses.replace(whole.attempts[1], outcome="failed")
+    return dataclasses.replace(
+        whole,
+        command=("torchrun", word, *told.split()),
+        attempts=(whole.attempts[0], ended),
+        failures=(*whole.failures, failure),
+        auto=Auto(job="j", kind="k", boosters=boosters),
+        publish=Publish(run=word, folder=word, anchor=word, store=word, error=told + word),
+        behind=Behind(saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1}),
+        saved=(
+            Saved(attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9),
+            Saved(attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+                  error=told + word),
+        ),
+        archives=(
+            Archive(attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS),
+        ),
+        gave_up=(GaveUp(attempt=0, rank=0, at=1, where=word, limit="limit", reason=told),),
+        groups_made=(
+            GroupsMade(where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
+                       calls=9, made=9, used=1, unused=8, again=0, ns=9, needless=9, settled=True),
+        ),
+        notes=(told + word,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 400])
+def test_nothing_runs_out_of_its_card(browser: Chromium, tmp_path: Path, width: int) -> None:
+    opened(browser, _everything(), tmp_path)
+    browser.size(width, 900)
+    browser.js("document.querySelectorAll('details').forEach(one => one.open = true)")
+    browser.frame()
+    assert browser.js(OUTSIDE) == []
+    assert browser.js("document.documentElement.scrollWidth") <= width
 
 
 # How far each line of a graph is from the bars that it joins, in CSS pixels, at most.

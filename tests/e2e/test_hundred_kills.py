@@ -10,8 +10,7 @@ import pytest
 
 from headway.ledger.run import load
 from tests.processes import working_in
-
-from .conftest import BIN, job, quiet_env
+from tests.support import BIN, job, quiet_env
 
 KILLS, STEPS = 100, 3600
 

@@ -5,42 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.ledger.run import Run, load
-
-from .conftest import BIN, quiet_env
-from .namespaces import Node, missing, two_nodes
+from tests.e2e.namespaces import Node, missing, two_nodes
+from tests.support import BIN, job, quiet_env, wait_until
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
     pytest.mark.timeout(110),
 ]
-JOB = """
-import os, sys, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-open(f"pid-{rank}.new", "w").write(str(os.getpid()))
-os.replace(f"pid-{rank}.new", f"pid-{rank}")
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-done = torch.load("last.pt") if os.path.exists("last.pt") else 0
-for step in range(done + 1, 101):
-    net(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-    time.sleep(0.03)
-    if step % 10 == 0:
-        if rank == 0:
-            torch.save(step, "new.pt"); os.replace("new.pt", "last.pt")
-        dist.barrier()
-    if rank == 1 and "bug" in sys.argv and step == 15:
-        raise KeyError("no such column")
-dist.destroy_process_group()
-"""
 
 
 @pytest.fixture
@@ -54,7 +31,6 @@ class Job:
 
     def __init__(self, folder: Path, nodes: tuple[Node, Node], *words: str) -> None:
         self.folder = folder
-        (folder / "job.py").write_text(JOB)
         env = {**os.environ, **quiet_env(folder), "HEADWAY_RUN": "both"}
         env.pop("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
         headway = [str(BIN / "headway"), "run", "--name", "both", "--restarts", "3", "--"]
@@ -62,7 +38,7 @@ class Job:
         where = ["--master-addr", nodes[0].address, "--master-port", "29511"]
         self.launchers = [
             node.start(
-                [*headway, *torchrun, *where, "--node-rank", str(i), "job.py", *words],
+                [*headway, *torchrun, *where, "--node-rank", str(i), job("nodes"), *words],
                 env,
                 cwd=folder,
             )
@@ -70,10 +46,7 @@ class Job:
         ]
 
     def wait_for_save(self) -> None:
-        until = time.monotonic() + 60
-        while not (self.folder / "last.pt").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until((self.folder / "last.pt").exists)
 
     def pid(self, rank: int) -> int:
         return int((self.folder / f"pid-{rank}").read_text())
@@ -112,7 +85,8 @@ def test_a_rank_that_dies_on_one_node_restarts_both(
     assert [(f.root_rank, f.node) for f in ledger.failures] == [(1, "node-1")], ledger.failures
     assert sum(ledger.buckets.values()) == ledger.wall
     first, second = job.decisions()
-    assert first == second == [("restart", "restart 1 of 3")]
+    assert first == second
+    assert [action for action, _ in first] == ["restart"]
     assert not list((tmp_path / "headway/both/journal").glob(".ended*"))
 
 

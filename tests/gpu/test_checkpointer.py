@@ -101,6 +101,7 @@ class Tables:
         return [tensor.detach().clone().cpu() for tensor in found]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's, of its own Adagrad
 def test_changed_rows_of_tables_on_a_gpu(tmp_path: Path) -> None:
     from headway.checkpoint import Checkpointer
     from headway.checkpoint.store.read import Store
@@ -123,3 +124,91 @@ def test_changed_rows_of_tables_on_a_gpu(tmp_path: Path) -> None:
     again.close()
     assert restored is not None and restored.step == 14
     assert all(torch.equal(a, b) for a, b in zip(fresh.clone(), wanted, strict=True))
+
+
+class Replayed:
+    """A layer under Adam whose whole step is a CUDA graph, once it is captured."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(1024, 4096).cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), capturable=True)
+        self.input = torch.randn(64, 1024, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        self.model(self.input).square().mean().backward()
+        self.optimizer.step()
+
+    def capture(self) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.step()
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
+
+    def clone(self) -> list[Any]:
+        found = list(self.model.state_dict().values())
+        for state in self.optimizer.state.values():
+            found += list(state.values())
+        return [tensor.detach().clone().cpu() for tensor in found]
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+def test_steps_that_a_graph_replays(
+    room: bool, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They call no hooks and count no changes. `late`: the graph was there before."""
+    from headway.checkpoint import Checkpointer
+    from headway.checkpoint.snapshot.gpu import Gpu
+
+    if not room:
+        monkeypatch.setattr(Gpu, "free", lambda _: 0)
+    training = Replayed()
+    if late:
+        training.capture()
+    checkpointer = Checkpointer(tmp_path, training.parts())
+    checkpointer.save(0)  # nothing is prepared beside the capture
+    checkpointer.wait()
+    if not late:
+        training.capture()
+    wanted = []
+    for step in range(1, 5):
+        training.graph.replay()
+        wanted = training.clone()
+        checkpointer.save(step)
+        for _ in range(20):
+            training.graph.replay()
+    checkpointer.close()
+    fresh = Replayed()
+    again = Checkpointer(tmp_path, fresh.parts())
+    restored = again.restore()
+    again.close()
+    assert restored is not None and restored.step == 4
+    assert all(torch.equal(a, b) for a, b in zip(fresh.clone(), wanted, strict=True))
+
+
+def test_copies_leave_the_memory_that_a_step_needs() -> None:
+    """What activations need again is cached between steps, and is not free."""
+    from headway.checkpoint.snapshot.device import DeviceImages
+
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    size = torch.cuda.mem_get_info()[0] * 2 // 5
+    state = torch.ones(size, dtype=torch.uint8, device="cuda")
+    activations = torch.empty(size, dtype=torch.uint8, device="cuda")
+    del activations  # at the end of a step
+    images = DeviceImages(state.device)
+    assert not images._has_room({0: state})
+    assert images._has_room({0: state[: size // 10]})
+    del state, images
+    torch.cuda.empty_cache()

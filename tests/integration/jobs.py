@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.support import wait_until
 
 JOB = Path(__file__).parent / "checkpointed" / "levels.py"
 
@@ -60,10 +61,7 @@ def run(folder: Path, *words: str, code: int = 0, **how: Any) -> list[dict[str, 
 
 def wait_for(*paths: Path) -> None:
     """Until all are there."""
-    until = time.monotonic() + 60
-    while not all(path.exists() for path in paths):
-        assert time.monotonic() < until, f"{paths} did not come"
-        time.sleep(0.01)
+    wait_until(lambda: all(path.exists() for path in paths), every=0.01)
 
 
 def writers(folder: Path) -> set[int]:

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.journal.reader import read_journals
-from tests.integration.conftest import probe_env
+from headway.journal.reader import Journal, read_journals
+from headway.probe import ENV_ASYNC
+from tests.support import code_of, probe_env
 
 HELD = """
 import atexit, glob, os, pathlib, shutil, subprocess, sys, threading
@@ -42,7 +45,7 @@ def script(folder: Path, text: str, name: str = "job.py") -> Path:
 def env(folder: Path) -> dict[str, str]:
     journal = folder / "journal"
     journal.mkdir(exist_ok=True)
-    return probe_env(journal, HEADWAY_ASYNC_SAVE="1")
+    return probe_env(journal, **{ENV_ASYNC: "1"})
 
 
 def start(folder: Path, text: str, name: str = "job.py") -> subprocess.Popen[str]:
@@ -61,10 +64,69 @@ def ended(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     return job.returncode, out, err
 
 
-def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    journals, problems = read_journals(str(folder / "journal"))
+def journals(folder: Path) -> list[Journal]:
+    found, problems = read_journals(str(folder / "journal"))
     assert not problems
+    return found
+
+
+def events(journals: list[Journal], name: str) -> list[dict[str, Any]]:
     return [event for journal in journals for event in journal.named(name)]
+
+
+FORKS = """
+import json, time
+from headway.probe.recorder import recorder
+
+recorder.hold()
+for line in sys.stdin:
+    path, *sys.argv[1:] = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        recorder.reborn(time.monotonic_ns())
+        os.chdir(os.path.dirname(path))
+        for stream, kind in ((1, "out"), (2, "err")):
+            os.dup2(os.open(kind, os.O_WRONLY | os.O_CREAT), stream)
+        exec(compile(pathlib.Path(path).read_text(), path, "exec"))
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@dataclass
+class Forks:
+    """Jobs that are forks of one process, which has torch and the probe already."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    def run(self, folder: Path, text: str, *words: str) -> tuple[int, str, str, list[Journal]]:
+        """A job in a folder: its exit code, its output, and its journals."""
+        path = folder / "job.py"
+        path.write_text(text)
+        before = {journal.pid for journal in journals(self.folder)}
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(path), *words]) + "\n")
+        self.process.stdin.flush()
+        code = int(self.process.stdout.readline())
+        fresh = [journal for journal in journals(self.folder) if journal.pid not in before]
+        return code, (folder / "out").read_text(), (folder / "err").read_text(), fresh
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    folder = tmp_path_factory.mktemp("forks")
+    process = subprocess.Popen(
+        [sys.executable, str(script(folder, FORKS))],
+        cwd=folder,
+        env=env(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield Forks(folder, process)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 WAITING = """
@@ -142,23 +204,41 @@ torch.save(1, "held/a.pt")
 try:
     torch.load("held/a.pt")
 except RuntimeError as error:
-    assert "held/a.pt was not written: OSError: [Errno 5]" in str(error), error
+    assert error.code == "background-write-failed", error
+    assert error.fields["path"] == os.path.abspath("held/a.pt")
+    assert error.fields["error"].startswith("OSError: [Errno 5]"), error
 else:
     raise AssertionError("the old file was taken for the new one")
+torch.save(1, "held/a.pt")
+for allowed in (False, True):  # what is old stays while the new one is not there; once
+    try:
+        os.remove("held/log")
+        assert allowed
+    except RuntimeError as error:
+        assert not allowed and error.code == "background-write-failed", error
+    assert os.path.exists("held/log") != allowed
 Disk.error = None
+try:
+    torch.save(2, "held/b.pt")  # which was saved all the same
+except RuntimeError as error:
+    assert error.fields["path"] == os.path.abspath("held/a.pt"), error
+else:
+    raise AssertionError("the failure was lost")
+assert torch.load("held/b.pt") == 2
 assert torch.load("held/a.pt").tolist() == [0, 0, 0]
 print("done")
 """
 
 
 @pytest.mark.timeout(100)
-def test_whatever_needs_the_file_waits_for_it(tmp_path: Path) -> None:
-    code, out, err = ended(start(tmp_path, WAITING))
+def test_whatever_needs_the_file_waits_for_it(tmp_path: Path, forks: Forks) -> None:
+    code, out, err, found = forks.run(tmp_path, WAITING)
     assert (code, out) == (0, "done\n"), err
-    waits = [event["waited"] for event in events(tmp_path, "behind") if "waited" in event]
-    assert {"open", "stat", "os.listdir", "os.rename", "subprocess.Popen", "os.fork"} <= {*waits}
-    saves = [e for e in events(tmp_path, "behind") if "bytes" in e]
-    assert sum("error" in event for event in saves) == 1
+    told = events(found, "behind")
+    waits = {event["waited"] for event in told if "waited" in event}
+    assert {"open", "stat", "os.listdir", "os.rename", "subprocess.Popen", "os.fork"} <= waits
+    saves = [event for event in told if "bytes" in event]
+    assert sum("error" in event for event in saves) == 2
     assert not list(tmp_path.rglob(".headway-save-*"))
 
 
@@ -197,16 +277,18 @@ for name, (end, _) in ends.items():
 
 
 @pytest.mark.timeout(100)
-def test_the_end_of_the_process_waits_and_tells_of_a_failure(tmp_path: Path) -> None:
-    code, out, err = ended(start(tmp_path, ENDING))
+def test_the_end_of_the_process_waits_and_tells_of_a_failure(tmp_path: Path, forks: Forks) -> None:
+    code, out, err, _ = forks.run(tmp_path, ENDING)
     assert code == 0, err
     assert list(map(int, out.split())) == [code for _, code in ENDS.values()]
     for name in ENDS:
-        said = (tmp_path / f"{name}.err").read_text()
+        lines = (tmp_path / f"{name}.err").read_text().splitlines()
+        told = [line for line in lines if code_of(line) == "background-write-failed"]
         fails = "full" in name or "grow" in name
         assert (tmp_path / f"{name}.pt").exists() != fails
-        assert (f"headway: {tmp_path}/{name}.pt was not written: " in said) == fails, said
-        assert ("OSError: [Errno 28] No space left" in said) == ("full" in name), said
+        assert len(told) == fails, lines
+        assert all(f"{tmp_path}/{name}.pt" in line for line in told), lines
+        assert any("OSError: [Errno 28]" in line for line in told) == ("full" in name), lines
     assert "others run too" in (tmp_path / "a full disk.out").read_text()
     assert not list(tmp_path.glob(".headway-save-*"))
 
@@ -243,28 +325,21 @@ print("killed in mid-write:", left)
 """
 
 
-def kills(folder: Path, number: int) -> int:
-    done = subprocess.run(
-        [sys.executable, str(script(folder, KILLED)), str(number)],
-        cwd=folder,
-        env=env(folder),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.rpartition(":")[2])
+def kills(forks: Forks, folder: Path, number: int) -> int:
+    code, out, err, _ = forks.run(folder, KILLED, str(number))
+    assert code == 0, err
+    return int(out.rpartition(":")[2])
 
 
 @pytest.mark.timeout(100)
-def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    kills(tmp_path, 3)
+def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path, forks: Forks) -> None:
+    kills(forks, tmp_path, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_many_kills_leave_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    assert kills(tmp_path, 20) > 0
+def test_many_kills_leave_the_old_file_or_the_new_one(tmp_path: Path, forks: Forks) -> None:
+    assert kills(forks, tmp_path, 20) > 0
 
 
 RANKS = """
@@ -326,12 +401,29 @@ os._exit(0)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
+def checked(folder: Path, told: list[dict[str, Any]]) -> None:
+    assert (folder / "done-0").exists() and (folder / "done-1").exists()
+    plain = [event for event in told if "why" in event]
+    assert {event["code"] for event in plain} == {"type-not-supported"}
+    assert all("rank 1" in event["why"] and "builtins.type" in event["why"] for event in plain)
+    assert sum("bytes" in event and "error" not in event for event in told) == 5
+
+
+@pytest.mark.timeout(100)
+def test_two_ranks_save_behind_together_or_not_at_all(tmp_path: Path, forks: Forks) -> None:
+    (tmp_path / "fresh.py").touch()
+    text = "sys.path.insert(0, os.getcwd())\n" + RANKS
+    code, _, err, found = forks.run(tmp_path, text)
+    assert code == 0, err
+    checked(tmp_path, events(found, "behind"))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize("by", [(), pytest.param(TORCHRUN, marks=pytest.mark.slow)])
-def test_two_ranks_save_behind_together_or_not_at_all(tmp_path: Path, by: tuple[str, ...]) -> None:
+def test_two_ranks_of_torchrun_do_so(tmp_path: Path) -> None:
     (tmp_path / "fresh.py").touch()
     done = subprocess.run(
-        [sys.executable, *by, str(script(tmp_path, RANKS))],
+        [sys.executable, *TORCHRUN, str(script(tmp_path, RANKS))],
         cwd=tmp_path,
         env=env(tmp_path),
         capture_output=True,
@@ -339,10 +431,7 @@ def test_two_ranks_save_behind_together_or_not_at_all(tmp_path: Path, by: tuple[
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "done-0").exists() and (tmp_path / "done-1").exists()
-    told = events(tmp_path, "behind")
-    assert {e["why"] for e in told if "why" in e} == {"rank 1: builtins.type is in the state"}
-    assert sum("bytes" in event and "error" not in event for event in told) == 5
+    checked(tmp_path, events(journals(tmp_path), "behind"))
 
 
 JOB = """
@@ -376,13 +465,17 @@ def test_headway_run_says_what_was_written_behind(tmp_path: Path) -> None:
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
     behind = ledger["checkpoints"]["behind"]
     assert (behind["saves"], behind["failed"]) == (3, 0)
-    assert behind["plain"] == {"an open file": 1}
+    assert list(behind["plain"].values()) == [1]
+    found, problems = read_journals(str(tmp_path / "run" / "journal"))
+    plain = [event["code"] for event in events(found, "behind") if "why" in event]
+    assert plain == ["open-file"] and not problems
     assert behind["blocked_s"] > 0 and behind["written_s"] > 0
     assert ledger["checkpoints"]["saves"] == 3  # both files of the last step are one
     assert not ledger["notes"]
     assert "Asynchronous saves" not in done.stderr
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "3 saves" in page and "1 x an open file" in page
+    (why,) = behind["plain"]
+    assert why in page
 
 
 LIGHTNING = """
@@ -511,7 +604,7 @@ def test_trainers_save_behind_and_resume(tmp_path: Path, package: str, job: str)
     pytest.importorskip(package)
     code, _, err = ended(start(tmp_path, job))
     assert code == 0, err
-    told = events(tmp_path, "behind")
+    told = events(journals(tmp_path), "behind")
     written = [event["path"] for event in told if "bytes" in event]
     assert len(written) >= 4 and not [event for event in told if "why" in event]
     assert not list(tmp_path.rglob(".headway-save-*"))

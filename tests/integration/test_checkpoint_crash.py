@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.checkpointed.server import ask
+from tests.support import examples
 
 # What the first rank had done last when somebody was killed.
 MOMENTS = ("born", "restoring", "restored", "step", "saving", "saved", "closing")
@@ -17,10 +18,11 @@ WHO = ("trainers", "one", "writers", "writer", "all")
 
 @pytest.mark.timeout(110)
 def test_killed_at_any_instant(tmp_path: Path) -> None:
+    kills = examples(80)
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path  # it syncs faster
     with tempfile.TemporaryDirectory(prefix="headway-", dir=memory) as folder:
-        found = ask("crash:trials", folder=folder, seed=7, kills=50, worlds=[1, 2, 1, 4, 1])
-    assert found["kills"] == 50
+        found = ask("crash:trials", folder=folder, seed=7, kills=kills, worlds=[1, 2, 1, 4, 1])
+    assert found["kills"] == kills
     assert found["restored from disk"]
 
 

@@ -16,32 +16,32 @@ EPOCH = SAMPLES // BATCH  # steps
 STEPS = 2 * EPOCH + 3
 
 
-def lives(store: Path, *worlds: int, job: str = "") -> list[dict[str, Any]]:
+def lives(store: Path, *worlds: int, job: str = "", images: int = 2) -> list[dict[str, Any]]:
     """On so many ranks each: all but the last are killed at their sixth step, by another rank."""
     found: list[dict[str, Any]] = []
     for number, world in enumerate(worlds):
         life = {"store": str(store), "world": world, "until": STEPS, "job": job}
-        life |= {"every": 2, "waits": 1}
+        life |= {"every": 2, "waits": 1, "images": images}
         found.append({"life": life, "dying": (number % world, 6)})
     del found[-1]["dying"]
     return found
 
 
 @pytest.mark.parametrize(
-    ("worlds", "job"),
+    ("worlds", "job", "images"),
     [
-        ((2, 2, 2), "two-ranks"),
-        ((2, 1, 2, 1), ""),
-        pytest.param((1, 1, 1, 1), "", marks=pytest.mark.slow),
-        pytest.param((1, 2, 1), "other-ranks", marks=pytest.mark.slow),
+        ((2, 2, 2), "two-ranks", 2),
+        ((2, 1, 2, 1), "", 2),
+        ((1, 1), "one-image", 1),
+        pytest.param((1, 1, 1, 1), "", 2, marks=pytest.mark.slow),
+        pytest.param((1, 2, 1), "other-ranks", 2, marks=pytest.mark.slow),
     ],
 )
-def test_losses_and_samples(worlds: tuple[int, ...], job: str, tmp_path: Path) -> None:
+def test_losses_and_samples(worlds: tuple[int, ...], job: str, images: int, tmp_path: Path) -> None:
     right = ask("lives:reference", folder=str(tmp_path), steps=STEPS)[1:]
     job = job and f"{job}-{tmp_path.name}"
-    found = ask(
-        "lives:history", folder=str(tmp_path), lives=lives(tmp_path / "s", *worlds, job=job)
-    )
+    given = lives(tmp_path / "s", *worlds, job=job, images=images)
+    found = ask("lives:history", folder=str(tmp_path), lives=given)
     steps = [found["steps"][str(number)] for number in range(1, STEPS + 1)]
     assert len(found["steps"]) == STEPS < found["trained"], "some steps were made twice"
     assert all(step > 0 for step, _ in found["sources"][1:]), found["sources"]

@@ -15,8 +15,8 @@ from tests.integration.jobs import launched
 
 pytestmark = pytest.mark.timeout(150)
 JOB = Path(__file__).parent / "checkpointed" / "sharded.py"
-SECOND = ("model.weight[151, 0]", "optimizer.state.0.sum[151, 0]")
-FIRST = ("model.weight", "optimizer.state.0.sum")
+SECOND = ("model.weight[151, 0]", "optimizer.state.model.weight.sum[151, 0]")
+FIRST = ("model.weight", "optimizer.state.model.weight.sum")
 
 
 def run(folder: Path, *words: str, ranks: int = 1, store: str = "store") -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from headway.checkpoint.store.manifest import changed
 from headway.checkpoint.store.read import Store
 from tests.integration.jobs import launched, writers
+from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(150)
 JOB = Path(__file__).parent / "checkpointed" / "train.py"
@@ -25,13 +25,11 @@ JOB = Path(__file__).parent / "checkpointed" / "train.py"
 def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     """Whatever was killed: in the end no writer of this test is there any more."""
     yield
-    until = time.monotonic() + 15
-    while writers(tmp_path) and time.monotonic() < until:
-        time.sleep(0.1)
-    left = writers(tmp_path)
-    for pid in left:
-        os.kill(pid, 15)
-    assert not left
+    try:
+        wait_until(lambda: not writers(tmp_path), 15, every=0.1)
+    finally:
+        for pid in writers(tmp_path):
+            os.kill(pid, 15)
 
 
 def run(
@@ -54,14 +52,17 @@ def run(
 
 
 def whole(folder: Path, *words: str, ranks: int = 1) -> list[dict[str, Any]]:
-    """The same training without an interruption."""
+    """The same training without an interruption, and without checkpoints."""
     (folder / "whole").mkdir()
-    return run(folder / "whole", *words, ranks=ranks)
+    return run(folder / "whole", *words, "--every", "0", ranks=ranks)
 
 
 def test_a_killed_training_goes_on_from_memory(tmp_path: Path) -> None:
+    """And its writer finishes what the dead has begun."""
     job = uuid.uuid4().hex
     run(tmp_path, "--kill-after", "8", job=job, code=-9)
+    latest = tmp_path / "store" / "latest"
+    wait_until(lambda: latest.exists() and latest.read_text() == "step-0000000006\n")
     (again,) = run(tmp_path, job=job)
     assert (again["from"], again["source"]) == (6, "memory")
     (right,) = whole(tmp_path)
@@ -76,15 +77,11 @@ def test_another_start_goes_on_from_disk(tmp_path: Path) -> None:
     assert again["state"] == whole(tmp_path)[0]["state"]
 
 
-def test_the_writer_finishes_what_the_dead_has_begun(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_writer_that_nobody_comes_back_to_ends(tmp_path: Path) -> None:
     run(tmp_path, "--kill-after", "8", "--linger", "1", code=-9)
-    until = time.monotonic() + 30
-    latest = tmp_path / "store" / "latest"
-    while time.monotonic() < until:
-        if latest.exists() and latest.read_text() == "step-0000000006\n":
-            break
-        time.sleep(0.05)
-    assert latest.read_text() == "step-0000000006\n"
+    wait_until(lambda: not writers(tmp_path), every=0.1)
+    assert (tmp_path / "store" / "latest").read_text() == "step-0000000006\n"
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -16,73 +16,53 @@ import pytest
 from headway.fleet.compact import compact
 from headway.fleet.engine import ask
 from headway.fleet.store import Store
-
-ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 12
-ENDLESS = 10**6
-# Writes runs, each twice: as it goes on, and when it has ended. What was taken is noted, durably.
-WRITER = """
-import os, sys
-from headway.fleet.store import Store
+from tests.support import wait_until
 from tests.unit.fleet.made import rows_of
 
-store, name, told = Store(sys.argv[1]), sys.argv[2], os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(int(sys.argv[4])):
-    for hours in (1, 30):
-        store.write(rows_of(f"{name}-{number}", hours=hours), as_of=float(hours))
-        os.write(told, f"{name}-{number} {hours}\\n".encode())
-        os.fsync(told)
-"""
-COMPACTOR = """
-import sys
-from headway.fleet.compact import compact
-from headway.fleet.store import Store
-
-print("ready", flush=True)
-sys.stdin.readline()
-while True:
-    if Store(sys.argv[1]).exists():
-        compact(Store(sys.argv[1]), grace_s=2.0)
-"""
+pytestmark = pytest.mark.xdist_group("store-forks")
+ROUNDS = 12
+ENDLESS = 10**6
 
 
-Start = Callable[..., subprocess.Popen[bytes]]
+def write(url: str, name: str, told: Path, rounds: int) -> None:
+    """Write runs, each twice: as it goes on, and when it has ended; note what was taken."""
+    store, file = Store(url), os.open(told, os.O_WRONLY | os.O_CREAT)
+    for number in range(rounds):
+        for hours in (1, 30):
+            store.write(rows_of(f"{name}-{number}", hours=hours), as_of=float(hours))
+            os.write(file, f"{name}-{number} {hours}\n".encode())
+            os.fsync(file)
+
+
+def compact_on_and_on(url: str, begun: Path) -> None:
+    begun.touch()
+    while True:
+        if Store(url).exists():
+            compact(Store(url), grace_s=2.0)
+
+
+Start = Callable[..., ForkServerProcess]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(store_forks: ForkServerContext) -> Iterator[Start]:
     """Starts processes; none of them outlives the test."""
-    made: list[subprocess.Popen[bytes]] = []
+    made: list[ForkServerProcess] = []
 
-    def begin(script: str, *words: str) -> subprocess.Popen[bytes]:
-        made.append(
-            subprocess.Popen(
-                [sys.executable, "-c", script, *words],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
+    def begin(target: Callable[..., None], *arguments: object) -> ForkServerProcess:
+        made.append(store_forks.Process(target=target, args=arguments))
+        made[-1].start()
         return made[-1]
 
     yield begin
     for process in made:
-        with process:
-            process.kill()
+        process.kill()
+        process.join()
 
 
-def go(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdout is not None and process.stdin is not None
-    assert process.stdout.readline() == b"ready\n"
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def kill(process: ForkServerProcess) -> None:
+    process.kill()
+    process.join()
 
 
 @pytest.mark.parametrize(
@@ -99,21 +79,21 @@ def test_nothing_taken_is_lost_and_nothing_is_doubled(
     told = [tmp_path / f"told-{number}" for number in range(writers)]
     doomed = chance.sample(range(writers), writers // 2)
     rounds = [ENDLESS if number in doomed else ROUNDS for number in range(writers)]
-    all_of_them = [
-        start(WRITER, url, f"w{n}", str(told[n]), str(rounds[n])) for n in range(writers)
-    ]
-    compactor = start(COMPACTOR, url)
-    for process in (*all_of_them, compactor):
-        go(process)
+    begun = tmp_path / "begun"
+    all_of_them = [start(write, url, f"w{n}", told[n], rounds[n]) for n in range(writers)]
+    compactor = start(compact_on_and_on, url, begun)
+    wait_until(lambda: all(file.exists() for file in (*told, begun)))
     for number in doomed:  # wherever each of them is
         time.sleep(chance.uniform(0.0, 0.2))
         kill(all_of_them[number])
         if number % 4 == 0:
             kill(compactor)
-            compactor = start(COMPACTOR, url)
-            go(compactor)
+            begun.unlink()
+            compactor = start(compact_on_and_on, url, begun)
+            wait_until(begun.exists)
     for number, process in enumerate(all_of_them):
-        assert process.wait(timeout=500) == (-signal.SIGKILL if number in doomed else 0)
+        process.join(500)
+        assert process.exitcode == (-signal.SIGKILL if number in doomed else 0)
     kill(compactor)
     taken: dict[str, int] = {}
     for file in told:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-
-from ..unit.schedule.made import going
-from .slurm import Cluster, missing, running, wait
+from tests.integration.slurm import Cluster, missing, running, wait
+from tests.support import codes
+from tests.unit.schedule.made import going
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,7 +49,7 @@ def test_a_running_job_is_told_its_price(
     words = ["schedule", "publish-cost", str(tmp_path / "runs"), "--to", "slurm", "--once"]
 
     assert main([*words, "--dry-run"]) == 0
-    assert f"would run scontrol update JobId={job} Comment=ask anna first headway:cost=" in (
+    assert f"scontrol update JobId={job} Comment=ask anna first headway:cost=" in (
         capsys.readouterr().out
     )
     assert shown(cluster, job, "Comment") == "ask anna first"
@@ -78,7 +78,8 @@ def test_a_running_job_is_told_its_price(
 
     words[2] = str(tmp_path / "runs")
     assert main([*words, "--job", "999999"]) == 1
-    assert "Slurm knows no job 999999" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert codes(error) == ["job-not-found"] and "999999" in error
     assert main([*words, *limits]) == 0
     cluster.call("scancel", job)
     wait(lambda: "CANCELLED" in cluster.states(job)[0], "the end of the job", cluster)

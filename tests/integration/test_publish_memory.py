@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from tests.integration.peaks import peaks
+from tests.support import lazy
 from tests.unit.publish.made import checkpoint, plain, state
 
+torch = lazy("torch")
+nn = lazy("torch.nn")
 ROWS, WIDTH = 800_000, 128
 MODULE = """
 import torch

@@ -11,10 +11,8 @@ from headway.cli import main
 from headway.fleet.readers.slurm import TYPE
 from headway.fleet.store import Store
 from headway.publish.store import Store as Snapshots
-
-from ..unit.fleet.made import content
-from .slurm import Cluster, missing, running, wait
-from .test_published_runs import ended, training
+from tests.integration.slurm import Cluster, missing, running, wait
+from tests.unit.fleet.made import content
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,6 +61,8 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
 def test_a_training_hands_its_publish_to_slurm(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tests.integration.test_published_runs import ended, training  # it imports torch
+
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.env[name])
     by = ("--publish-by", "slurm --account=ads --qos=low")

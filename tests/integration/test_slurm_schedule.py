@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -22,9 +23,8 @@ from headway.schedule.simulate.job import Job, Spec
 from headway.schedule.simulate.tenant import Tenant
 from headway.schedule.slurm.runs import Told, read
 from headway.schedule.slurm.state import look
-
-from .jobs import JOB
-from .slurm import Cluster, free_port, missing, running, wait
+from tests.integration.jobs import JOB
+from tests.integration.slurm import Cluster, free_port, missing, running, wait
 
 pytestmark = [
     pytest.mark.slow,
@@ -102,6 +102,13 @@ def scheduling(cluster: Cluster, log: Path) -> Iterator[None]:
             process.wait()
 
 
+def lines(text: str, *jobs: str) -> list[str]:
+    """Those that name all of these jobs, without warnings: they end with a code."""
+    patterns = [re.compile(rf"\bjob {job}\b") for job in jobs]
+    plain = [line for line in text.splitlines() if not line.endswith("]")]
+    return [line for line in plain if all(one.search(line) for one in patterns)]
+
+
 def run_of(folder: Path, job: str) -> Path:
     return folder / "headway" / f"slurm-{job}"
 
@@ -145,7 +152,7 @@ def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) ->
     wait(lambda: reason(cluster, preemptor) == "Resources", "a job that waits", cluster)
     before = len(steps(fast))
     dry = cluster.call(*SCHEDULE, "--once", "--dry-run")
-    assert f"job {preemptor} (high, 1 GPU) would evict job {jobs[fast]} (" in dry
+    assert len(lines(dry, preemptor, jobs[fast])) == 1
     assert states(cluster, jobs.values()) == ["RUNNING"] * 3  # slurmctld itself leaves them alone
 
     expected = simulated(cluster, jobs, preemptor)
@@ -158,8 +165,9 @@ def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) ->
         assert saved > before
         wait(lambda: len(steps(fast)) > saved + 5, "the second life", cluster, 120.0)
     told = log.read_text()
-    assert f"job {jobs[fast]} is asked to save, for job {preemptor}" in told
-    assert f"job {jobs[fast]} has " in told and told.count("is requeued") == 1
+    # It is evicted, asked to save, and requeued.
+    assert len(lines(told, preemptor, jobs[fast])) == 2 and len(lines(told, jobs[fast])) == 3
+    assert restarts(cluster, jobs[fast]) == "1"
     assert states(cluster, (jobs[slow], jobs[fresh])) == ["RUNNING"] * 2
     assert restarts(cluster, jobs[slow]) == restarts(cluster, jobs[fresh]) == "0"
     (victim,) = expected  # the simulator evicts the same one, and loses as little
@@ -180,7 +188,7 @@ def test_the_cheapest_one_goes_having_saved(cluster: Cluster, tmp_path: Path) ->
     assert (notice["lost_s"], notice["lost_steps"]) == (0.0, 0)
     assert [one["category"] for one in ledger["failures"]] == ["preemption"]
     shown = report(fast, jobs[fast])
-    assert "preempted" in shown and f"a last save of step {saved:,} has kept" in shown
+    assert "preempted" in shown and f"{saved:,}" in shown
     assert cluster.states(preemptor) == ["COMPLETED"] == cluster.states(other)
 
 
@@ -201,7 +209,7 @@ def test_a_gang_takes_two_and_a_step_of_srun_hears_of_it(cluster: Cluster, tmp_p
             cluster,
             180.0,
         )
-    assert log.read_text().count("is requeued") == 2
+    assert [restarts(cluster, job) for job in jobs.values()] == ["1", "1"], log.read_text()
     for path, job in jobs.items():
         assert steps(path) == list(range(1, len(steps(path)) + 1))
         ledger = json.loads(report(path, job, "--json"))
@@ -224,18 +232,18 @@ def test_a_quota_is_left_to_its_account(cluster: Cluster, tmp_path: Path) -> Non
     wait(lambda: reason(cluster, waiter) == "Resources", "a job that waits", cluster)
     newest = (*SCHEDULE, "--once", "--policy=newest")
     dry = (*newest, "--dry-run")
-    assert f"would evict job {jobs['feed1']} " in cluster.call(*dry)
+    assert lines(cluster.call(*dry), waiter, jobs["feed1"])
 
     full, over = tmp_path / "full.csv", tmp_path / "over.csv"
     full.write_text("account,gpus\nads,2\nfeed,1\n")
     over.write_text("ads,1\nfeed,1\n")
-    assert "no set of jobs that it may evict" in cluster.call(*dry, f"--quota={full}")
+    assert "[no-victims]" in cluster.call(*dry, f"--quota={full}")
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("adz,1\n")
-    with pytest.raises(AssertionError, match="'adz', which is no account; there are ads, feed, "):
+    with pytest.raises(AssertionError, match=r"\[account-unknown\]"):
         cluster.call(*dry, f"--quota={wrong}")
     told = cluster.call(*newest, f"--quota={over}")
-    assert told.count("is requeued") == 1 and f"job {jobs['feed1']} " not in told
+    assert lines(told, waiter) and not lines(told, jobs["feed1"])
     wait(lambda: cluster.states(waiter) == ["COMPLETED"], "the waiter's end", cluster)
     assert restarts(cluster, jobs["feed1"]) == "0"
     assert sorted(restarts(cluster, jobs[name]) for name in ("ads1", "ads2")) == ["0", "1"]
@@ -265,8 +273,8 @@ def test_a_gang_on_two_nodes_takes_the_place_of_another(two_nodes: Cluster, tmp_
         saved = len(steps(folder))
         wait(lambda: len(steps(folder)) > saved + 5, "the second life", cluster, 180.0)
     told = log.read_text()
-    assert f"job {waiter} (high, 2 GPU) evicts job {gang} (" in told
-    assert f"job {gang} has " in told and told.count("is requeued") == 1
+    assert len(lines(told, waiter, gang)) == 2 and len(lines(told, gang)) == 3
+    assert restarts(cluster, gang) == "1"
     assert sorted((tmp_path / "high" / "log").read_text().split()) == ["a", "b"]
     assert [restarts(cluster, job) for job in others] == ["0", "0"]
     for rank in range(2):

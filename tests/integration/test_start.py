@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.support import ForkServer, free_port, probe_env
+
 pytestmark = pytest.mark.timeout(110)
 
+# Two ranks in forks of one process; the one that goes on is a rank.
+RANKS = r"""
+import os, sys
+pids = []
+for rank in ("0", "1"):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        os.environ["RANK"] = rank
+        break
+else:
+    sys.exit(any([os.waitpid(pid, 0)[1] for pid in pids]))
+"""
 STAGES = r"""
 import os, sys, time
 import torch
@@ -48,7 +60,11 @@ def preproc_creation(table):
     time.sleep(0.05 * rank)
     return table.sum().item()
 
-results = stages.run(overlap="serial" not in sys.argv)
+try:
+    results = stages.run(overlap="serial" not in sys.argv)
+except startup.stages.StageError as error:
+    os.write(1, f"CODE {rank} {error.code}\n".encode())
+    os._exit(1)
 found = results.first.tolist() + results.second.tolist() + [results.preproc_creation]
 dist.barrier()  # one that is gone first would end the other's connecting
 os.write(1, f"RESULT {rank} {found}\n".encode())  # in one piece
@@ -186,44 +202,50 @@ os._exit(0)  # torch 2.13 with gloo sometimes aborts on the way out
 """
 
 
-def ranks(folder: Path, script: str, *words: str, code: int = 0) -> tuple[dict[int, Any], str]:
-    """Two of them below torchrun: what each printed, and everything."""
-    (folder / "script.py").write_text(script)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", str(folder / "script.py"), *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert (done.returncode == 0) == (code == 0), done.stderr
-    found = {}
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            _, rank, rest = line.split(" ", 2)
-            found[int(rank)] = json.loads(rest)
-    return found, done.stdout + done.stderr
+Ranks = Callable[..., dict[int, Any]]
 
 
-def test_side_by_side_computes_what_one_by_one_does(tmp_path: Path) -> None:
-    together, _ = ranks(tmp_path, STAGES)
+@pytest.fixture
+def ranks(fork_server: ForkServer, tmp_path: Path) -> Ranks:
+    """What each of two ranks printed as its result, or the code of its error."""
+
+    def run(script: str, *words: str, code: int = 0) -> dict[int, Any]:
+        (tmp_path / "script.py").write_text(RANKS + script)
+        (tmp_path / "journal").mkdir(exist_ok=True)
+        env = probe_env(
+            tmp_path / "journal",
+            WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(free_port()),
+        )
+        ended, stderr = fork_server.run(tmp_path / "script.py", *words, env=env)
+        assert ended == code, stderr
+        found: dict[int, Any] = {}
+        for line in (tmp_path / "stdout").read_text().splitlines():
+            kind, _, rest = line.partition(" ")
+            rank, _, told = rest.partition(" ")
+            if kind in ("RESULT", "CODE"):
+                found[int(rank)] = json.loads(told) if kind == "RESULT" else told
+        return found
+
+    return run
+
+
+def test_side_by_side_computes_what_one_by_one_does(ranks: Ranks) -> None:
+    together = ranks(STAGES)
     assert together[0] == together[1] and together[0][-1] == 66.0
-    assert ranks(tmp_path, STAGES, "serial")[0] == together
+    assert ranks(STAGES, "serial") == together
 
 
-def test_ranks_with_another_order_are_told_so(tmp_path: Path) -> None:
-    _, output = ranks(tmp_path, STAGES, "mixed", code=1)
-    assert "rank 1 has the stages process_group_init second first in the main thread" in output
+def test_ranks_with_another_order_are_told_so(ranks: Ranks) -> None:
+    assert ranks(STAGES, "mixed", code=1)[1] == "stages-differ-between-ranks"
 
 
 @pytest.mark.slow
-def test_a_rank_compiles_ahead_without_the_others(tmp_path: Path) -> None:
-    found, _ = ranks(tmp_path, AHEAD)
-    assert set(found) == {0, 1}
+def test_a_rank_compiles_ahead_without_the_others(ranks: Ranks) -> None:
+    assert set(ranks(AHEAD)) == {0, 1}
 
 
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def test_all_ranks_compile_ahead_together(tmp_path: Path, kind: str) -> None:
-    found, _ = ranks(tmp_path, TOGETHER, kind)
-    assert set(found) == {0, 1}
+def test_all_ranks_compile_ahead_together(ranks: Ranks, kind: str) -> None:
+    assert set(ranks(TOGETHER, kind)) == {0, 1}

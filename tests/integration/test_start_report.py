@@ -1,117 +1,39 @@
-"""A step compiled ahead in a real job, and what its report says of the first real batch."""
+"""A step compiled ahead in a real job, and what the ledger says of the first real batch."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from headway.ledger.account import account
+from tests.support import Probed
+
 pytestmark = pytest.mark.timeout(200)
 
-JOB = r"""
-import os
-import sys
-import torch
-from headway import startup
-
-torch.manual_seed(0)
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Embedding(50, 8)
-        self.out = torch.nn.Linear(8, 1)
-
-    def forward(self, ids):
-        return self.out(self.table(ids)).square().mean()
-
-
-model = Model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-compiled = torch.compile(model, backend="aot_eager")
-
-
-def step(ids):
-    compiled(ids).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-fast, *real = map(int, sys.argv[1:])
-stages = startup.Stages()
-stages.add(lambda: torch.zeros(fast, dtype=torch.int64), "preproc_creation")
-
-
-@stages.stage()
-def ahead(preproc_creation):
-    ready = startup.CompileAhead(step, modules=[model], optimizers=[optimizer])
-    batch = startup.fast_batch(sample=preproc_creation)
-    if "MARKED" in os.environ:
-        torch._dynamo.mark_dynamic(batch, 0)
-    ready.start(batch).wait()
-
-
-stages.run()
-for rows in real:
-    step(torch.zeros(rows, dtype=torch.int64))
+JOB = Path(__file__).parents[1] / "e2e" / "jobs" / "ahead.py"
+# One process for each case, forked from one that has imported everything.
+CASES = f"""
+import os, runpy, sys, torch, torch._dynamo
+for words, env in (
+    (["16", "24", "24", "40"], {{}}),  # the first real batch has another size
+    (["16", "16", "24"], {{}}),  # it has the same, and the second has not
+    (["16", "24", "40"], {{"MARKED": "1"}}),  # the size is marked as dynamic, as is advised
+):
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(env)
+        sys.argv[1:] = words
+        runpy.run_path({str(JOB)!r}, run_name="__main__")
+        sys.exit()
+    assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def report(folder: Path, *rows: int, **env: str) -> tuple[str, str, dict[str, object]]:
-    """Terminal, page and JSON of a run of the job: a fast batch, then real ones of these rows."""
-    (folder / "job.py").write_text(JOB)
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("HEADWAY", "TORCH"))}
-
-    def headway(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "headway", *words],
-            cwd=folder,
-            env={**base, "OMP_NUM_THREADS": "1", "HEADWAY_STRICT": "1", **env},
-            capture_output=True,
-            text=True,
-            timeout=110,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    headway("run", "-o", "run", "--", sys.executable, "job.py", *map(str, rows))
-    page = (folder / "run" / "report.html").read_text()
-    return headway("report", "run"), page, json.loads(headway("report", "run", "--json"))
-
-
-def test_a_real_batch_of_another_size(tmp_path: Path) -> None:
-    text, page, told = report(tmp_path, 16, 24, 24, 40)
-    said = re.search(
-        r"compiled ahead +the first real batch compiled again, [\d.]+ m?s: "
-        r"L\['ids'\]\.size\(\)\[0\] was 16 on the fast batch and is 24\n(.*)\n(.*)\n",
-        text,
-    )
-    assert said is not None, text
-    assert said[1].rstrip().endswith("forward")
-    assert said[2].endswith("on the fast batch: torch._dynamo.mark_dynamic(ids, 0)")
-    assert text.count("compiled again") == 1  # sizes that come later are dynamic by then
-    assert "was 16 on the fast batch and is 24" in page
-    recompiles = told["compile"]["recompiles"]  # type: ignore[index]
-    assert [one["missed_ahead"] for one in recompiles] == [True]
-
-
-def test_a_real_batch_that_hits(tmp_path: Path) -> None:
-    text, page, told = report(tmp_path, 16, 16, 24)
-    assert "compiled again" not in text + page
-    recompiles = told["compile"]["recompiles"]  # type: ignore[index]
-    assert [one["missed_ahead"] for one in recompiles] == [False]  # by the second one
-    assert "Start-up stages (2)" in text
-    assert 'id="stages"' in page
-
-
-def test_the_cure_cures(tmp_path: Path) -> None:
-    text, _, told = report(tmp_path, 16, 24, 40, MARKED="1")
-    assert "compiled again" not in text
-    assert told["compile"]["recompiles"] == []  # type: ignore[index]
+def test_the_first_real_batch_hits_or_is_told(forked: Probed) -> None:
+    trained = [one for one in forked(CASES) if one.windows]
+    ledgers = [account([one]) for one in sorted(trained, key=lambda one: one.begin)]
+    assert [ledger.steps for ledger in ledgers] == [3, 2, 2]
+    again = [[one.missed for one in run.compiles if one.recompile] for run in ledgers]
+    assert again == [[True], [False], []]
+    assert all(len(ledger.stages) == 1 for ledger in ledgers)

@@ -189,8 +189,7 @@ ENDINGS = {
     "text": "import sys; sys.exit('a reason')",
     "exception": "def f(x):\n    return 1 / x\n\n\nf(0)",
     "chained": "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e",
-    "group": "import sys\nif sys.version_info < (3, 11): sys.exit(3)\n"
-    "raise eval('ExceptionGroup')('g', [ValueError(1), TypeError(2)])",
+    "group": "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
     "keyboard": "raise KeyboardInterrupt",
     "interrupted": "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nimport time\n"
     "time.sleep(9)",
@@ -263,3 +262,39 @@ def test_children_of_a_warm_process(warmed: Warmed, tmp_path: Path, case: str) -
         del cold["descriptors"], cold["signals"]
     for key in cold:
         assert warm[key] == cold[key], key
+
+
+def test_nothing_is_left_of_what_waited_to_be_forked(tmp_path: Path) -> None:
+    made = Warmed(tmp_path, [PYTHON, "x.py"], MODULES)
+    (tmp_path / "program.py").touch()
+    made.run("warm", "program.py", cwd=str(tmp_path))
+    left = made.driver.ask(how="close")["left"]
+    made.driver.close()
+    assert left == []
+
+
+WORDS = """
+import os
+from headway.launch.warm import kernel
+kernel.name("a name that is far too long")
+kernel.show_words(["one", "two words", ""], {"A": "1"})
+read = lambda name: open(f"/proc/self/{name}").read()
+print(repr(read("comm")), repr(read("cmdline")), repr(read("environ")))
+pid = kernel.hidden_fork()
+if pid == 0:
+    os._exit(0)
+try:
+    os.wait()
+except ChildProcessError:
+    print("hidden")
+print(os.waitpid(pid, 0x40000000)[1])
+"""
+
+
+def test_words_and_a_hidden_child() -> None:
+    done = subprocess.run([sys.executable, "-c", WORDS], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        r"'a name that is \n' 'one\x00two words\x00\x00' 'A=1\x00'",
+        "hidden",
+        "0",
+    ]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from headway.launch import tree
 from headway.launch.warm import Process, Warm
 from headway.launch.warm.recipe import Memory
 from tests.integration.test_warm import Driver, environment, tell_recipe
+from tests.support import Golden, wait_until
 
 PYTHON = sys.executable
 TORCHRUN = str(Path(PYTHON).with_name("torchrun"))
@@ -60,9 +60,15 @@ class Job:
         self.folder = folder
         self.command = list(command)
         self.more = env
-        self.notes: list[str] = []
-        self.warm = Warm(folder, self.command, self.env("first"), self.notes.append)
+        self.notes: list[tuple[str, str]] = []  # text and code
+        self.warm = Warm(folder, self.command, self.env("first"), self.note)
         self.log = open(folder / "log", "ab")  # noqa: SIM115
+
+    def note(self, text: str, code: str) -> None:
+        self.notes.append((text, code))
+
+    def codes(self) -> list[str]:
+        return [code for _, code in self.notes]
 
     def env(self, launch: str) -> dict[str, str]:
         shared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -114,19 +120,9 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def ended(process: Process | None, seconds: float = 60) -> int:
     assert process is not None
-    until = time.monotonic() + seconds
-    while (status := process.poll()) is None:
-        assert time.monotonic() < until, "it goes on and on"
-        time.sleep(0.01)
-    return status
-
-
-def until(true: Callable[[], Any], seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
+    wait_until(lambda: process.poll() is not None, seconds)
+    assert process.returncode is not None
+    return process.returncode
 
 
 def gone(pids: set[int]) -> bool:
@@ -216,13 +212,13 @@ def test_a_killed_agent_takes_its_workers_along(job: Callable[..., Job], tmp_pat
     for rank in range(2):
         Path(f"{out}.{rank}").unlink()
     agent = two.spawn()
-    until(lambda: all(Path(f"{out}.{rank}").exists() for rank in range(2)))
+    wait_until(lambda: all(Path(f"{out}.{rank}").exists() for rank in range(2)))
     assert agent is not None
     family = {*below(agent.pid), agent.pid}
     assert len(family) >= 4  # the nest, and two ranks
     os.kill(agent.pid, signal.SIGKILL)
     assert ended(agent) == -signal.SIGKILL
-    until(lambda: gone(family), 10)
+    wait_until(lambda: gone(family), 10)
 
 
 @pytest.mark.slow
@@ -235,12 +231,12 @@ def test_a_killed_launcher_takes_everything_along(tmp_path: Path) -> None:
     driver = Driver(tmp_path, command, env)
     assert driver.ask(how="prepare")["ready"]
     driver._send({"how": "warm", "command": command, "env": env})
-    until(Path(f"{out}.0").exists)
+    wait_until(Path(f"{out}.0").exists)
     family = below(driver.process.pid)
     assert len(family) >= 4  # the zygote, a spare, the job and its nest
     driver.process.kill()
     driver.close()
-    until(lambda: gone(family), 20)
+    wait_until(lambda: gone(family), 20)
 
 
 @pytest.fixture
@@ -262,12 +258,12 @@ def test_the_zygote_has_one_thread_and_ends_with_all_that_waits(
 ) -> None:
     one = simple("pass", modules=("numpy", "torch"))
     zygote = next(iter(one.warm.pids()))
-    waiting = until(lambda: len(found := below(zygote)) >= 3 and found)
+    waiting = wait_until(lambda: len(found := below(zygote)) >= 3 and found)
     for pid in {zygote, *waiting}:
         assert len(os.listdir(f"/proc/{pid}/task")) == 1
         assert not [fd for fd in opened(pid) if fd.startswith("/dev/nvidia")]
     one.warm.close()
-    until(lambda: gone({zygote, *waiting}), 10)
+    wait_until(lambda: gone({zygote, *waiting}), 10)
 
 
 def opened(pid: int) -> list[str]:
@@ -281,10 +277,11 @@ def opened(pid: int) -> list[str]:
 def test_a_killed_zygote_hurts_nobody(simple: Callable[..., Job], tmp_path: Path) -> None:
     one = simple("import time\ntime.sleep(1.5)\nprint('survived', flush=True)")
     running = one.spawn()
-    os.kill(next(iter(one.warm.pids())), signal.SIGKILL)
-    time.sleep(0.2)
+    (zygote,) = one.warm.pids()
+    os.kill(zygote, signal.SIGKILL)
+    wait_until(lambda: gone({zygote}))
     assert one.spawn() is None
-    assert one.notes == ["started cold: the zygote is gone"]
+    assert one.codes() == ["zygote-gone"]
     assert ended(running) == 0
     assert "survived" in (tmp_path / "log").read_text()
     one.prepare()  # there is another one for the next start
@@ -376,7 +373,9 @@ PACKAGES = {
 }
 
 
-def test_what_a_fork_would_break_is_left_out(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_what_a_fork_would_break_is_left_out(
+    job: Callable[..., Job], tmp_path: Path, golden: Golden
+) -> None:
     site = tmp_path / "site-packages"
     for name, text in PACKAGES.items():
         (site / name).mkdir(parents=True)
@@ -392,23 +391,15 @@ def test_what_a_fork_would_break_is_left_out(job: Callable[..., Job], tmp_path: 
     assert (tmp_path / "log").read_text() == "['harmless']\n"
     memory = Memory.read(tmp_path)
     assert memory.good == ["harmless"]
-    assert memory.left_out == {
-        "threaded": "it has started threads",
-        "keeps_a_file": "it keeps /dev/null open",
-        "has_a_child": "it has started a process",
-        "asks_who_it_is": "it reads RANK at import",
-        "copies_all": "copies_all reads the whole environment at import",
-        "leaves": "its import ends the process",
-        "raises": "ImportError: no",
-        "brings_threads": "it has started threads",
-    }
+    golden("left_out.txt", "".join(f"{k}: {v}\n" for k, v in sorted(memory.left_out.items())))
 
 
 @pytest.mark.slow
 def test_a_variable_that_was_read_at_import(simple: Callable[..., Job]) -> None:
     one = simple("pass", modules=("torch._dynamo.config",))
     assert one.spawn(TORCH_LOGS="+dynamo") is None
-    assert one.notes == ["started cold: TORCH_LOGS is read at import, and is '+dynamo' here"]
+    assert one.codes() == ["environment-differs"]
+    assert "TORCH_LOGS" in one.notes[0][0]
     assert ended(one.spawn(SOMETHING_ELSE="1")) == 0
 
 
@@ -429,16 +420,16 @@ def test_a_script_that_sets_what_is_read_at_import(job: Callable[..., Job], tmp_
         tmp_path, text.replace("import torch", "os.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
     )
     assert one.spawn() is None
-    assert one.notes == [
-        "started cold: program.py may set OMP_NUM_THREADS, which is read at import"
-    ]
+    assert one.codes() == ["program-sets-variable"]
+    assert "OMP_NUM_THREADS" in one.notes[0][0]
 
 
 def test_a_file_that_hides_an_installed_module(simple: Callable[..., Job], tmp_path: Path) -> None:
     one = simple("pass")
     (tmp_path / "numpy.py").write_text("")
     assert one.spawn() is None
-    assert "numpy.py" in one.notes[0]
+    assert one.codes() == ["module-shadowed"]
+    assert "numpy.py" in one.notes[0][0]
 
 
 @pytest.mark.slow
@@ -448,7 +439,7 @@ def test_commands_that_are_no_python(job: Callable[..., Job], tmp_path: Path) ->
     one.warm.prepare()
     one.warm.prepare()
     assert one.spawn() is None
-    assert one.notes == ["started cold: bash is no Python program"]
+    assert one.codes() == ["not-a-python-program"]
 
 
 def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path) -> None:
@@ -456,11 +447,10 @@ def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path
     assert ended(one.spawn()) == 0
     one.warm.ended_before_step()
     assert one.spawn() is None and one.warm.pids() == set()
-    assert one.notes == ["from now on starts are cold: a warm attempt ended before its first step"]
-    notes: list[str] = []
-    later = Warm(tmp_path, one.command, one.env("later"), notes.append)
+    assert one.codes() == ["warm-starts-off"]
+    later = Warm(tmp_path, one.command, one.env("later"), one.note)
     later.prepare()
-    assert not later.ready() and len(notes) == 1
+    assert not later.ready() and one.codes() == ["warm-starts-off", "warm-starts-off"]
 
 
 @pytest.mark.slow

@@ -130,9 +130,10 @@ class Bench:
         self.known: dict[str, dict[str, float]] = {}  # figures that the next run begins with
         root.mkdir(exist_ok=True)
 
-    def plainly(self, timeout: float = 200) -> str:
-        """Without Headway, and without a kill; what it said."""
-        self.clear()
+    def plainly(self, timeout: float = 200, *, resumes: bool = False) -> str:
+        """Without Headway, and without a kill; what it said. `resumes`: from what is there."""
+        if not resumes:
+            self.clear()
         done = subprocess.run(self.command, timeout=timeout, **self._how())
         assert done.returncode == 0, done.stdout[-4000:]
         return str(done.stdout)

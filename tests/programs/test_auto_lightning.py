@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from .bench import HERE, Bench, Kill, same, slow, well
+from tests.programs.bench import HERE, Bench, Kill, same, slow, well
 
 pytestmark = slow("lightning", "jsonargparse", limit_s=600)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .bench import HERE, Bench, Kill, left_over, same, slow, well
+from tests.programs.bench import HERE, Bench, Kill, left_over, same, slow, well
 
 pytestmark = slow("ray", limit_s=1200)
 

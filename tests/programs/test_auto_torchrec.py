@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .bench import BIN, HERE, Bench, Kill, same, slow, well
+from tests.programs.bench import BIN, HERE, Bench, Kill, same, slow, well
 
 pytestmark = slow("torchrec", limit_s=600)
 

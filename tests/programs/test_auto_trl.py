@@ -11,7 +11,7 @@ import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
-from .bench import BIN, Bench, Kill, same, slow, well
+from tests.programs.bench import BIN, Bench, Kill, same, slow, well
 
 pytestmark = slow("trl", limit_s=900)
 

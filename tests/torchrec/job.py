@@ -29,6 +29,7 @@ from torchrec.modules.embedding_configs import (  # noqa: E402
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
+from headway.errors import HeadwayError  # noqa: E402
 from headway.integrations import torchrec as adapter  # noqa: E402
 from headway.startup import sharding  # noqa: E402
 from torchrec import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
@@ -194,9 +195,9 @@ def cached(tables: int) -> Any:
     _, _, rows_planned = ask(rows=50)
     try:
         ask(rows=60 + dist.get_rank())
-        said = ""
-    except Exception as error:
-        said = str(error)
+        said = None
+    except HeadwayError as error:
+        said = {"code": error.code, "text": str(error)}
     with adapter.installed(plans.folder):
         planned.clear()
         through = planner(tables).collective_plan(model(tables), SHARDERS, dist.group.WORLD)

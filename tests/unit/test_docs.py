@@ -21,8 +21,9 @@ from headway.ledger import rank
 from headway.ledger.leaves import LEAVES, TRAINER_STAGES
 from headway.ledger.model import NS
 from headway.ledger.run import load
+from headway.probe import INTERNAL
 from headway.probe.imports import HOOKED
-from headway.settings import INTERNAL, Settings
+from headway.settings import Settings
 from headway.taxonomy import OWNERS, RETRIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +130,7 @@ def test_every_span_has_its_leaves() -> None:
 
 def test_every_cell_of_the_pulse_page_is_explained() -> None:
     told = {row[1]: row[0] for row in table("journal.md") if row[0].isdecimal()}
-    sizes = ("CELLS", "MAGIC", "SIZE")
+    sizes = ("CELLS", "LIMIT", "MAGIC", "SIZE")
     cells = {k: v for k, v in vars(pulse).items() if k.isupper() and k not in sizes}
     assert len(cells) == pulse.CELLS
     assert told == {name: str(number) for name, number in cells.items()}
@@ -371,11 +372,17 @@ def gpu_rows() -> Iterator[str]:
             yield f"| {key} | " + " | ".join(f"{column[key]:.3f}" for column in columns) + " |"
 
 
+def soak_rows() -> Iterator[str]:
+    for name, figure in json.loads((RESULTS / "soak.json").read_text())["figures"].items():
+        early, late = list(figure.values())[:2]
+        yield f"| {name} | {early:,} | {late:,} |"
+
+
 def test_the_benchmark_figures_are_those_that_were_measured() -> None:
     told = page("benchmarks.md").splitlines()
     rows = (*benchmark_rows(), *recover_rows(), *compile_rows(), *start_rows(), *gpu_rows())
     rows = dict.fromkeys((*rows, *autotune_rows(), *checkpoint_rows(), *checkpoint_gpu_rows()))
-    rows |= dict.fromkeys((*publish_rows(), *fused_table_rows()))
+    rows |= dict.fromkeys((*publish_rows(), *fused_table_rows(), *soak_rows()))
     missing = [row for row in rows if row not in told]
     assert not missing, "put these rows into docs/benchmarks.md:\n" + "\n".join(missing)
     cost = json.loads((RESULTS / "recorder.json").read_text())

@@ -1,4 +1,4 @@
-"""The public face, and what each room may import."""
+"""The public names, and what each package may import."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import pytest
 import headway
 
 SOURCE = Path(headway.__file__).parent
-# A room and the rooms of headway it may import, besides itself; see design: data flows one way.
-ROOMS = {
-    "journal": {"errors"},
+# Root modules below all packages: they need the standard library, and every package may use them.
+ROOT_MODULES = (
+    *("errors", "eviction_cost", "redact", "settings", "slurm", "stats", "taxonomy"),
+    *("threads", "units"),
+)
+# A package, and what it may import besides itself and the root modules: data flows one way.
+PACKAGES: dict[str, set[str]] = {
+    "journal": set(),
     "probe": {"journal"},
-    # report only for Run._repr_html_, when it is shown
-    "ledger": {"journal", "errors", "taxonomy", "report"},
-    "launch": {"journal", "probe", "errors", "taxonomy"},
-    "report": {"ledger", "journal", "errors", "compile"},  # compile for the advisor's cures
-    "compile": {"journal", "probe", "errors", "report"},  # its advice is shown like the rest
-    "startup": {"probe", "sdk", "errors", "threads"},
-    "checkpoint": {"journal", "probe", "sdk", "errors", "threads"},
-    "publish": {"checkpoint", "errors", "settings"},
-    "fleet": {"ledger", "journal", "errors", "taxonomy"},
-    "schedule": {"ledger", "errors"},
-    "serve": {"fleet", "ledger", "report", "journal", "errors"},
+    # report only for Run._repr_html_, when it is shown; checkpoint for the law of the interval
+    "ledger": {"checkpoint", "journal", "report"},
+    "launch": {"journal", "probe"},
+    "report": {"ledger", "journal", "compile"},  # compile for the advisor's cures
+    "compile": {"journal", "probe", "report"},  # its advice is shown like the rest
+    # compile for what tells two functions apart: a plan is kept by the functions it depends on
+    "startup": {"compile", "probe", "sdk"},
+    "checkpoint": {"journal", "probe", "sdk"},
+    "publish": {"checkpoint"},
+    "fleet": {"ledger", "journal"},
+    "schedule": {"ledger"},
+    "serve": {"fleet", "ledger", "report", "journal"},
     # schedule for the ticks of a plot
-    "plan": {"checkpoint", "errors", "fleet", "ledger", "report", "schedule"},
-    # each rule asks the room that knows: causes of recompiles, intervals, prices, limits
+    "plan": {"checkpoint", "fleet", "ledger", "report", "schedule"},
+    # each rule asks the package that knows: causes of recompiles, intervals, prices, limits
     "advise": {
-        "ledger",
-        "journal",
-        "report",
-        "compile",
-        "checkpoint",
-        "launch",
-        "schedule",
-        "fleet",
+        *("ledger", "journal", "report", "compile"),
+        *("checkpoint", "launch", "schedule", "fleet"),
     },
-    # settings for its reader of TOML
-    "boosters": {"compile", "errors", "journal", "launch", "ledger", "probe", "settings"},
-    "integrations": {"startup", "errors"},
+    "boosters": {"compile", "journal", "launch", "ledger", "probe"},
+    "integrations": {"startup"},
 }
 STDLIB_ONLY = (
     *("journal", "probe", "launch", "ledger"),
-    *("sdk.py", "auto.py", "errors.py", "threads.py"),
+    *("sdk.py", "auto.py"),
+    *(f"{name}.py" for name in ROOT_MODULES),
 )
 # fsspec and pandas are fetched by users who ask for a URL or a frame; torch is the user's own.
 ALLOWED = {"fsspec", "pandas", "torch", "headway"}
@@ -84,18 +84,18 @@ def test_public_names_are_pinned() -> None:
         _ = headway.nothing_of_that_name
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_one_way(room: str) -> None:
-    for path in (SOURCE / room).rglob("*.py"):
-        rooms = {name.split(".")[1] for name in imported(path) if name.startswith("headway.")}
-        rooms -= {room, "__version__"}
-        assert rooms <= ROOMS[room], f"{path.relative_to(SOURCE)} imports {rooms - ROOMS[room]}"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_one_way(package: str) -> None:
+    allowed = PACKAGES[package] | {package, "__version__", *ROOT_MODULES}
+    for path in (SOURCE / package).rglob("*.py"):
+        names = {name.split(".")[1] for name in imported(path) if name.startswith("headway.")}
+        assert names <= allowed, f"{path.relative_to(SOURCE)} imports {names - allowed}"
 
 
-@pytest.mark.parametrize("room", STDLIB_ONLY)
-def test_what_runs_beside_the_job_needs_the_standard_library(room: str) -> None:
-    found = SOURCE / room
-    for path in found.rglob("*.py") if found.is_dir() else [found]:
+@pytest.mark.parametrize("name", STDLIB_ONLY)
+def test_what_runs_beside_the_job_needs_the_standard_library(name: str) -> None:
+    place = SOURCE / name
+    for path in place.rglob("*.py") if place.is_dir() else [place]:
         roots = {name.split(".")[0] for name in imported(path)}
         foreign = roots - ALLOWED - set(sys.stdlib_module_names)
         assert not foreign, f"{path.relative_to(SOURCE)} imports {foreign}"

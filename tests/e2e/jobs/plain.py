@@ -10,7 +10,7 @@ from truth import Truth
 
 truth = Truth()
 truth.mark("imported")
-SLOW = {0: 1.2, 20: 0.8}
+SLOW = {0: 0.6, 20: 0.5}
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -37,7 +37,7 @@ class Heavy:
     """Takes its time when it is pickled."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        time.sleep(2.5)
+        time.sleep(0.8)
         return (int, ())
 
 
@@ -74,7 +74,7 @@ for step in range(40):
         model.eval()
         with torch.no_grad():
             model(batch)
-            time.sleep(0.7)
+            time.sleep(0.5)
         model.train()
         waste("waste.evaluation", began)
     if step == 30:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from headway.checkpoint import Checkpointer, Policy
 from headway.checkpoint.data import GlobalBatches, Position
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, with_code
 
 SAMPLES, BATCH = 96, 12
 TABLES, WIDTH, LOOKUPS = (4000, 120), 8, 3  # of the small table nearly a third of the rows change
@@ -42,6 +42,7 @@ class Life:
     waits: int = 0  # every so many saves are waited for
     full_every: int = 4
     keep: int = 2
+    images: int = 2
     job: str = ""  # with a name it is restored from memory, too
     linger_s: float = 30.0
     skew_s: float = 0.0  # how wrong the clock of its writers is
@@ -208,6 +209,7 @@ def train(life: Life, rank: int, log: Log) -> int:
         own={"own": training.own},
         keep=Policy(last=life.keep),
         full_every=life.full_every,
+        images=life.images,
         linger_s=life.linger_s,
     )
     log("restoring")
@@ -233,7 +235,8 @@ def train(life: Life, rank: int, log: Log) -> int:
         log("closing")
         checkpointer.close()
     except HeadwayError as error:
-        log("failed", kind=type(error).__name__, text=str(error))
+        text = with_code(str(error), code=error.code)
+        log("failed", kind=type(error).__name__, text=text)
         return 1
     log("done", step=step, digest=training.digest())
     return 0

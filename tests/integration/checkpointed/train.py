@@ -2,7 +2,8 @@
 
 train.py STORE OUT [--kind plain|ddp|replicated|fsdp] [--steps N] [--every N] [--kill-after STEP]
 
-`replicated` is DDP beside tables with sparse gradients. `--wait`: each save is on disk. Writes
+`replicated` is DDP beside tables with sparse gradients. `--every 0`: without a Checkpointer.
+`--wait`: each save is on disk. Writes
 OUT.RANK with the step and source it was restored from and a digest of its final state.
 """
 
@@ -78,8 +79,10 @@ adam = torch.optim.Adam(dense.parameters(), lr=0.01)
 position = 0
 
 state = {"model": model, "sparse": sparse, "adam": adam, "position": lambda: position}
-checkpointer = Checkpointer(args.store, state, linger_s=args.linger)
-restored = checkpointer.restore()
+checkpointer = restored = None
+if args.every:
+    checkpointer = Checkpointer(args.store, state, linger_s=args.linger)
+    restored = checkpointer.restore()
 first = 0
 if restored is not None:
     first, position = restored.step, restored.values["position"]
@@ -100,15 +103,16 @@ for step in range(first + 1, args.steps + 1):
     sparse.step()
     adam.step()
     position += WORLD * 32
-    if step % args.every == 0:
+    if checkpointer is not None and step % args.every == 0:
         checkpointer.save(step)
         if args.wait:
             checkpointer.wait()
     if step == args.kill_after:
-        if not args.wait:
+        if checkpointer is not None and not args.wait:
             checkpointer._taker.wait()
         os.kill(os.getpid(), signal.SIGKILL)
-checkpointer.close()
+if checkpointer is not None:
+    checkpointer.close()
 told = {
     "from": None if restored is None else restored.step,
     "source": None if restored is None else restored.source,

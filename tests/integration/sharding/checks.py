@@ -1,4 +1,4 @@
-"""One rank of a group: python -m tests.integration.sharding.checks CHECK RANK WORLD FOLDER."""
+"""Ranks of a group, forked from one process: `fork(CHECKS, WORLD, FOLDER)`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -168,7 +169,7 @@ def other_group(rank: int, world: int, folder: Path) -> Any:
         try:
             sharding.share(plan, group=group)
         except HeadwayError as error:
-            return str(error)
+            return error.code
     made = sharding.share(lambda: plan, plan.tables, group=group)
     local = tensors_of(made, dist.get_rank(group))
     ours = sharding.sharded_tensors(made, local, group=group)
@@ -201,19 +202,19 @@ def dtensor(rank: int, world: int, folder: Path) -> Any:
     try:
         sharding.dtensors(sharding.plan([Table("t", 4, 4, split="table")], world), {}, mesh)
     except HeadwayError as error:
-        refused = str(error)
+        refused = error.code
     return [dict(calls), answers, refused]
 
 
 def disagreement(rank: int, world: int, folder: Path) -> Any:
     """Each raises on every rank, and none is left waiting."""
 
-    def told(call: Callable[[], Any]) -> str:
+    def told(call: Callable[[], Any]) -> list[Any]:
         try:
             call()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+        except HeadwayError as error:
+            return [type(error).__name__, error.code, error.fields.get("rank"), str(error)]
+        return []
 
     tables = [Table("a", 10, 4), Table("b", 10, 4, "float16" if rank == 1 else "float32")]
     mine = sharding.plan(tables, world)
@@ -254,7 +255,7 @@ def killed(rank: int, world: int, folder: Path) -> Any:
     try:
         sharding.share(die, timeout=timedelta(seconds=20))
     except HeadwayError as error:
-        return str(error)
+        return error.code
 
 
 def stuck(rank: int, world: int, folder: Path) -> Any:
@@ -266,14 +267,29 @@ def stuck(rank: int, world: int, folder: Path) -> Any:
     try:
         sharding.share(odd(world), timeout=timedelta(seconds=2))
     except HeadwayError as error:
-        return str(error)
+        return error.code
     finally:
         (folder / "gave-up").touch()
 
 
-def main() -> None:
-    """Run checks, a word each, and write what this rank has to say."""
-    checks, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+def fork(checks: str, world: int, folder: Path) -> None:
+    """Each rank runs the checks and writes its answers; then `ended.json` has how each ended."""
+    ranks = []
+    for rank in range(world):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            try:
+                _answer(checks, rank, world, folder)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    (folder / "ended.json").write_text(json.dumps(ended))
+
+
+def _answer(checks: str, rank: int, world: int, folder: Path) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -285,8 +301,3 @@ def main() -> None:
         dist.barrier()
         dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headway.launch import reap, tree
 from headway.launch.signals import Child
 from headway.launch.warm import Warm
 
@@ -27,12 +28,19 @@ from headway.launch.warm import Warm
 class Driver:
     def __init__(self, folder: str, command: list[str], env: dict[str, str]) -> None:
         self.notes: list[str] = []
-        self.warm = Warm(Path(folder), command, env, self.notes.append)
+        note = lambda text, code: self.notes.append(f"{text} [{code}]")  # noqa: E731
+        self.warm = Warm(Path(folder), command, env, note)
 
     def prepare(self) -> dict[str, Any]:
         self.warm.prepare()
         self.warm.prepare()  # for a job of one process the second call starts the zygote
         return {"ready": self.warm.ready(100), "pids": sorted(self.warm.pids())}
+
+    def close(self) -> dict[str, Any]:
+        """What is left of the zygote and what waited below it."""
+        self.warm.close()
+        seen = tree.processes()
+        return {"left": [seen[pid].state for pid in tree.below(os.getpid(), seen)]}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """One command to its end."""
@@ -121,6 +129,7 @@ def conditions(
 
 
 def main() -> None:
+    reap.adopt_orphans()  # as a launcher that restarts
     way = socket.socket(fileno=int(sys.argv[1]))
     way.set_inheritable(False)
     lines = way.makefile("rw")
@@ -129,7 +138,8 @@ def main() -> None:
     for line in lines:
         task = json.loads(line)
         driver.notes.clear()
-        answer = driver.prepare() if task["how"] == "prepare" else driver.run(task)
+        own = {"prepare": driver.prepare, "close": driver.close}.get(task["how"])
+        answer = own() if own else driver.run(task)
         lines.write(json.dumps({**answer, "notes": driver.notes}) + "\n")
         lines.flush()
     driver.warm.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ import pytest
 from headway import threads
 from headway.checkpoint.store.read import Store
 from headway.threads import TorchThread
+from tests.support import ForkServer, wait_until
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(120)
+Ended = Callable[..., tuple[int, str]]
 
 SAVE = """
 import sys, torch
@@ -57,32 +58,45 @@ def data():
 """
 
 
-def ended(script: str, *args: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", script, *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    return done.returncode, done.stderr
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    if find_spec("torch") is None:
+        pytest.skip("needs torch")
+    made = ForkServer({k: v for k, v in os.environ.items() if not k.startswith("HEADWAY")})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ended(server: ForkServer, tmp_path: Path) -> Ended:
+    """Run a script in a process of its own, to the end of its interpreter."""
+
+    def run(script: str, *args: str) -> tuple[int, str]:
+        (tmp_path / "script.py").write_text(script)
+        return server.run(tmp_path / "script.py", *args, env=dict(os.environ), finalize=True)
+
+    return run
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("raise KeyError('x')", 1)])
-def test_an_image_under_way_is_finished_and_written(tmp_path: Path, end: str, code: int) -> None:
-    returned, said = ended(SAVE + end, str(tmp_path))
+def test_an_image_under_way_is_finished_and_written(
+    ended: Ended, tmp_path: Path, end: str, code: int
+) -> None:
+    store = tmp_path / "store"
+    returned, said = ended(SAVE + end, str(store))
     assert returned == code, said
     assert "terminate called" not in said
-    for _ in range(600):  # by the writer, which is a process of its own
-        if Store(str(tmp_path)).listed()[0]:
-            return
-        time.sleep(0.1)
-    pytest.fail("the save is not there")
+    wait_until(lambda: Store(str(store)).listed()[0])  # written by a process of its own
 
 
 @pytest.mark.parametrize("script", [AHEAD + "raise OSError('no data')", STAGE + "stages.run()"])
-def test_a_script_that_fails_while_a_thread_works(script: str) -> None:
+def test_a_script_that_fails_while_a_thread_works(ended: Ended, script: str) -> None:
     returned, said = ended(script)
     assert returned == 1, said
     assert "terminate called" not in said
 
 
-def test_a_last_save_when_the_process_ends(tmp_path: Path) -> None:
+def test_a_last_save_when_the_process_ends(ended: Ended, tmp_path: Path) -> None:
     last = """
 import atexit
 @atexit.register
@@ -90,9 +104,9 @@ def save():
     checkpointer.save(8)
     checkpointer.close()
 """
-    returned, said = ended(last + SAVE + "sys.exit(3)", str(tmp_path))
+    returned, said = ended(last + SAVE + "sys.exit(3)", str(tmp_path / "store"))
     assert returned == 3, said
-    assert [one.manifest.step for one in Store(str(tmp_path)).listed()[0]][:1] == [8]
+    assert [one.manifest.step for one in Store(str(tmp_path / "store")).listed()[0]][:1] == [8]
 
 
 def test_threads_are_asked_at_the_same_time_and_again() -> None:
@@ -115,7 +129,7 @@ def test_threads_are_asked_at_the_same_time_and_again() -> None:
     TorchThread(deaf, name="not begun", patience_s=60).leave()
 
 
-def test_an_interrupted_restore_is_an_interrupt(tmp_path: Path) -> None:
+def test_an_interrupted_restore_is_an_interrupt(ended: Ended, tmp_path: Path) -> None:
     restore = """
 from headway.checkpoint.store import dcp
 def interrupted(*_):
@@ -124,5 +138,5 @@ checkpointer.close()
 dcp.Reader.read_data = interrupted
 Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer}).restore()
 """
-    returned, said = ended(SAVE + restore, str(tmp_path))
+    returned, said = ended(SAVE + restore, str(tmp_path / "store"))
     assert returned == -signal.SIGINT, said

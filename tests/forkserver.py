@@ -1,0 +1,83 @@
+"""A process that has imported torch, and runs each script in a fork of itself.
+
+It reads requests from stdin, a line of JSON each, and answers with the pid of the fork and, when
+that has ended, its exit code. With the probe in it a fork begins as a process of a warm start
+does; what the hooks have put into torch is there already.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+
+def serve() -> dict[str, Any]:
+    """Return the request in the process that was forked for it; end when there are no more."""
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            return request
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    os._exit(0)
+
+
+def begin(request: dict[str, Any]) -> ModuleType:
+    """Take over folder, streams and environment; the module that the script is to run in."""
+    begun = time.monotonic_ns()
+    os.chdir(request["folder"])
+    for fd, name in enumerate((os.devnull, "stdout", "stderr")):
+        opened = os.open(name, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if fd else 0))
+        os.dup2(opened, fd)
+        os.close(opened)
+    for name in os.environ.keys() - request["env"].keys():
+        del os.environ[name]
+    os.environ.update(request["env"])
+    sys.argv = request["argv"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = sys.argv[0]
+    if "headway.probe.imports" in sys.modules:
+        sys.modules["headway.probe.imports"].reborn(begun)
+    return main
+
+
+def run(request: dict[str, Any]) -> None:
+    status = 0
+    main = begin(request)
+    try:
+        with open(sys.argv[0]) as file:
+            exec(compile(file.read(), sys.argv[0], "exec"), main.__dict__)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    except BaseException:
+        status = 1
+        raise
+    finally:
+        if not request["finalize"]:
+            last.append(status)
+
+
+def leave() -> None:
+    """What comes after the calls of atexit takes a second in a process with torch."""
+    if last:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(last.pop())
+
+
+last: list[int] = []  # the exit code of a process that leaves early
+atexit.register(leave)  # before the probe's: it is called after them
+
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401  # the first optimizer of a process imports it
+
+assert ("HEADWAY_DIR" in os.environ) == ("headway.probe.hooks" in sys.modules)
+run(serve())
