@@ -54,7 +54,7 @@ class Clock(datetime.datetime):
 
 
 def _time(seconds: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(EPOCH + seconds, tz=datetime.timezone.utc)
+    return datetime.datetime.fromtimestamp(EPOCH + seconds, tz=datetime.UTC)
 
 
 def record(recorder: Any, life: dict[str, Any], every: int, last: bool) -> None:
