@@ -2,31 +2,42 @@
 VENV  ?= .venv
 TORCH ?= torch==2.13.0
 PY    := $(VENV)/bin/python
+EXTRAS     := ed25519,fast,fleet,fsspec,mlflow,onnx,pandas,postgres,serve,tensorboard,wandb,zstd
+TEST_TOOLS := httpx httpx2 hypothesis pytest pytest-timeout pytest-xdist prometheus-client safetensors
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gpu demo-quick test test-all test-clickhouse test-mlflow test-programs test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs clean
+.PHONY: help demo demo-gpu demo-quick quality test test-all test-clickhouse test-lowest test-mlflow test-programs test-python test-pythons test-slurm test-spark test-torchrec lint format bench bench-checkpoint docs surface clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 # torch stands in the same pip call as the project: alone, the project would take any build of it.
 $(VENV)/.run: pyproject.toml
-	python3 -m venv $(VENV)
-	$(PY) -m pip install -q $(TORCH) -e .
+	@echo "installing Headway and $(TORCH) into $(VENV): about a minute"
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install -q $(TORCH) -e '.[torch]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
+	@echo "installing Headway, $(TORCH) and the tools of developers into $(VENV): about two minutes"
 	python3 -m venv $(VENV)
 	$(PY) -m pip install -q $(TORCH) -e '.[dev]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.dev-full: $(VENV)/.dev
+	@echo "installing the packages of slow tests into $(VENV)"
+	$(PY) -m pip install -q $(TORCH) -e '.[dev-full]'
+	@touch $@
+
 $(VENV)/.docs: pyproject.toml
+	@echo "installing MkDocs into $(VENV)"
 	python3 -m venv $(VENV)
 	$(PY) -m pip install -q -e '.[docs]'
 	@touch $@
 
 # An environment of its own: torchrec and fbgemm go with one version of torch.
 .venv-torchrec/.ready: pyproject.toml tests/torchrec/requirements.txt
+	@echo "installing the packages of 'make test-torchrec' into .venv-torchrec: some minutes"
 	python3 -m venv .venv-torchrec
 	.venv-torchrec/bin/python -m pip install -q $(TORCH) numpy pytest pytest-timeout -e .
 	.venv-torchrec/bin/python -m pip install -q --no-deps -r tests/torchrec/requirements.txt
@@ -34,26 +45,51 @@ $(VENV)/.docs: pyproject.toml
 
 # An environment of its own: trainers of others, and Ray, which brings its own of everything.
 .venv-programs/.ready: pyproject.toml tests/programs/requirements.txt
+	@echo "installing the packages of 'make test-programs' into .venv-programs: some minutes"
 	python3 -m venv .venv-programs
 	.venv-programs/bin/python -m pip install -q $(TORCH) -r tests/programs/requirements.txt -e .
 	@touch $@
 
 # An environment of its own: a server of MLflow brings a hundred packages, and pins many of them.
 .venv-mlflow/.ready: pyproject.toml tests/mlflow/requirements.txt
+	@echo "installing the packages of 'make test-mlflow' into .venv-mlflow: some minutes"
 	python3 -m venv .venv-mlflow
 	.venv-mlflow/bin/python -m pip install -q $(TORCH) -r tests/mlflow/requirements.txt -e .
 	@touch $@
 
 # An environment of its own: the engine alone has half a gigabyte.
 .venv-clickhouse/.ready: pyproject.toml tests/clickhouse/requirements.txt
+	@echo "installing the packages of 'make test-clickhouse' into .venv-clickhouse: some minutes"
 	python3 -m venv .venv-clickhouse
 	.venv-clickhouse/bin/python -m pip install -q -r tests/clickhouse/requirements.txt -e '.[fleet]'
 	@touch $@
 
 # An environment of its own: Ibis says which Spark it goes with, and that brings a gigabyte.
 .venv-spark/.ready: pyproject.toml tests/spark/requirements.txt
+	@echo "installing the packages of 'make test-spark' into .venv-spark: some minutes"
 	python3 -m venv .venv-spark
 	.venv-spark/bin/python -m pip install -q -r tests/spark/requirements.txt -e '.[fleet]'
+	@touch $@
+
+# An environment of its own: the lowest version of each package that an extra allows.
+.venv-lowest/.ready: pyproject.toml
+	@echo "installing the lowest versions of all extras into .venv-lowest"
+	.ci/uv venv -q --clear .venv-lowest
+	VIRTUAL_ENV=.venv-lowest .ci/uv pip install -q --resolution lowest-direct -e '.[$(EXTRAS)]'
+	VIRTUAL_ENV=.venv-lowest .ci/uv pip install -q $(TORCH) $(TEST_TOOLS)
+	@touch $@
+
+# An environment for each Python: with all that tests need, and without torch.
+.venv-python%/.ready: pyproject.toml
+	@echo "installing Headway and the tools of tests, without torch, into .venv-python$*"
+	.ci/uv venv -q --clear --python $$(.ci/find-python $*) .venv-python$*
+	VIRTUAL_ENV=.venv-python$* .ci/uv pip install -q -e '.[test]'
+	@touch $@
+
+# An environment of its own: headway is installed into it from a copy of the tree.
+.venv-quality/.ready: pyproject.toml
+	python3 -m venv .venv-quality
+	.venv-quality/bin/python -m pip install -q $(TORCH) -e '.[dev]' coverage cosmic-ray editables
 	@touch $@
 
 demo: $(VENV)/.run  ## one job with two kills and a hang, three ways: plain, --auto, building blocks
@@ -67,14 +103,20 @@ demo-gpu:  ## more than 10 GB of state and a kill a minute on one GPU: plain aga
 	python3 benchmarks/gpu/demo.py $${OUT:-.}/demo_gpu.json
 
 test: $(VENV)/.dev  ## run the tests, without the slow ones
-	$(PY) -m pytest -n auto --dist loadfile -m 'not slow'
+	$(PY) -m pytest -n auto --dist loadgroup --no-loadscope-reorder -m 'not slow'
 
-test-all: $(VENV)/.dev  ## run every test, and the programs of others
-	$(PY) -m pytest --ignore tests/programs
+test-all: $(VENV)/.dev-full  ## run every test, and the programs of others
+	HEADWAY_TEST_PROFILE=full $(PY) -m pytest --ignore tests/programs
 	$(MAKE) test-programs
 
 test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on ClickHouse's own engine
 	.venv-clickhouse/bin/python -m pytest tests/clickhouse
+
+test-lowest: .venv-lowest/.ready  ## run the tests of the extras with the lowest versions they allow
+	.venv-lowest/bin/python -m pytest -n 2 -m 'not slow' tests/unit/serve tests/unit/fleet \
+	    tests/unit/report tests/unit/journal tests/unit/ledger/test_run.py \
+	    tests/unit/compile/archive tests/unit/checkpoint/store tests/unit/checkpoint/test_compress.py
+	.venv-lowest/bin/python -m pytest tests/unit/publish/test_registry.py tests/unit/publish/test_onnx.py
 
 test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
 	.venv-mlflow/bin/python -m pytest tests/mlflow
@@ -82,6 +124,17 @@ test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside
 test-programs: .venv-programs/.ready .venv-torchrec/.ready  ## run programs of others under --auto, with kills
 	.venv-programs/bin/python -m pytest -rs tests/programs --ignore tests/programs/test_auto_torchrec.py
 	.venv-torchrec/bin/python -m pytest -rs tests/programs/test_auto_torchrec.py
+
+# Without torch: tests that need it skip. `make test-python VERSION=3.12` runs one version.
+VERSION ?= 3.11
+test-python: .venv-python$(VERSION)/.ready
+	.venv-python$(VERSION)/bin/python -m pytest -n 2 -m 'not slow' --at-least 3500 tests/unit tests/truth
+
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons:  ## run the tests that need no torch on every Python from 3.11 to 3.14 that is here
+	@set -e; for version in $(PYTHONS); do \
+	    if .ci/find-python $$version >/dev/null; then $(MAKE) test-python VERSION=$$version; \
+	    else echo "Python $$version was not found: nothing was tested on it"; fi; done
 
 # Debian's packages; their services are not started, the tests run daemons of their own.
 test-slurm: $(VENV)/.dev  ## run the tests beside a real Slurm of one and two nodes (as root, on Debian)
@@ -119,8 +172,14 @@ bench-checkpoint: $(VENV)/.dev  ## measure saves and restores, beside torch's an
 	$(PY) benchmarks/checkpoint.py
 	$(PY) benchmarks/checkpoint.py --dense
 
+quality: .venv-quality/.ready  ## measure coverage and mutants of each package by its own tests
+	.venv-quality/bin/python -m tools.quality $(QUALITY)
+
 docs: $(VENV)/.docs  ## build the documentation into site/
 	$(VENV)/bin/mkdocs build --strict
+
+surface: $(VENV)/.dev  ## write down everything that others rely on: docs/reference/surface.txt
+	$(PY) -m tools.surface --write
 
 clean:  ## remove the environment, caches and built files
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

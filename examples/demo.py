@@ -56,7 +56,12 @@ def data_service(plan: Plan) -> Iterator[int]:
 def started(way: Way) -> Iterator[subprocess.Popen[bytes]]:
     """The job, with its output in a file; who leaves early ends it."""
     # The store of torch 2.13 is shared over attempts; restarted ranks may then hang on gloo.
-    env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    # Errors only: torch also logs warnings about the compiler and the machine.
+    env = os.environ | {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_LOGS": "-all",
+    }
     with way.log.open("wb") as log, contextlib.ExitStack() as stack:
         needed = way.script == "train_headway.py"
         port = stack.enter_context(data_service(way.plan)) if needed else None

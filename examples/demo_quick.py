@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +18,28 @@ TRAIN = (
 )
 
 
+def has_compiler() -> bool:
+    """Whether torch.compile finds a C++ compiler for the CPU."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
+
+
 def start_job(run: Path, checkpoints: Path) -> subprocess.Popen[bytes]:
     headway = [BIN / "headway", "run", "-o", run, "--"]
     torchrun = [BIN / "torchrun", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
     train = [EXAMPLES / "dlrm" / "train.py", "--checkpoint-dir", checkpoints, *TRAIN.split()]
+    if not has_compiler():
+        print("demo: there is no g++, so the model is not compiled", flush=True)
+        train.append("--no-compile")
+    else:
+        print("demo: torch compiles the model first, which can take a minute", flush=True)
     # The store of torch 2.13 is shared over attempts; restarted ranks may then hang on gloo.
-    env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    # Errors only: torch also logs warnings about the compiler, the other rank's end, and a machine
+    # that has a CUDA compiler but no GPU.
+    env = os.environ | {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TORCH_LOGS": "-all",
+    }
     return subprocess.Popen([str(word) for word in headway + torchrun + train], env=env)
 
 
