@@ -1,6 +1,6 @@
 """Distils the tables that `headway fleet simulate` draws from, out of public traces.
 
-The traces are not part of the package; src/headway/fleet/simulate/NOTICE.md names them.
+The traces are not part of the package; src/headway/sim/fleet/NOTICE.md names them.
 
     python benchmarks/distil_fleet.py FOLDER_WITH_THE_TRACES
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-TARGET = Path(__file__).resolve().parent.parent / "src/headway/fleet/simulate/tables.json"
+TARGET = Path(__file__).resolve().parent.parent / "src/headway/sim/fleet/tables.json"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 LEVELS = [0, 0.01, 0.025, *(round(0.05 * i, 2) for i in range(1, 20)), 0.975, 0.99, 0.999, 1]
 FEW = 100  # jobs: a size with fewer takes the durations of the sizes from the one below it on

@@ -60,14 +60,14 @@ from headway.cli import main
 with contextlib.redirect_stdout(io.StringIO()) as said:
     assert main(["fleet", name, "--store", url, "--json"]) == 0
 told = {"answered_at": time.time(), "cold_cpu_s": time.process_time()}
-from headway.fleet.engine import ask
-from headway.fleet.queries import question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import run_query
+from headway.fleet.queries import build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
 warm = []
 for _ in range(rounds):
     wall, cpu = time.perf_counter(), time.process_time()
-    rows = ask(Store(url), question(name, Asked())).rows.num_rows
+    rows = run_query(Store(url), build_query(name, Filter())).rows.num_rows
     warm.append((time.perf_counter() - wall, time.process_time() - cpu))
 told["warm_s"], told["warm_cpu_s"] = (min(one) for one in zip(*warm))
 told["peak_mb"], told["rows"] = peak(), rows

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[2]
 NEEDED = (
     "py.typed",
     "fleet/metrics_rules.yml",
-    "fleet/simulate/tables.json",
+    "sim/fleet/tables.json",
     "launch/failures/signatures.jsonl",
     "report/templates/report.html",
-    "schedule/data/philly_jobs.csv.gz",
+    "sim/data/philly_jobs.csv.gz",
     "serve/static/charts.js",
     "serve/templates/page.html",
 )

@@ -146,32 +146,32 @@ ROWS = {
     "stopped and traced by its job": Row(job=(PYTHON, "-c", TRACES), act=lambda started: None),
     # Signals
     "a signal before the job starts": Row(
-        patch="from headway.launch import target\nprepare = target.prepare\n"
+        patch="from headway.launch import run_folder\nprepare = run_folder.prepare\n"
         "def told(*args, **kwargs):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n    return prepare(*args, **kwargs)\n"
-        "target.prepare = told",
+        "run_folder.prepare = told",
         act=lambda started: None,
         code=128 + signal.SIGTERM,
         starts=0,
         outcomes=("preempted",),
     ),
     "a thread before the job starts": gets_signals(
-        "from headway.launch import target\nprepare = target.prepare\n"
+        "from headway.launch import run_folder\nprepare = run_folder.prepare\n"
         "def threaded(*args, **kwargs):\n"
         "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "    return prepare(*args, **kwargs)\n"
-        "target.prepare = threaded"
+        "run_folder.prepare = threaded"
     ),
     "a signal while a warm process imports": Row(
         options=("-o", "run", "--warm"),
         job=(str(BIN / "torchrun"), "train.py"),
         patch="""
-from headway.launch.warm.handle import Zygote
+from headway.launch.warm.handle import ForkserverClient
 def hear(self, wait_s):
     open("hearing", "w").close()
     time.sleep(max(wait_s, 0))
     raise TimeoutError
-Zygote.hear = hear
+ForkserverClient.hear = hear
 """,
         act=lambda started: (started.wait_for("hearing"), terminate(started)),
         code=128 + signal.SIGTERM,
@@ -209,28 +209,28 @@ Zygote.hear = hear
     ),
     # Faults of ours
     "a fault in the preparation": Row(
-        patch=broken("launch.target:prepare"), codes=("launcher-fault",), outcomes=None
+        patch=broken("launch.run_folder:prepare"), codes=("launcher-fault",), outcomes=None
     ),
     "a fault before an attempt": Row(
-        patch=broken("launch.supervise:Attempt"), codes=("launcher-fault",), outcomes=(), slow=True
+        patch=broken("launch.supervisor:Attempt"), codes=("launcher-fault",), outcomes=(), slow=True
     ),
     "a fault in the supervisor": Row(
-        patch=broken("launch.supervise:Progress"), codes=("launcher-fault",), outcomes=()
+        patch=broken("launch.supervisor:Progress"), codes=("launcher-fault",), outcomes=()
     ),
-    "a fault in the watch": gets_signals(broken("launch.watch:Watch.start"), options=RESTARTS),
+    "a fault in the watch": gets_signals(broken("launch.process_watch:ProcessWatch.start"), options=RESTARTS),
     "a fault in the wait": gets_signals(broken("launch.attempt:Attempt._wait"), options=RESTARTS),
     "faults wherever it waits": Row(
-        patch=broken("launch.signals:take", 'ValueError("0 is not a valid Signals")'), starts=1
+        patch=broken("launch.signals:next_signal", 'ValueError("0 is not a valid Signals")'), starts=1
     ),
     "a fault when a signal comes": gets_signals(
-        broken("launch.signals:targets", "OSError(24, 'x')")
+        broken("launch.signals:forward_targets", "OSError(24, 'x')")
     ),
     "a fault in a warm start": Row(
-        options=("-o", "run", "--warm"), patch=broken("launch.supervise:Warm"), slow=True
+        options=("-o", "run", "--warm"), patch=broken("launch.supervisor:WarmStart"), slow=True
     ),
     "a fault in the verdict": Row(
         options=RESTARTS,
-        patch=broken("launch.supervise:Supervisor._conclude"),
+        patch=broken("launch.supervisor:Supervisor._conclude"),
         codes=("launcher-fault",),
     ),
     "a fault in the evidence": Row(
@@ -249,7 +249,7 @@ Zygote.hear = hear
         starts=3,
         outcomes=("failed", "failed", "failed"),
         patch="from threading import Thread\n"
-        + broken("launch.watch:Watch.start", 'RuntimeError("can\'t start new thread")'),
+        + broken("launch.process_watch:ProcessWatch.start", 'RuntimeError("can\'t start new thread")'),
         slow=True,
     ),
     "no pipes": Row(
@@ -258,9 +258,9 @@ Zygote.hear = hear
         outcomes=("failed", "failed", "failed"),
         patch="""
 import types
-from headway.launch import output
+from headway.launch import stderr_tap
 def pipe(): raise OSError(24, "x")
-output.os = types.SimpleNamespace(**{**vars(os), "pipe": pipe})
+stderr_tap.os = types.SimpleNamespace(**{**vars(os), "pipe": pipe})
 """,
         slow=True,
     ),
@@ -344,7 +344,7 @@ def test_what_the_job_leaves_running_does_not_hold_the_launcher(tmp_path: Path) 
 @pytest.mark.slow
 def test_two_hundred_stops_cost_nothing(tmp_path: Path) -> None:
     """As `scontrol suspend` and a debugger do it, to the launcher alone."""
-    often = "from headway.launch import process\nprocess.WAKE_S = 0.05"
+    often = "from headway.launch import child_process\nchild_process.WAKE_S = 0.05"
     options = {"plain": (), "restarts": ("--restarts", "2"), "warm": ("--restarts", "2", "--warm")}
     with contextlib.ExitStack() as stack:
         all_of_them = [

@@ -85,8 +85,8 @@ def test_it_outlives_whoever_started_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = f"""
 import os, pathlib, time
-from headway.launch.publish import _detached
-print(_detached(["sleep", "30"], pathlib.Path({str(log)!r}), os.environ), flush=True)
+from headway.launch.publish import _start_detached
+print(_start_detached(["sleep", "30"], pathlib.Path({str(log)!r}), os.environ), flush=True)
 time.sleep(30)
 """
     launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

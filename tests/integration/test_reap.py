@@ -18,15 +18,15 @@ from tests.support import NO_PROCESS, wait_until
 # Runs in a process of its own, as it ends everything below itself.
 CLEAR = """
 import os, subprocess, sys, time
-from headway.launch import reap, tree
-assert reap.adopt_orphans()
+from headway.launch import processes
+assert processes.adopt_orphans()
 spare = subprocess.Popen(["sleep", "60"])
 # A daemon: its parent is gone, its session is its own, and it ignores SIGTERM.
 subprocess.run(["sh", "-c", "trap '' TERM; setsid sh -c 'trap \\"\\" TERM; sleep 60; sleep 60' &"])
 stopped = subprocess.Popen(["sleep", "60"]); os.kill(stopped.pid, 19)
-while len(tree.below(os.getpid())) < 4: time.sleep(0.01)
-left = reap.clear({spare.pid}, grace_s=0.2)
-print(left, sorted(tree.alive(tree.below(os.getpid()))) == [spare.pid])
+while len(processes.descendants(os.getpid())) < 4: time.sleep(0.01)
+left = processes.end_descendants({spare.pid}, grace_s=0.2)
+print(left, sorted(processes.still_running(processes.descendants(os.getpid()))) == [spare.pid])
 spare.kill()
 """
 

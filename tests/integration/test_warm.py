@@ -275,12 +275,12 @@ def test_nothing_is_left_of_what_waited_to_be_forked(tmp_path: Path) -> None:
 
 WORDS = """
 import os
-from headway.launch.warm import kernel
-kernel.name("a name that is far too long")
-kernel.show_words(["one", "two words", ""], {"A": "1"})
+from headway.launch import linux
+linux.set_process_name("a name that is far too long")
+linux.set_command_line(["one", "two words", ""], {"A": "1"})
 read = lambda name: open(f"/proc/self/{name}").read()
 print(repr(read("comm")), repr(read("cmdline")), repr(read("environ")))
-pid = kernel.hidden_fork()
+pid = linux.hidden_fork()
 if pid == 0:
     os._exit(0)
 try:

@@ -483,7 +483,7 @@ def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path
     """In the same process: the pid that the launcher knows is that of a cold start."""
     package = tmp_path / "site-packages" / "saboteur"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import headway.launch.warm.zygote as z\nz.become = None")
+    (package / "__init__.py").write_text("import headway.launch.warm.zygote as z\nz.become_command = None")
     path = f"{environment(tmp_path)['PYTHONPATH']}:{package.parent}"
     text = "import os, sys\nprint('saboteur' in sys.modules, os.getpid(), os.getpgrp())"
     one = job(PYTHON, script(tmp_path, text), PYTHONPATH=path, HEADWAY_STRICT="")

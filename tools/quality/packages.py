@@ -29,7 +29,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "unit/serve/test_cli.py",
         "unit/fleet/test_metrics.py",
         "unit/fleet/test_queries.py",
-        "unit/fleet/test_simulate.py",
+        "unit/sim/test_fleet.py",
         "unit/schedule/test_publish.py",
         "e2e/test_classify.py",
         "e2e/test_simulate.py",
@@ -45,12 +45,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "journal": (
         "golden/test_*.py",
         "journals/test_*.py",
-        "unit/launch/test_target.py",  # run folders
+        "unit/launch/test_run_folder.py",  # run folders
     ),
     "launch": (
         "integration/test_hang.py",
         "integration/test_ingest.py",
-        "integration/test_reap.py",
+        "integration/test_processes.py",
         "integration/test_warm*.py",
         "e2e/test_chaos.py",
         "e2e/test_hundred_kills.py",
@@ -61,7 +61,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "ledger": (
         "truth/test_*.py",
         "journals/test_*.py",
-        "integration/test_price.py",
+        "integration/test_eviction_cost.py",
         "e2e/test_jobs.py",
     ),
     "plan": (),
@@ -75,12 +75,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "publish": ("golden/test_*.py",),
     "report": ("e2e/test_html_in_chromium.py",),
     "schedule": (
-        "integration/test_price.py",
+        "integration/test_eviction_cost.py",
         "integration/test_publish_cost.py",
         "integration/test_slurm_schedule.py",
         "e2e/test_simulate.py",
     ),
     "serve": (),
+    "sim": ("e2e/test_simulate.py",),
     "startup": (
         "integration/test_groups.py",
         "integration/test_sharding.py",

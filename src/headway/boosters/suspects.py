@@ -16,6 +16,7 @@ from headway.launch.failures import Fact
 PLACES = (
     ("headway/checkpoint/behind/", names.ASYNC_SAVE),
     ("headway/launch/warm/", names.WARM),
+    ("headway/launch/linux.py", names.WARM),
     ("headway/compile/precompile/", names.COMPILE_CACHE),
     ("headway/probe/hooks/cached.py", names.COMPILE_CACHE),
     ("headway/probe/hooks/autotune", names.AUTOTUNE),

@@ -78,7 +78,7 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
     from headway.launch import attempt, target
 
     where = target.prepare(python, output=str(folder / "run"), name="doctor", env={})
-    job = Path(target.__file__).with_name("checkup.py")  # by its path: it imports torch
+    job = Path(__file__).with_name("doctor_job.py")  # by its path: it imports torch
     command = [*python, str(job)]
     try:
         done = subprocess.run(
@@ -95,7 +95,7 @@ def _child(python: list[str], folder: Path) -> Iterator[Check]:
     last = (done.stderr.strip().splitlines() or [""])[-1]
     text = f"{' '.join(python)} runs a small torch job"
     ran = done.returncode == 0
-    if ran and done.stdout.split()[-1:] not in (["True"], ["False"]):  # of checkup.py
+    if ran and done.stdout.split()[-1:] not in (["True"], ["False"]):  # of doctor_job.py
         ran, last = False, "it is no interpreter of Python: headway doctor -- path/to/python"
     yield Check("job-runs", ran, text, last)
     if not ran:

@@ -31,6 +31,7 @@ from headway.report import (
     publish,
 )
 from headway.report.failed import facts, failed
+from headway.serve.static import _STATIC
 from headway.report.hints import hint
 from headway.report.tracks import embeddable, tracks
 from headway.report.words import (
@@ -105,14 +106,14 @@ def environment() -> Environment:
 
 
 def _render(context: Mapping[str, Any], data: str) -> str:
-    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    script = (_STATIC / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = (
         environment()
         .get_template("report.html")
         .render(
             **context,
-            css=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            css=Markup((_STATIC / "report.css").read_text(encoding="utf-8")),
             palette=Markup(_palette()),
             script=Markup(script),
             script_hash=f"'sha256-{digest}'",

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.ledger.leaves import LEAVES
-from headway.report import html
 from headway.report.words import colour
 
-_STATIC = Path(__file__).parent / "static"
-_REPORT = Path(html.__file__).parent / "templates"
+_STATIC = Path(__file__).parent / "assets"
 CSS, JS, SVG = "text/css", "text/javascript", "image/svg+xml"
 _MAPS = re.compile(
     r'getElementById\("([0-9a-f]{64})"\)\)\{var \w+=document\.createElement\("style"'
@@ -64,7 +62,7 @@ def sheets() -> tuple[str, ...]:
 
 def _sheet() -> str:
     """The look of the report, then what only these pages have."""
-    report = (_REPORT / "report.css").read_text(encoding="utf-8")
+    report = (_STATIC / "report.css").read_text(encoding="utf-8")
     return _palette() + report + (_STATIC / "pages.css").read_text(encoding="utf-8")
 
 

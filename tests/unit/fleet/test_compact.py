@@ -300,7 +300,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLES, "runs", runs._replace(columns=(*new, *columns)))
     steps = {SCHEMA: {"runs": lambda rows: rows.rename(person="user")}}
     monkeypatch.setattr(migrate, "STEPS", steps)
-    for module in ("migrate", "store", "compact", "arrow"):
+    for module in ("store.view", "store.parquet", "store.compaction", "store.arrow"):
         monkeypatch.setattr(f"headway.fleet.{module}.SCHEMA", TOMORROW)
 
 

@@ -50,9 +50,9 @@ def names() -> list[str]:
 def reader(name: str) -> Reader:
     """The reader of that name; UsageError if there is none."""
     if name in OWN:
-        return cast("Reader", importlib.import_module(f"{__name__}.{name}"))
+        return cast("Importer", importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group=GROUP, name=name):
-        return cast("Reader", point.load())
+        return cast("Importer", point.load())
     raise UsageError(
         f"there is no reader {name!r}; there are {', '.join(names())}", code="reader-unknown"
     )

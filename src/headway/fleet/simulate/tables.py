@@ -43,7 +43,7 @@ class Tables:
 @functools.cache
 def tables() -> Tables:
     """The tables that come with the package."""
-    text = resources.files("headway.fleet.simulate").joinpath("tables.json").read_text()
+    text = resources.files("headway.sim.fleet").joinpath("tables.json").read_text()
     told = json.loads(text)
     jobs = told["philly"]
     return Tables(

@@ -170,7 +170,7 @@ def _settle_nest(received: Received, kit: Kit, workers: int) -> Received | None:
 def _wake_the_probe(begun: int) -> None:
     imports = sys.modules.get("headway.probe.imports")
     if imports is not None:
-        imports.reborn(begun)
+        imports.reset_after_warm_fork(begun)
 
 
 def _start_cold(received: Received) -> None:

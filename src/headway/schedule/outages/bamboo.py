@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.errors import UsageError
 from headway.schedule.outages import Outage
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 SHIPPED = {"p3": DATA / "p3-trace.csv", "g4dn": DATA / "g4dn-trace.csv"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.errors import UsageError
 from headway.schedule.outages import Outage
 
-SHIPPED = Path(__file__).parent.parent / "data" / "fault_trace.json.gz"
+SHIPPED = Path(__file__).parent / "data" / "fault_trace.json.gz"
 SERVERS, DAYS = 400, 348.0
 DAY = 86400.0
 

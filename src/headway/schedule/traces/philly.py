@@ -11,7 +11,7 @@ from headway.errors import UsageError
 from headway.schedule.simulate.job import Spec
 from headway.schedule.traces.trace import Trace, clock, make
 
-SHIPPED = Path(__file__).parent.parent / "data" / "philly_jobs.csv.gz"
+SHIPPED = Path(__file__).parent / "data" / "philly_jobs.csv.gz"
 MOST_DAYS = 36_500
 
 

@@ -153,7 +153,7 @@ def test_the_network_is_put_back_when_the_attempt_is_over(
     done: list[str] = []
     for name in ("down", "up"):
         monkeypatch.setattr(inject.network, name, lambda device, name=name: done.append(name))
-    monkeypatch.setattr(inject.network, "impossible", lambda device: "")
+    monkeypatch.setattr(inject.network, "unusable_reason", lambda device: "")
     injector = Injector(parse_inline("network device=eth0 after=1"), bench.target)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
@@ -165,7 +165,7 @@ def test_the_network_is_put_back_when_the_attempt_is_over(
 def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inject.network, "impossible", lambda device: "")
+    monkeypatch.setattr(inject.network, "unusable_reason", lambda device: "")
 
     def down(device: str) -> None:
         raise OSError(f"{device} is stuck")

@@ -49,7 +49,7 @@ class Scene:
             stacks, "dump", lambda processes: {p.pid: self.texts(p) for p in processes}
         )
         seen = {rank.pid: tree.Seen(1, 1, "S") for rank in self.members}
-        monkeypatch.setattr(notice.tree, "processes", lambda: seen)
+        monkeypatch.setattr(tree, "processes", lambda: seen)
 
     def ranks(self) -> list[Followed]:
         return list(self.members)
