@@ -24,8 +24,8 @@ from typing import Any
 import zstandard
 from keep import keep
 
-from headway.compile.archive.keep import shelf
-from headway.compile.archive.store import Store
+from headway.compile.archive.keep import list_archives
+from headway.compile.archive.store import ArchiveStore
 
 TRAIN = Path(__file__).parents[1] / "examples" / "dlrm" / "train.py"
 BIN = Path(sys.executable).parent
@@ -60,8 +60,8 @@ def train(folder: Path) -> None:
 
 def archive(folder: Path) -> list[bytes]:
     """All chunks of the archives, as they were before they were packed."""
-    store = Store(str(folder / "cache"))
-    manifests = [one.manifest for one in shelf(store) if one.manifest is not None]
+    store = ArchiveStore(str(folder / "cache"))
+    manifests = [one.manifest for one in list_archives(store) if one.manifest is not None]
     contents = {chunk.name: store.chunk(chunk) for one in manifests for chunk in one.chunks}
     return list(contents.values())
 

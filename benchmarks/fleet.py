@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from keep import FOLDER, keep  # noqa: E402
 from ledger import PEAK, write_run  # noqa: E402
 
-from headway.fleet.engine import ask  # noqa: E402
+from headway.fleet.engine import run_query  # noqa: E402
 from headway.fleet.queries import QUERIES  # noqa: E402
 from headway.fleet.schema import TABLES  # noqa: E402
 from headway.fleet.store import Store  # noqa: E402
@@ -160,7 +160,9 @@ def ingest(work: Path) -> dict[str, Any]:
             write_run(run, 10_000, 100)
         took = headway("ingest", *map(str, runs), "--store", str(folder / "ingested"))
         tables = {
-            name: ask(Store(str(work / "10k")), lambda have, n=name: have[n].drop("version")).rows
+            name: run_query(
+                Store(str(work / "10k")), lambda have, n=name: have[n].drop("version")
+            ).rows
             for name in TABLES
         }
         wall, cpu = time.perf_counter(), time.process_time()

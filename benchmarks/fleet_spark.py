@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headway.fleet.engine import ask
-from headway.fleet.queries import QUERIES, question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import run_query
+from headway.fleet.queries import QUERIES, build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
 
 
@@ -36,11 +36,11 @@ def main() -> None:
     took = 0.0
     for name, query in QUERIES.items():
         for by in ((), ("team", "week"), ("month", *query.own[:1], "model")):
-            put = question(name, Asked(by))
+            put = build_query(name, Filter(by))
             began = time.perf_counter()
-            there = ask(store, put, session=session).rows.to_pylist()
+            there = run_query(store, put, session=session).rows.to_pylist()
             took += time.perf_counter() - began
-            here = ask(store, put).rows.to_pylist()
+            here = run_query(store, put).rows.to_pylist()
             asked += 1
             values += sum(len(row) for row in here)
             equal += len(there) == len(here) and all(

@@ -53,7 +53,7 @@ def recorder_cost() -> dict[str, float]:
         optimizer = object()
         batches = iter(int, 1)  # endless
 
-        fetch = pace.watched(next)
+        fetch = pace.timed_fetch(next)
 
         def step(steps: int) -> None:
             for _ in range(steps):

@@ -34,18 +34,18 @@ from keep import keep  # noqa: E402
 from peers import python  # noqa: E402
 from running_jobs import Following, rows  # noqa: E402
 
-from headway.fleet.regressions.find import SEEN, Options, find  # noqa: E402
-from headway.fleet.regressions.series import (  # noqa: E402
+from headway.fleet.regressions.find import MIN_SHARE, ScanOptions, find  # noqa: E402
+from headway.fleet.regressions.series import (
     Series,
-    beside_their_like,
-    capped,
-    lengths,
+    cap_weights,
+    duration_bins,
+    standardize_within_cohort,
 )
 from headway.fleet.simulate import assumed  # noqa: E402
-from headway.fleet.simulate.fleet import day  # noqa: E402
-from headway.fleet.simulate.hours import windows  # noqa: E402
-from headway.fleet.simulate.plan import DAY, Plan, plan, slice_name  # noqa: E402
-from headway.ledger.leaves import EFFECTIVE, LEAVES  # noqa: E402
+from headway.fleet.simulate.fleet import draw_day  # noqa: E402
+from headway.fleet.simulate.hours import split_windows  # noqa: E402
+from headway.fleet.simulate.plan import DAY, FleetScenario, make_scenario, slice_name  # noqa: E402
+from headway.ledger.leaves import BUCKETS, EFFECTIVE  # noqa: E402
 
 JOBS, DAYS, PLANTED = 100_000, 90, 12
 FIRST = 14  # the first day on which detectors are asked
@@ -53,7 +53,7 @@ NEAR = 3 * DAY
 SOON = 14 * DAY  # an alarm of the threshold has no day of its own; it may come so late
 MUST_FOUND, MUST_ALARMS = 0.95, 1.0
 DROPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-TRAINED = LEAVES.index(EFFECTIVE)
+TRAINED = BUCKETS.index(EFFECTIVE)
 NOISES = ("WASTE_SIGMA", "STAGE_SIGMA", "DAY_SIGMA")
 
 
@@ -71,8 +71,8 @@ class World:
     """A fleet as it comes to be known."""
 
     def __init__(self, seed: int) -> None:
-        self.plan = plan(seed, JOBS, DAYS, regressions=PLANTED)
-        self.days = [day(self.plan, number) for number in range(DAYS)]
+        self.plan = make_scenario(seed, JOBS, DAYS, regressions=PLANTED)
+        self.days = [draw_day(self.plan, number) for number in range(DAYS)]
         self.moments = [self.plan.begin + number * DAY for number in range(FIRST, DAYS + 1)]
 
     def series(self, at: float) -> list[Series]:
@@ -85,7 +85,7 @@ class World:
         names = jobs[0].fields
         whole = Series(
             (),
-            LEAVES,
+            BUCKETS,
             start,
             np.concatenate([j.accelerators for j in jobs]).astype(float),
             seconds,
@@ -101,10 +101,10 @@ class World:
 
     def daily(self) -> np.ndarray[Any, Any]:
         """Accelerator-seconds by slice, day and leaf, as a plot over days would show them."""
-        table = np.zeros((self.plan.shares.size, DAYS, len(LEAVES)))
+        table = np.zeros((self.plan.shares.size, DAYS, len(BUCKETS)))
         for jobs, full in self.days:
             so_far = full.known(self.plan.end)
-            cut = windows(so_far, DAY)
+            cut = split_windows(so_far, DAY)
             job = so_far.lives.job[cut.attempt]
             number = ((cut.begin - self.plan.begin) / DAY).round().astype(int)
             weighted = cut.seconds * jobs.accelerators[job][:, None]
@@ -121,7 +121,7 @@ def looked_at(
     for moment in world.moments:
         series = world.series(moment)
         began = time.perf_counter()
-        found = find(series, moment, Options())
+        found = find(series, moment, ScanOptions())
         slowest = max(slowest, time.perf_counter() - began)
         for one in found:
             if one.regression:
@@ -135,11 +135,13 @@ def looked_at(
 def by_day(world: World, moment: float, series: list[Series]) -> np.ndarray[Any, Any]:
     """Slices x days x buckets: the values that Headway tests, as weighted means of days."""
     days = round((moment - world.plan.begin) / DAY)
-    table = np.zeros((len(series), days, len(LEAVES)), dtype=np.float32)
+    table = np.zeros((len(series), days, len(BUCKETS)), dtype=np.float32)
     for number, one in enumerate(series):
-        weights, points = capped(one.hours), one.points
-        leaves = np.flatnonzero(weights @ points / weights.sum() >= SEEN)
-        values = beside_their_like(points[:, leaves], weights, lengths(one.wall, weights))
+        weights, points = cap_weights(one.hours), one.points
+        leaves = np.flatnonzero(weights @ points / weights.sum() >= MIN_SHARE)
+        values = standardize_within_cohort(
+            points[:, leaves], weights, duration_bins(one.wall, weights)
+        )
         when = ((one.start - world.plan.begin) // DAY).astype(int)
         held = np.maximum(np.bincount(when, weights, days), 1e-9)
         for column, leaf in enumerate(leaves):
@@ -188,7 +190,7 @@ class Score(NamedTuple):
         return self.false / self.weeks
 
 
-def score(world_plan: Plan, alarms: Iterable[Alarm], late: float | None = None) -> Score:
+def score(world_plan: FleetScenario, alarms: Iterable[Alarm], late: float | None = None) -> Score:
     """Each alarm once; `late`: how long after a regression an alarm without a day is true."""
     truth = {one.slice: one for one in world_plan.planted}
     first: dict[int, Alarm] = {}
@@ -266,7 +268,7 @@ def ruptures(seeds: list[int], folder: str) -> dict[str, dict[str, list[Score]]]
         )
         if done.returncode:
             return f"failed: {done.stderr.strip().splitlines()[-1]}"
-        made = plan(seed, JOBS, DAYS, regressions=PLANTED)
+        made = make_scenario(seed, JOBS, DAYS, regressions=PLANTED)
         for way, settings in json.loads(done.stdout).items():
             for setting, alarms in settings.items():
                 told = [

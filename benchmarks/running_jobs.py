@@ -3,7 +3,7 @@
 Jobs of a simulated fleet that run for more than a day and a half waste more or less of each hour,
 and their steps are faster or slower: by factors that are assumed, as no trace has them. In some of
 them, from an hour on, a part of the time is lost or every step takes longer. Each day all jobs that
-ran in it are shown to `headway.fleet.regressions.running.watch`, up to the hour that is known.
+ran in it are shown to `headway.fleet.regressions.running.watch_running`, up to the hour that is known.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.fleet.regressions.live import FIRST
-from headway.fleet.regressions.running import Alarm, expected, in_loop, trains, watch
+from headway.fleet.regressions.live import BASELINE_SIZE
+from headway.fleet.regressions.running import Alarm, expected_share, in_loop, trains, watch_running
 from headway.fleet.regressions.series import Series
 from headway.fleet.simulate.plan import DAY, slice_name
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 
 HOUR = 3600.0
 LEFT = 24  # hours at least that a planted job goes on
@@ -29,8 +29,8 @@ CASES = (
     *(f"trains {100 * fall:g} points less" for fall in FALLS),
     *(f"steps take {factor:g} times as long" for factor in SLOWER),
 )
-LOOP = np.array([in_loop(leaf) for leaf in LEAVES])
-TRAINED = np.array([trains(leaf) for leaf in LEAVES])
+LOOP = np.array([in_loop(leaf) for leaf in BUCKETS])
+TRAINED = np.array([trains(leaf) for leaf in BUCKETS])
 
 
 class Job(NamedTuple):
@@ -63,7 +63,7 @@ def long_jobs(seed: int, days: list[Any]) -> dict[str, Job]:
         seconds = full.by_job(jobs.start.size)
         loop = seconds[:, LOOP].sum(axis=1)
         count = (loop / HOUR).astype(int) - 1  # the hour of the start tells nothing
-        for row in np.flatnonzero(count >= FIRST + LEFT):
+        for row in np.flatnonzero(count >= BASELINE_SIZE + LEFT):
             number = int(jobs.number[row])
             share = float(seconds[row, TRAINED].sum() / loop[row])
             random = np.random.default_rng([seed, number, 0x11FE])
@@ -80,7 +80,7 @@ def _job(
     shares = 1 - np.minimum((1 - share) * noise, 1.0)
     steps = random.lognormal(0, PACE_SIGMA, hours)
     case = int(random.integers(len(CASES))) if random.random() * ONE_IN < 1 else None
-    hour = int(random.integers(FIRST, hours - LEFT + 1))
+    hour = int(random.integers(BASELINE_SIZE, hours - LEFT + 1))
     if case is not None and case < len(FALLS):
         shares[hour:] = np.maximum(shares[hour:] - FALLS[case], 0.0)
     elif case is not None:
@@ -107,11 +107,11 @@ class Following:
             if moment - DAY - job.shares.size * HOUR < job.start < moment
         }
         self.known |= ran
-        expectations = {one.slice: expected(one) for one in series}
+        expectations = {one.slice: expected_share(one) for one in series}
         slices = {name: self.jobs[name].slice for name in ran}
         shares = {name: self.jobs[name].shares[:until].tolist() for name, until in ran.items()}
         paces = {name: self.jobs[name].paces[:until].tolist() for name, until in ran.items()}
-        for one in watch(shares, paces, slices, expectations):
+        for one in watch_running(shares, paces, slices, expectations):
             job, least = self.jobs[one.run_id], expectations[one.slice]
             if one.beside == "slice" and least is not None and job.share < least:
                 self.low.add(one.run_id)

@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT / "src"))
 from keep import keep  # noqa: E402
 
 from headway.schedule import policies  # noqa: E402
-from headway.schedule.simulate.compare import Case, Compared, compare  # noqa: E402
+from headway.schedule.simulate.compare import Case, Comparison, compare  # noqa: E402
 from headway.schedule.simulate.setting import Setting  # noqa: E402
-from headway.schedule.simulate.simulate import play  # noqa: E402
+from headway.schedule.simulate.simulate import simulate  # noqa: E402
 from headway.schedule.traces import philly, synthetic  # noqa: E402
 from headway.schedule.traces.trace import Trace  # noqa: E402
 
@@ -71,10 +71,10 @@ FIGURES = (
 
 def month(begin: str = "2017-10-10") -> Trace:
     """30 days from a date on."""
-    return philly.read(begin=begin, days=30)
+    return philly.read_philly(begin=begin, days=30)
 
 
-def rows(compared: Compared, gpus: int, interval: float) -> list[dict[str, Any]]:
+def rows(compared: Comparison, gpus: int, interval: float) -> list[dict[str, Any]]:
     """One row a policy."""
     return [
         {
@@ -139,16 +139,16 @@ def held_out() -> None:
 
 def speed() -> None:
     """Seconds of one core for each policy."""
-    found = [_timed(philly.read(), 600, name) for name in policies.BUILT_IN]
+    found = [_timed(philly.read_philly(), 600, name) for name in policies.BUILT_IN]
     for jobs in (10_000, 100_000, 1_000_000):
-        trace = synthetic.make(jobs, 2048, load=0.95)
+        trace = synthetic.make_synthetic(jobs, 2048, load=0.95)
         found += [_timed(trace, 2048, name) for name in ("newest", "least-cost")]
     keep("schedule_speed", {"python": platform.python_version(), "rows": found})
 
 
 def _timed(trace: Trace, gpus: int, name: str) -> dict[str, Any]:
     began = time.process_time()
-    played = play(trace, Setting(gpus=gpus), policies.named(name))
+    played = simulate(trace, Setting(gpus=gpus), policies.parse_policy(name))
     row = {
         "trace": trace.name.partition(":")[0],
         "jobs": len(trace.jobs),

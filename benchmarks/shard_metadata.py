@@ -29,13 +29,13 @@ from torch.distributed._shard.sharded_tensor import Shard as LocalShard
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from headway.startup import sharding
-from headway.startup.sharding import Plan, Shard, Table
+from headway.startup.sharding import Shard, ShardingPlan, Table
 
 SHORT = 10  # rounds
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-def made(count: int, ranks: int) -> Plan:
+def made(count: int, ranks: int) -> ShardingPlan:
     """Tables of a few rows: nothing here depends on their size."""
     tables, shards = [], []
     for index in range(count):
@@ -46,10 +46,10 @@ def made(count: int, ranks: int) -> Plan:
         else:
             parts = [((0, 0), (table.rows, table.dim), index // 2 % ranks)]
         shards += [Shard(table.name, offsets, sizes, rank) for offsets, sizes, rank in parts]
-    return Plan(tuple(tables), tuple(shards), ranks)
+    return ShardingPlan(tuple(tables), tuple(shards), ranks)
 
 
-def gathered(plan: Plan, local: dict[str, list[torch.Tensor]]) -> dict[str, ShardedTensor]:
+def gathered(plan: ShardingPlan, local: dict[str, list[torch.Tensor]]) -> dict[str, ShardedTensor]:
     """torch's own way: every table asks all ranks."""
     rank = dist.get_rank()
     found = {}

@@ -21,7 +21,7 @@ from typing import Any
 from keep import keep
 
 from headway.launch.attempt import BOOT
-from headway.launch.warm import Warm
+from headway.launch.warm import WarmStart
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -84,7 +84,7 @@ def measure(run: Path, command: list[str], runs: int) -> dict[str, Any]:
         found["cold"].append(split(run, launch, began))
     del found["cold"][0]
     notes: list[str] = []
-    warm = Warm(run, command, environment(run, "warm", cache), notes.append)
+    warm = WarmStart(run, command, environment(run, "warm", cache), notes.append)
     began = time.monotonic_ns()
     warm.prepare()
     warm.prepare()  # the second call means it, also for one process

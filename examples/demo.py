@@ -20,8 +20,8 @@ from headway.journal import publish
 from headway.ledger.model import Ledger
 from headway.ledger.run import load
 from headway.report.screen import console
-from headway.report.waterfall import Waterfall, bar
-from headway.report.waterfall_terminal import show
+from headway.report.waterfall import Waterfall, bar_of_run
+from headway.report.waterfall_terminal import print_waterfall
 
 PUBLISH_S = 120.0  # for the publish jobs, which nobody else waits for
 GRACE_S = 30.0  # that torchrun gives a rank which does not answer SIGTERM
@@ -82,7 +82,7 @@ def published(way: Way) -> str:
     """Waits for the publish job of a run; what became of it, or nothing where there is none."""
     until = time.monotonic() + PUBLISH_S
     while time.monotonic() < until:
-        told = publish.read(way.run)
+        told = publish.read_publish_note(way.run)
         if not told:
             return ""
         if told.get("snapshot") or told.get("error"):
@@ -177,7 +177,7 @@ def main() -> int:
     for name, cells in demo_page.table(ledgers):
         say(f"  {name:<30}" + "".join(f"{cell:>12}" for cell in cells))
     say("")
-    show(Waterfall(tuple(bar(ledger) for ledger in ledgers.values())), console())
+    print_waterfall(Waterfall(tuple(bar_of_run(ledger) for ledger in ledgers.values())), console())
 
     wrong, equal = demo_equal.verdict(plan, ways)
     page = folder / "demo.html"

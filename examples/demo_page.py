@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import NS, Ledger, Segment
-from headway.report.html import environment
-from headway.report.words import MEANING, colour, duration
+from headway.report.html import template_environment
+from headway.report.words import MEANING, bucket_color, duration
 
 COLUMNS = 1500  # of a timeline; each has the colour of the leaf that has most of it
 
 
 def table(ledgers: dict[str, Ledger]) -> Iterator[tuple[str, list[str]]]:
     """Every bucket that one of them has, and what they come to."""
-    for leaf in LEAVES:
+    for leaf in BUCKETS:
         cells = [ledger.buckets.get(leaf, 0) for ledger in ledgers.values()]
         if max(cells) >= NS // 1000:
             yield leaf, [duration(cell) if cell else "-" for cell in cells]
@@ -41,7 +41,7 @@ def write(path: Path, ledgers: dict[str, Ledger], told: list[str]) -> None:
     used = {leaf for ledger in ledgers.values() for leaf in ledger.buckets}
     template = Path(__file__).with_name("demo_page.html").read_text(encoding="utf-8")
     page = (
-        environment()
+        template_environment()
         .from_string(template)
         .render(
             version=__version__,
@@ -49,7 +49,9 @@ def write(path: Path, ledgers: dict[str, Ledger], told: list[str]) -> None:
             rows=list(table(ledgers)),
             told=told,
             leaves=[
-                (leaf, colour(leaf, dark=False), MEANING[leaf]) for leaf in LEAVES if leaf in used
+                (leaf, bucket_color(leaf, dark=False), MEANING[leaf])
+                for leaf in BUCKETS
+                if leaf in used
             ],
         )
     )
@@ -80,7 +82,7 @@ def _pieces(segments: tuple[Segment, ...], longest: int) -> Iterator[dict[str, A
         if leaf != last:
             if last:
                 width = 100 * (number - begun) / COLUMNS
-                shade = colour(last, dark=False)
+                shade = bucket_color(last, dark=False)
                 yield {"left": 100 * begun / COLUMNS, "width": width, "leaf": last, "colour": shade}
             begun, last = number, leaf
 

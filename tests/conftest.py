@@ -308,14 +308,14 @@ def writers(writer_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def behind(torch: Any) -> Iterator[AsyncSave]:
     """In place of torch.save."""
     from headway.checkpoint.behind import save
-    from headway.checkpoint.behind.queue import queued
+    from headway.checkpoint.behind.queue import write_queue
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return save.save(torch.serialization, torch.save, *args, **kwargs)
 
     yield call
-    queued.wait("the test")
-    queued.failed.clear()
+    write_queue.wait("the test")
+    write_queue.failed.clear()
 
 
 @pytest.fixture
@@ -373,7 +373,7 @@ def source(store: Store) -> Iterator[Source]:
     from tests.unit.serve import fleet
 
     source = Source(store)
-    source.search = fleet.Searched()
+    source.search = fleet.FinishedSearch()
     yield source
     source.close()
 

@@ -87,7 +87,7 @@ def examples(full: int) -> int:
 def lazy(name: str) -> Any:
     """A module or a name of it that needs torch, imported by the first test that uses it.
 
-    `torch = lazy("torch")`, `Taker = lazy("headway.checkpoint.snapshot.take:Taker")`: a test file
+    `torch = lazy("torch")`, `Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")`: a test file
     that imports torch itself costs every worker its start. Without torch the test is skipped.
     """
     return _Lazy(name)
@@ -305,9 +305,9 @@ def pages(
     from starlette.testclient import TestClient
 
     from headway.serve.app import application
-    from headway.serve.guard import Keys
+    from headway.serve.guard import TokenAuth
 
-    app = application(source, Keys(token), frozenset(names), clock)
+    app = application(source, TokenAuth(token), frozenset(names), clock)
     return TestClient(app, base_url=base_url, follow_redirects=False, **options)
 
 

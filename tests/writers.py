@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 def serve() -> None:
     """Until nobody asks any more and all writers have ended."""
-    importlib.import_module(process.DCP)
+    importlib.import_module(process.DCP_MODULE)
     gc.freeze()  # or every fork would copy what its collector looks at
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # writers that have ended leave nothing
     for line in sys.stdin:

@@ -181,8 +181,8 @@ def _regressions(store: str) -> Iterator[str]:
     """The store has none: their keys are the fields of the classes that they are made of."""
     from dataclasses import fields
 
-    from headway.fleet.regressions.changed import Change
-    from headway.fleet.regressions.find import Finding, Part
+    from headway.fleet.regressions.changed import FieldShift
+    from headway.fleet.regressions.find import Contribution, Finding
     from headway.fleet.regressions.lemons import Lemon
     from headway.fleet.regressions.running import Alarm
 
@@ -190,8 +190,8 @@ def _regressions(store: str) -> Iterator[str]:
     yield from _merged("fleet regressions", [found])
     for path, kind in (
         ("regressions[]", Finding),
-        ("regressions[].parts[]", Part),
-        ("regressions[].fields[]", Change),
+        ("regressions[].parts[]", Contribution),
+        ("regressions[].fields[]", FieldShift),
         ("lemons[]", Lemon),
         ("running[]", Alarm),
     ):
@@ -259,8 +259,8 @@ def exporters() -> Iterator[str]:
     """What `headway export RUN` writes, in each format."""
     from headway.ledger.run import load
     from headway.report.csv import HEADER
-    from headway.report.otlp import requests
-    from headway.report.perfetto import trace
+    from headway.report.otlp import trace_requests
+    from headway.report.perfetto import perfetto_lines
     from headway.report.trackers import scalars
 
     for run in sorted(RUNS.glob("*/files/run")):
@@ -269,9 +269,9 @@ def exporters() -> Iterator[str]:
         yield f"csv: {','.join(HEADER)}"
         for name in scalars(ledger):
             yield f"trackers: {re.sub(r'bucket/.*', 'bucket/*_s', name)}"
-        for event in json.loads("".join(trace(ledger)))["traceEvents"]:
+        for event in json.loads("".join(perfetto_lines(ledger)))["traceEvents"]:
             yield from _of_perfetto(event)
-        for request in requests(ledger):
+        for request in trace_requests(ledger):
             yield from _of_otlp(request)
     small = ["--failures-a-day", "3", "--block", "9", "--trials", "2", "--length", "600"]
     yield f"plan --csv: {_run('plan', *small, '--csv').splitlines()[0]}"
@@ -315,17 +315,21 @@ def _of_otlp(request: Mapping[str, Any]) -> Iterator[str]:
 
 def _eviction_cost() -> Iterator[str]:
     """What `headway schedule publish-cost` tells of a run, to files and to scrapers."""
-    from headway.report.openmetrics import Family, lines
-    from headway.schedule.cost import Price
-    from headway.schedule.publish.file import _json
-    from headway.schedule.publish.gauges import families
-    from headway.schedule.publish.offer import Offer
+    from headway.report.openmetrics import Family, format_families
+    from headway.schedule.cost import EvictionCost
+    from headway.schedule.publish.file import _to_json
+    from headway.schedule.publish.gauges import metric_families
+    from headway.schedule.publish.offer import RunCost
 
-    price = Price(accelerators=1, unsaved=1.0, save=None, recover=1.0, preemptions=0, lost=2.0)
-    offer = Offer(run="a", host="node0", job="1", at=0.0, price=price)
-    text = "".join(lines((Family(*one) for one in families([(offer.labels, price)])), {}))
+    price = EvictionCost(
+        accelerators=1, unsaved=1.0, save=None, recover=1.0, preemptions=0, lost=2.0
+    )
+    offer = RunCost(run="a", host="node0", job="1", at=0.0, price=price)
+    text = "".join(
+        format_families((Family(*one) for one in metric_families([(offer.labels, price)])), {})
+    )
     yield from _metrics("publish-cost --file X.prom", text)
-    yield from _merged("publish-cost --file X.json", [json.loads(_json([offer]))])
+    yield from _merged("publish-cost --file X.json", [json.loads(_to_json([offer]))])
 
 
 def _of_other_systems() -> Iterator[str]:
@@ -345,9 +349,9 @@ def metrics_of_a_store() -> Iterator[str]:
 
 def pages() -> Iterator[str]:
     """The pages of `headway serve`, and what each asks for."""
-    from headway.serve.panels import PAGES, RUN
+    from headway.serve.panels import PAGES, RUN_PAGE
 
-    for page in (*PAGES, RUN):
+    for page in (*PAGES, RUN_PAGE):
         yield f"page {page.path}"
         yield from (f"page {page.path} /data/{panel.name}" for panel in page.panels)
         yield from (f"page {page.path} parameter {name}" for name in page.own)

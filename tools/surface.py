@@ -179,9 +179,9 @@ def _is_environment(node: ast.expr) -> bool:
 
 def buckets() -> Iterator[str]:
     """Each bucket, and the side on which it counts."""
-    from headway.ledger.leaves import LEAVES, side
+    from headway.ledger.leaves import BUCKETS, side
 
-    return (f"{leaf} {side(leaf)}" for leaf in LEAVES)
+    return (f"{leaf} {side(leaf)}" for leaf in BUCKETS)
 
 
 def categories() -> Iterator[str]:
@@ -198,7 +198,7 @@ def words() -> Iterator[str]:
 
     from headway.boosters.names import BOOSTERS
     from headway.cli.export import FORMATS
-    from headway.launch.chaos.plan import HOWS, KINDS, MODES
+    from headway.launch.chaos.plan import CORRUPTIONS, DISK_MODES, KINDS
     from headway.ledger.model import COMPILE_PARTS, Outcome
 
     yield from (f"outcome {name}" for name in get_args(Outcome))
@@ -206,8 +206,8 @@ def words() -> Iterator[str]:
     yield from (f"export {name}" for name in FORMATS)
     yield from (f"compile part {name}" for name in COMPILE_PARTS)
     yield from (f"fault {name} {' '.join(keys)}" for name, keys in KINDS.items())
-    yield from (f"disk mode {name}" for name in MODES)
-    yield from (f"corrupt how {name}" for name in HOWS)
+    yield from (f"disk mode {name}" for name in DISK_MODES)
+    yield from (f"corrupt how {name}" for name in CORRUPTIONS)
 
 
 def exit_codes() -> Iterator[str]:
@@ -319,11 +319,11 @@ def store_tables() -> Iterator[str]:
 def store_splits() -> Iterator[str]:
     """By what each question can be split, and what its runs can be chosen by."""
     from headway.fleet.queries import QUERIES
-    from headway.fleet.queries.slices import DIMENSIONS, OF_RUNS
+    from headway.fleet.queries.slices import DIMENSIONS, RUN_DIMENSIONS
 
     for name, query in QUERIES.items():
         yield from (f"fleet {name} --by {one}" for one in (*DIMENSIONS, *query.own))
-    yield from (f"--where {one}=" for one in OF_RUNS)
+    yield from (f"--where {one}=" for one in RUN_DIMENSIONS)
 
 
 SECTIONS = (

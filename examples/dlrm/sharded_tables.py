@@ -14,7 +14,7 @@ from headway.startup import sharding
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-def plan(args: argparse.Namespace) -> sharding.Plan:
+def plan(args: argparse.Namespace) -> sharding.ShardingPlan:
     """Which rank holds which tables: made by rank 0, sent once, the same everywhere."""
     adam = 8  # bytes that it keeps for an element
     tables = [
@@ -29,7 +29,7 @@ def plan(args: argparse.Namespace) -> sharding.Plan:
 class ShardedTables(nn.ModuleDict):
     """This rank's tables by their number; looks up in those of all ranks. Each must hold one."""
 
-    def __init__(self, plan: sharding.Plan, args: argparse.Namespace) -> None:
+    def __init__(self, plan: sharding.ShardingPlan, args: argparse.Namespace) -> None:
         self.held = [[int(shard.table) for shard in plan.on(rank)] for rank in range(WORLD)]
         super().__init__({str(number): table(number, args) for number in self.held[RANK]})
         arriving = [number for held in self.held for number in held]

@@ -13,13 +13,13 @@ from headway import probe
 
 
 def _adopt() -> None:
-    if probe.given(probe.ENV_FOLDER):
+    if probe.launcher_variable(probe.ENV_FOLDER):
         return
     from headway.errors import HeadwayError, with_code
-    from headway.launch.target import adopt
+    from headway.launch.target import folder_of_process
 
     try:
-        folder, launch = adopt()
+        folder, launch = folder_of_process()
     except (HeadwayError, OSError) as error:  # the job goes on, unrecorded
         line = with_code(f"headway: not recording: {error}", code="not-recording")
         print(line, file=sys.stderr)

@@ -71,7 +71,7 @@ def with_code(text: str, *, code: str) -> str:
     return f"{text} [{code}]" if code else text
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that installs the packages of an extra, wherever Headway itself came from."""
     import re
     import shlex
@@ -130,7 +130,7 @@ class MissingExtra(UsageError):
     code = "missing-package"
 
     def __init__(self, needs: str, *, extra: str, **fields: object) -> None:
-        super().__init__(f"{needs}; type: {install(extra)}")
+        super().__init__(f"{needs}; type: {install_command(extra)}")
         self.fields = {"extra": extra, **fields}
 
 
@@ -182,7 +182,7 @@ class RegistryFailed(HeadwayError):
     """A snapshot serves, and its model registry does not know."""
 
 
-class NotTold(HeadwayError):
+class SchedulerUpdateFailed(HeadwayError):
     """A scheduler did not take the price of a run."""
 
     exit_code = 1

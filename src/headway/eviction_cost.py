@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from headway.stats import percentile
 
 
-def lost(
+def eviction_cost(
     accelerators: int,
     unsaved: float,
     recover: float,

@@ -95,7 +95,7 @@ _TOKENS = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether what is called so is a secret: `api_key`, `--hf-token`, `PGPASSWORD`."""
     parts = _parts(name)
     if not parts:
@@ -152,7 +152,7 @@ def words(command: Sequence[str]) -> list[str]:
             flag = ""
             continue
         named = _WORD_FLAG.fullmatch(word)
-        flag = named["name"] if named and secret_name(named["name"]) else ""
+        flag = named["name"] if named and is_secret_name(named["name"]) else ""
         masked.append(_word(word))
     return masked
 
@@ -173,7 +173,7 @@ def data(value: Any) -> Any:
         return text(value)
     if isinstance(value, dict):
         return {
-            name: _hidden(str(name), item) if secret_name(str(name)) else data(item)
+            name: _hidden(str(name), item) if is_secret_name(str(name)) else data(item)
             for name, item in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -196,7 +196,7 @@ def _hidden(name: str, value: Any) -> Any:
 
 def _word(word: str) -> str:
     pair = _WORD_PAIR.fullmatch(word)
-    if pair and secret_name(pair["name"]) and not _is_plain(pair["name"], pair["value"]):
+    if pair and is_secret_name(pair["name"]) and not _is_plain(pair["name"], pair["value"]):
         return word[: pair.start("value")] + MASK
     return text(word)
 
@@ -211,7 +211,7 @@ def _masked(value: str, names: re.Pattern[str], values: re.Pattern[str]) -> str:
             continue
         query = name.start() > 0 and value[name.start() - 1] in "?&"
         last = _parts(name["name"])[-1:]
-        if not (secret_name(name["name"]) or (query and last and last[0] in _IN_QUERY)):
+        if not (is_secret_name(name["name"]) or (query and last and last[0] in _IN_QUERY)):
             continue
         found = (_QUERY_VALUE if query else values).match(value, start)
         if not found or _is_plain(name["name"], found[0]):

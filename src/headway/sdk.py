@@ -7,12 +7,12 @@ from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
 from headway.ledger.leaves import START_STAGES, TRAINER_STAGES, WASTE
-from headway.probe import ENV_FOLDER, given
+from headway.probe import ENV_FOLDER, launcher_variable
 
 T = TypeVar("T")
 
 # What a user may say -> what the journal calls it. Any other name is time the loop is blocked.
-_NAMES = {
+_JOURNAL_NAMES = {
     **{stage: stage for stage in START_STAGES},
     "pt2_compile": "compile",
     "compile_ahead": "compile",  # by CompileAhead, on a fast batch
@@ -24,15 +24,17 @@ _NAMES = {
     "publish": "publish",
     **{name: name for name in ("evaluation", "blocked")},
 }
-assert set(WASTE) <= set(_NAMES)
-_OWN = frozenset({"ev", "t", "id", "end", "name", "th", "what"})  # fields of a span's line
+assert set(WASTE) <= set(_JOURNAL_NAMES)
+_RESERVED_FIELDS = frozenset(
+    {"ev", "t", "id", "end", "name", "th", "what"}
+)  # fields of a span's line
 
 
-_pace: Any = None  # the counter of steps, from the first step of a process that records
+_step_clock: Any = None  # the counter of steps, from the first step of a process that records
 
 
-def _recording() -> Any:
-    if not given(ENV_FOLDER):
+def active_recorder() -> Any:
+    if not launcher_variable(ENV_FOLDER):
         return None
     from headway.probe.recorder import recorder
 
@@ -41,23 +43,23 @@ def _recording() -> Any:
 
 def step() -> None:
     """Say that a training step is done. Optimizers are no longer counted then."""
-    if _pace is None and not _bind():
+    if _step_clock is None and not _bind():
         return
-    _pace.told_step()
+    _step_clock.told_step()
 
 
 def _bind() -> bool:
-    global _pace
-    if _recording() is not None:
+    global _step_clock
+    if active_recorder() is not None:
         from headway.probe import pace
 
-        _pace = pace
-    return _pace is not None
+        _step_clock = pace
+    return _step_clock is not None
 
 
 def track(source: Iterable[T]) -> Iterator[T]:
     """Iterate over `source`, any loader, and note how long each batch was waited for."""
-    if _recording() is None:
+    if active_recorder() is None:
         yield from source
         return
     from headway.probe import pace
@@ -72,17 +74,17 @@ class span(ContextDecorator):
     """
 
     def __init__(self, name: str, **told: Any) -> None:
-        self.name, self.told = name, _allowed(told)  # fields of the journal
+        self.name, self.told = name, _allowed_fields(told)  # fields of the journal
         self._opened: list[Any] = []
 
     def __enter__(self) -> span:
-        recorder = _recording()
+        recorder = active_recorder()
         if recorder is not None:
             from headway.probe import pace
             from headway.probe.recorder import guard
 
             guard("sdk", recorder.start)
-            known = _NAMES.get(self.name, "blocked")
+            known = _JOURNAL_NAMES.get(self.name, "blocked")
             told = {"what": self.name, **self.told}
             if known == "checkpoint_save":
                 told["step"] = pace.steps
@@ -92,7 +94,7 @@ class span(ContextDecorator):
         return self
 
     def __exit__(self, *_: object) -> None:
-        recorder = _recording()
+        recorder = active_recorder()
         opened = self._opened.pop() if self._opened else None
         if recorder is not None and opened is not None:
             from headway.probe.recorder import guard_end
@@ -100,14 +102,14 @@ class span(ContextDecorator):
             guard_end("sdk", recorder.end, opened)
 
 
-def _allowed(fields: dict[str, Any]) -> dict[str, Any]:
+def _allowed_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Without those that a line of the journal has for itself, and a step that is no count."""
     from headway.journal.pulse import LIMIT
 
     step = fields.get("step")
     if step is not None and not (type(step) is int and 0 <= step < LIMIT):
         fields = {key: value for key, value in fields.items() if key != "step"}
-    return {key: value for key, value in fields.items() if key not in _OWN}
+    return {key: value for key, value in fields.items() if key not in _RESERVED_FIELDS}
 
 
 def stage(name: str) -> span:
@@ -119,7 +121,7 @@ def stage(name: str) -> span:
 
 def progress(*, samples: int | None = None, step: int | None = None) -> None:
     """Say how far the run is: samples seen, or (before the first step) the step resumed from."""
-    recorder = _recording()
+    recorder = active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
 

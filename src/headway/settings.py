@@ -11,9 +11,9 @@ from typing import Any
 
 from headway.errors import UsageError
 
-MOST_BYTES = 1 << 20  # of a file that a person has written
-MOST_DIGITS = 18
-MOST_SHOWN = 60  # characters of a wrong value
+MAX_TOML_BYTES = 1 << 20  # of a file that a person has written
+MAX_DIGITS = 18
+MAX_SHOWN = 60  # characters of a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def resolve(
     *, env: Mapping[str, str] = os.environ, folder: Path | None = None, **flags: Any
 ) -> dict[str, tuple[Any, str]]:
     """Each setting's value and where it came from."""
-    file, filed = _file(folder or Path.cwd())
+    file, filed = _read_settings_file(folder or Path.cwd())
     out: dict[str, tuple[Any, str]] = {}
     for field in fields(Settings):
         variable = f"HEADWAY_{field.name.upper()}"
@@ -62,7 +62,7 @@ def resolve(
             value, where = filed[field.name], f"{field.name} in {file}"
             if not isinstance(value, str | int | float):
                 raise UsageError(
-                    f"{where} is {_short(value)}, but it must be a single value",
+                    f"{where} is {_shortened(value)}, but it must be a single value",
                     code="setting-invalid",
                     setting=field.name,
                 )
@@ -76,9 +76,9 @@ def resolve(
 
 def _parse(kind: Any, text: str, where: str) -> Any:
     if kind == "int":
-        if not text.isdecimal() or len(text) > MOST_DIGITS:
+        if not text.isdecimal() or len(text) > MAX_DIGITS:
             raise UsageError(
-                f"{where} is {_short(text)}, but it must be a whole number from 0 on",
+                f"{where} is {_shortened(text)}, but it must be a whole number from 0 on",
                 code="setting-invalid",
                 setting=where.split()[0],
             )
@@ -88,7 +88,7 @@ def _parse(kind: Any, text: str, where: str) -> Any:
             number = float(text)
         except ValueError:
             raise UsageError(
-                f"{where} is {_short(text)}, but it must be a number",
+                f"{where} is {_shortened(text)}, but it must be a number",
                 code="setting-invalid",
                 setting=where.split()[0],
             ) from None
@@ -101,15 +101,15 @@ def _parse(kind: Any, text: str, where: str) -> Any:
     if text.lower() in ("0", "false", "no", "off"):
         return False
     raise UsageError(
-        f"{where} is {_short(text)}, but it must be true or false",
+        f"{where} is {_shortened(text)}, but it must be true or false",
         code="setting-invalid",
         setting=where.split()[0],
     )
 
 
-def _short(value: object) -> str:
+def _shortened(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _check_number(number: float, where: str) -> None:
@@ -121,7 +121,7 @@ def _check_number(number: float, where: str) -> None:
         )
 
 
-def _file(folder: Path) -> tuple[str, dict[str, Any]]:
+def _read_settings_file(folder: Path) -> tuple[str, dict[str, Any]]:
     """headway.toml, else [tool.headway] of pyproject.toml, in this folder."""
     own, project = folder / "headway.toml", folder / "pyproject.toml"
     if os.path.lexists(own):
@@ -163,8 +163,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         if not path.is_file():  # opening a pipe would wait for its writer
             raise UsageError(f"{path} is not a regular file", code="toml-unreadable")
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
+            data = file.read(MAX_TOML_BYTES + 1)
+        if len(data) > MAX_TOML_BYTES:
             raise UsageError(f"{path} is larger than 1 MB", code="toml-unreadable")
         return tomllib.loads(data.decode())
     except OSError as error:

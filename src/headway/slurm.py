@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-MOST_HOSTS = 1_000_000  # a longer list is damaged
+MAX_HOSTS = 1_000_000  # a longer list is damaged
 _NAME = re.compile(r"(?:[^,\[\]]|\[[^\[\]]+\])+")
 _PART = re.compile(r"\[([^\[\]]+)\]|([^\[\]]+)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
-def hosts(text: str) -> list[str]:
+def expand_hosts(text: str) -> list[str]:
     """`rack[1-2]node[01-03,7],login` as its names; ValueError for what is no host list."""
     if text in ("", "None assigned", "(null)"):
         return []
@@ -24,8 +24,8 @@ def hosts(text: str) -> list[str]:
     found: list[str] = []
     for name in names:
         parts = [_numbers(range_) if range_ else [word] for range_, word in _PART.findall(name)]
-        if len(found) + math.prod(map(len, parts)) > MOST_HOSTS:
-            raise ValueError(f"{text[:80]!r} has more than {MOST_HOSTS:,} hosts")
+        if len(found) + math.prod(map(len, parts)) > MAX_HOSTS:
+            raise ValueError(f"{text[:80]!r} has more than {MAX_HOSTS:,} hosts")
         found += map("".join, itertools.product(*parts))
     return found
 
@@ -36,25 +36,25 @@ def _numbers(text: str) -> list[str]:
     for piece in text.split(","):
         match = _RANGE.fullmatch(piece)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if match is None or not 0 <= last - first < MOST_HOSTS - len(numbers):
+        if match is None or not 0 <= last - first < MAX_HOSTS - len(numbers):
             raise ValueError(f"[{text[:80]}] is no range of hosts")
         numbers += [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
     return numbers
 
 
-def tres(text: str) -> dict[str, int]:
+def parse_tres(text: str) -> dict[str, int]:
     """`cpu=64,mem=1T,gres/gpu=8` by name; what is no whole number is left out."""
     pairs = (part.partition("=") for part in text.split(","))
     return {name: int(value) for name, _, value in pairs if value.isascii() and value.isdecimal()}
 
 
-def gpus(resources: Mapping[str, int]) -> int:
+def count_gpus(resources: Mapping[str, int]) -> int:
     """Of TRES by name. `gres/gpu` counts those of all types, but a site may track types alone."""
     typed = sum(count for name, count in resources.items() if name.startswith("gres/gpu:"))
     return max(resources.get("gres/gpu", 0), typed)
 
 
-def gres_gpus(text: str) -> int:
+def count_gres_gpus(text: str) -> int:
     """Of `gpu:a100:2(IDX:0,3),gpu:1g.5gb:1(IDX:4),nic:1`, as squeue shows it for a node."""
     entries = (one.split(":") for one in re.sub(r"\([^)]*\)", "", text).split(","))
     return sum(
@@ -64,7 +64,7 @@ def gres_gpus(text: str) -> int:
     )
 
 
-def number(value: Any) -> float | None:
+def json_number(value: Any) -> float | None:
     """A number of JSON, which newer versions write as {"set": true, "number": 3}."""
     if isinstance(value, Mapping):
         value = value.get("number") if value.get("set", True) else None
@@ -76,5 +76,5 @@ def json_tres(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     found = {}
     for entry in entries:
         name = "/".join(filter(None, (str(entry["type"]), str(entry.get("name") or ""))))
-        found[name] = int(number(entry["count"]) or 0)
+        found[name] = int(json_number(entry["count"]) or 0)
     return found

@@ -20,7 +20,7 @@ from typing import Any
 
 from headway.journal import pulse, writer
 from headway.journal.reader import Journal, parse
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from headway.ledger.model import NS, Ledger
 
 EPOCH = 1_790_000_000  # the wall clock at true second 0
@@ -195,7 +195,7 @@ class FakeRun:
 
     def ledger(self, run: str = "fake") -> Ledger:
         """The account of it all."""
-        return account([made.journal() for made in self.journals], run=run)
+        return build_ledger([made.journal() for made in self.journals], run=run)
 
     def write(self, folder: Path) -> Path:
         """The same as a run folder on disk, pulse pages included."""

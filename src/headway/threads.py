@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-AGAIN_S = 0.1  # between interrupts: one may come where it is ignored
+INTERRUPT_INTERVAL_S = 0.1  # between interrupts: one may come where it is ignored
 
 
 class TorchThread(threading.Thread):
@@ -48,7 +48,7 @@ class TorchThread(threading.Thread):
 
     def leave(self) -> None:
         """It ends now, if it can."""
-        _leave([self])
+        _stop([self])
 
 
 _RUNNING: set[TorchThread] = set()
@@ -59,26 +59,26 @@ def interrupt(thread: int, what: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
 
 
-def _leave(threads: Sequence[TorchThread]) -> None:
+def _stop(threads: Sequence[TorchThread]) -> None:
     begun = time.monotonic()
     for thread in threads:
         if thread.ask is not None:
             thread.ask()
-    while left := [one for one in threads if _awaited(one, time.monotonic() - begun)]:
+    while left := [one for one in threads if _is_awaited(one, time.monotonic() - begun)]:
         for thread in left:
             if thread.ask is None and thread.ident is not None:
                 interrupt(thread.ident, SystemExit)
-        left[0].join(AGAIN_S)
+        left[0].join(INTERRUPT_INTERVAL_S)
 
 
-def _awaited(thread: TorchThread, for_s: float) -> bool:
+def _is_awaited(thread: TorchThread, for_s: float) -> bool:
     return thread.is_alive() and for_s < thread.patience_s
 
 
 @atexit.register
-def _leave_all() -> None:
+def _stop_all_at_exit() -> None:
     try:
-        _leave([thread for thread in tuple(_RUNNING) if thread.is_alive()])
+        _stop([thread for thread in tuple(_RUNNING) if thread.is_alive()])
     except KeyboardInterrupt:  # whoever asks twice does not want to wait
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,13 +12,13 @@ SHORT, LONG = 600.0, 3 * 3600.0  # below: seconds that are not round; above: hou
 _DURATION = re.compile(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,6}})?) ?({'|'.join(UNITS)})")
 
 
-def seconds(text: object) -> float | None:
+def parse_duration(text: object) -> float | None:
     """`5min` in seconds; None for what is no such text."""
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     return float(match[1]) * UNITS[match[2]] if match else None
 
 
-def duration(value: float) -> str:
+def format_duration(value: float) -> str:
     """Seconds as a text that `seconds` reads: in the largest unit that fits, else rounded."""
     for unit, size in reversed(UNITS.items()):
         if value >= size and round(value / size, 1) * size == value:
@@ -30,11 +30,11 @@ def duration(value: float) -> str:
     return f"{value / 60:.1f}min" if value < LONG else f"{value / 3600:.1f}h"
 
 
-def when(text: str | None, now: datetime) -> datetime | None:
+def parse_time(text: str | None, now: datetime) -> datetime | None:
     """`30d` ago, or a date; in UTC without a zone, as `now` is."""
     if text is None:
         return None
-    age = seconds(text)
+    age = parse_duration(text)
     try:
         if age is not None:
             return now - timedelta(seconds=age)

@@ -14,15 +14,15 @@ pytest.importorskip("chdb", reason="needs a ClickHouse: make test-clickhouse")
 
 from chdb.session import Session
 
-from headway.fleet.arrow import arrow_schema, moment
-from headway.fleet.engine import ask
-from headway.fleet.queries import QUERIES, question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.arrow import arrow_schema, utc_datetime
+from headway.fleet.engine import run_query
+from headway.fleet.queries import QUERIES, build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.schema import TABLES
 from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import plan
+from headway.fleet.simulate.plan import make_scenario
 from headway.fleet.store import Store
-from tests.unit.fleet.made import rows_of
+from tests.unit.fleet.made import run_rows
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -35,8 +35,8 @@ pytestmark = [
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Some days of a fleet, and a run of which no label is known."""
     found = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
-    simulate(found, plan(7, 400, 9))
-    found.write(rows_of("bare"))
+    simulate(found, make_scenario(7, 400, 9))
+    found.write(run_rows("bare"))
     return found
 
 
@@ -51,7 +51,7 @@ def clickhouse(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     session.query("USE fleet")
     for name in TABLES:
         path = folder / f"{name}.parquet"
-        pq.write_table(ask(store, lambda tables, name=name: tables[name]).rows, path)
+        pq.write_table(run_query(store, lambda tables, name=name: tables[name]).rows, path)
         session.query(
             f"CREATE TABLE {name} ENGINE = MergeTree ORDER BY tuple() "
             f"AS SELECT * FROM file('{path}', Parquet)"
@@ -62,7 +62,7 @@ def clickhouse(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def same(mine: Any, theirs: Any) -> bool:
     if isinstance(theirs, datetime):  # ClickHouse hands times to Arrow as seconds
-        return moment(mine) == theirs if isinstance(mine, int) else bool(mine == theirs)
+        return utc_datetime(mine) == theirs if isinstance(mine, int) else bool(mine == theirs)
     if isinstance(mine, float) and isinstance(theirs, float):
         return math.isclose(mine, theirs, rel_tol=1e-9, abs_tol=1e-9)
     return bool(mine == theirs)
@@ -77,13 +77,13 @@ def test_clickhouse_and_duckdb_give_equal_answers(
 
     own = QUERIES[name].own[:1]
     by = tuple(part for one in slices for part in (own if one == "own" else (one,)))
-    put = question(name, Asked(by))
+    put = build_query(name, Filter(by))
     unbound = {
         key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()
     }
     sql = str(ibis.to_sql(put(unbound), dialect="clickhouse"))
     mine = clickhouse.query(sql, "ArrowTable").to_pylist()
-    theirs = ask(store, put).rows.to_pylist()
+    theirs = run_query(store, put).rows.to_pylist()
     assert mine and len(mine) == len(theirs)
     for one, other in zip(mine, theirs, strict=True):
         assert not [

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from headway.boosters.job import identify
-from headway.compile.recompiles.learned import Learned
-from headway.compile.recompiles.learned import write as write_learned
+from headway.compile.recompiles.learned import LearnedSources, write_learned
 from headway.probe import ENV_ASYNC, ENV_AUTOTUNE, ENV_COMPILE
 from tests.support import BIN, HEADWAY, JOBS, Golden, cli, codes, python, quiet_env
 
@@ -148,7 +147,7 @@ def test_a_job_that_fails_with_a_booster_and_works_without(bench: Bench) -> None
     name = "TORCH_COMPILE_DYNAMIC_SOURCES"
     (bench.root / "train.py").write_text(f"import os; assert '{name}' not in os.environ, 'marked'")
     learned = bench.root / "runs" / ".learned" / "train.json"
-    write_learned(learned, "train", Learned(torch="2", env={name: "L['x']"}))
+    write_learned(learned, "train", LearnedSources(torch="2", env={name: "L['x']"}))
     first = bench.run(*PYTHON)
     assert first.code == 0, first.output
     assert "booster-dropped" in first.codes

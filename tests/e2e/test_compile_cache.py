@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from headway.compile.archive.keep import shelf, verify
+from headway.compile.archive.keep import list_archives, verify_archive
 from headway.compile.archive.manifest import Manifest
 from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import Store
+from headway.compile.archive.store import ArchiveStore
 from headway.compile.courier import PREFIX
 from headway.journal.reader import Journal, read_journals
 from tests.support import BIN, HEADWAY, JOBS, codes, python, quiet_env, wait_until
@@ -126,13 +126,13 @@ class Bench:
     def store(self) -> Path:
         return self.root / "store"
 
-    def open(self) -> Store:
-        return Store(str(self.store), read_key(str(self.key)))
+    def open(self) -> ArchiveStore:
+        return ArchiveStore(str(self.store), read_key(str(self.key)))
 
     def only(self) -> Manifest:
         """The archive, whole."""
-        (one,) = shelf(self.open())
-        assert verify(self.open(), one) == "" and one.manifest is not None
+        (one,) = list_archives(self.open())
+        assert verify_archive(self.open(), one) == "" and one.manifest is not None
         return one.manifest
 
     def files(self) -> set[str]:
@@ -362,7 +362,7 @@ def test_a_team_store_needs_its_key(filled: Bench) -> None:
 
 
 def test_an_unsigned_archive_is_used_only_from_a_safe_folder(filled: Bench) -> None:
-    own = Store(str(filled.root / "own"))
+    own = ArchiveStore(str(filled.root / "own"))
     own.adopt(filled.only(), filled.open().chunk)
     flags = ("--compile-cache", str(filled.root / "own"), "--cache-key", "")
     ended = filled.light("ask", flags=flags)
@@ -378,7 +378,7 @@ def test_an_unsigned_archive_is_used_only_from_a_safe_folder(filled: Bench) -> N
 def test_an_archive_of_another_torch_is_a_miss_that_says_so(filled: Bench) -> None:
     one, team = filled.only(), filled.open()
     facts = {**one.facts, "torch": "2.12.0"}
-    other = Store(str(filled.root / "other"), team.key)
+    other = ArchiveStore(str(filled.root / "other"), team.key)
     other.adopt(replace(one, facts=facts), team.chunk)
     ended = filled.light("ask", flags=("--compile-cache", str(filled.root / "other")))
     assert ended.code == 0
@@ -489,7 +489,7 @@ def test_of_two_jobs_that_save_at_once_the_third_has_all(bench: Bench) -> None:
     ended = bench.end(one, 1), bench.end(two, 2)
     assert [job.code for job in ended] == [0, 0]
     assert [job.load["level"] for job in ended] == ["miss", "miss"]
-    first, second = (one.manifest for one in shelf(bench.open()))
+    first, second = (one.manifest for one in list_archives(bench.open()))
     assert first and second
     both = {file.path for one in (first, second) for file in one.files}
     assert {"a/x", "a/y"} <= both

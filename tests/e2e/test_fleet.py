@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.engine import ask
-from headway.fleet.queries import question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import run_query
+from headway.fleet.queries import build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
 from tests.support import BIN, HEADWAY, codes, quiet_env
 
@@ -42,7 +42,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def asked(folder: Path, name: str, *by: str) -> list[dict[str, object]]:
     """In this process: starting one for every question takes longer than the answers."""
-    rows = ask(Store(str(folder / "store")), question(name, Asked(by))).rows
+    rows = run_query(Store(str(folder / "store")), build_query(name, Filter(by))).rows
     found: list[dict[str, object]] = rows.to_pylist()
     return found
 

@@ -10,16 +10,16 @@ import pytest
 
 from headway.ledger.model import (
     NS,
-    Archive,
-    Auto,
-    Behind,
-    Boosted,
+    AsyncSave,
+    AutoRun,
+    BoosterResult,
+    CheckpointOutcome,
+    CompileCacheLoad,
     Failure,
-    GaveUp,
-    GroupsMade,
     Ledger,
+    ProcessGroups,
     Publish,
-    Saved,
+    RecompileLimitHit,
 )
 from headway.report.html import page
 from tests.e2e import chromium
@@ -168,9 +168,11 @@ def _everything() -> Ledger:
     word = "s3://bucket/" + "very-long-folder-name/" * 12
     told = "a reason of many words that somebody has written down for others to read " * 4
     boosters = (
-        Boosted(name="async_save", state="acted", what=told, why=told, here=NS, before=2 * NS),
-        Boosted(name="compile_cache", state="off", why=f"{told}{word}"),
-        Boosted(name="warm", state="on", what=told),
+        BoosterResult(
+            name="async_save", state="acted", what=told, why=told, here=NS, before=2 * NS
+        ),
+        BoosterResult(name="compile_cache", state="off", why=f"{told}{word}"),
+        BoosterResult(name="warm", state="on", what=told),
     )
     failure = Failure(
         attempt=1, at=9 * NS, category="user_code", owner="user", retry="no", root_rank=0,
@@ -183,20 +185,20 @@ def _everything() -> Ledger:
         command=("torchrun", word, *told.split()),
         attempts=(whole.attempts[0], ended),
         failures=(*whole.failures, failure),
-        auto=Auto(job="j", kind="k", boosters=boosters),
+        auto=AutoRun(job="j", kind="k", boosters=boosters),
         publish=Publish(run=word, folder=word, anchor=word, store=word, error=told + word),
-        behind=Behind(saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1}),
+        behind=AsyncSave(saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1}),
         saved=(
-            Saved(attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9),
-            Saved(attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+            CheckpointOutcome(attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9),
+            CheckpointOutcome(attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
                   error=told + word),
         ),
         archives=(
-            Archive(attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS),
+            CompileCacheLoad(attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS),
         ),
-        gave_up=(GaveUp(attempt=0, rank=0, at=1, where=word, limit="limit", reason=told),),
+        gave_up=(RecompileLimitHit(attempt=0, rank=0, at=1, where=word, limit="limit", reason=told),),
         groups_made=(
-            GroupsMade(where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
+            ProcessGroups(where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
                        calls=9, made=9, used=1, unused=8, again=0, ns=9, needless=9, settled=True),
         ),
         notes=(told + word,),

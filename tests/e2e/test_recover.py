@@ -256,7 +256,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     left = spawned(job.folder / "headway/night/journal")
     first.kill()
     first.wait()
-    assert tree.alive(left)
+    assert tree.still_running(left)
     second = subprocess.Popen(
         command,
         cwd=job.folder,
@@ -266,7 +266,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
         text=True,
     )
     wait_until(lambda: len(spawned(job.folder / "headway/night/journal")) == 2)
-    assert not tree.alive(left)
+    assert not tree.still_running(left)
     (job.folder / "end").touch()
     output = second.communicate(timeout=60)[0]
     assert second.returncode == 0, output

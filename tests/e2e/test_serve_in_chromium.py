@@ -18,7 +18,7 @@ from headway.fleet.store import Store
 from headway.serve.panels import PAGES
 from tests.e2e import chromium
 from tests.e2e.chromium import Chromium
-from tests.unit.fleet.made import START, rows_of
+from tests.unit.fleet.made import START, run_rows
 from tests.unit.serve import fleet
 
 pytestmark = [
@@ -302,12 +302,12 @@ def test_the_report_of_a_run_stands_in_its_page(browser: Chromium, tmp_path: Pat
 
 def test_a_run_page_is_live(browser: Chromium, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of(LIVE, running=True, outcome="running"), as_of=START.timestamp())
+    store.write(run_rows(LIVE, running=True, outcome="running"), as_of=START.timestamp())
     with served(store) as site:
         visit(browser, f"{site}/runs/{LIVE}")
         state = "document.querySelector('#lead .chip').textContent"
         assert browser.js(state) == "running"
-        store.write(rows_of(LIVE, hours=2, outcome="completed"), as_of=START.timestamp() + 9)
+        store.write(run_rows(LIVE, hours=2, outcome="completed"), as_of=START.timestamp() + 9)
         until(browser, f"{state} === 'completed'")
         cards = "[...document.querySelectorAll('.cards dd')].map(c => c.textContent)"
         assert "2 h 00 m" in browser.js(cards)

@@ -72,7 +72,7 @@ def filtered(*kinds: str) -> tuple[str, ...]:
 
 def terminate_inside(started: Launch) -> None:
     """SIGTERM to the first process of the container, as runtimes send it."""
-    seen = tree.processes()
+    seen = tree.process_table()
     (first,) = (pid for pid, process in seen.items() if process.parent == started.process.pid)
     os.kill(first, signal.SIGTERM)
 

@@ -57,17 +57,17 @@ def stop_and_continue(started: Launch, rounds: int, stopped_s: float = 1.1) -> N
     """For longer than the launcher waits for signals at once; the job is left alone."""
     for _ in range(rounds):
         started.signal(signal.SIGSTOP)
-        wait_until(lambda: tree.look(started.process.pid).state == "T")
+        wait_until(lambda: tree.process_info(started.process.pid).state == "T")
         with pytest.raises(subprocess.TimeoutExpired):
             started.process.wait(stopped_s)
         started.signal(signal.SIGCONT)
-        wait_until(lambda: tree.look(started.process.pid).state != "T")
+        wait_until(lambda: tree.process_info(started.process.pid).state != "T")
     started.touch("end")
 
 
 def suspend(started: Launch, stopped_s: float = 4.0) -> None:
     """As `scontrol suspend` does it: all processes of the job and the launcher."""
-    pids = [started.process.pid, *tree.below(started.process.pid)]
+    pids = [started.process.pid, *tree.descendants(started.process.pid)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -217,10 +217,13 @@ ForkserverClient.hear = hear
     "a fault in the supervisor": Row(
         patch=broken("launch.supervisor:Progress"), codes=("launcher-fault",), outcomes=()
     ),
-    "a fault in the watch": gets_signals(broken("launch.process_watch:ProcessWatch.start"), options=RESTARTS),
+    "a fault in the watch": gets_signals(
+        broken("launch.process_watch:ProcessWatch.start"), options=RESTARTS
+    ),
     "a fault in the wait": gets_signals(broken("launch.attempt:Attempt._wait"), options=RESTARTS),
     "faults wherever it waits": Row(
-        patch=broken("launch.signals:next_signal", 'ValueError("0 is not a valid Signals")'), starts=1
+        patch=broken("launch.signals:next_signal", 'ValueError("0 is not a valid Signals")'),
+        starts=1,
     ),
     "a fault when a signal comes": gets_signals(
         broken("launch.signals:forward_targets", "OSError(24, 'x')")
@@ -249,7 +252,9 @@ ForkserverClient.hear = hear
         starts=3,
         outcomes=("failed", "failed", "failed"),
         patch="from threading import Thread\n"
-        + broken("launch.process_watch:ProcessWatch.start", 'RuntimeError("can\'t start new thread")'),
+        + broken(
+            "launch.process_watch:ProcessWatch.start", 'RuntimeError("can\'t start new thread")'
+        ),
         slow=True,
     ),
     "no pipes": Row(

@@ -199,7 +199,7 @@ def test_steps_that_a_graph_replays(
 
 def test_copies_leave_the_memory_that_a_step_needs() -> None:
     """What activations need again is cached between steps, and is not free."""
-    from headway.checkpoint.snapshot.device import DeviceImages
+    from headway.checkpoint.snapshot.device import DeviceTensors
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -207,7 +207,7 @@ def test_copies_leave_the_memory_that_a_step_needs() -> None:
     state = torch.ones(size, dtype=torch.uint8, device="cuda")
     activations = torch.empty(size, dtype=torch.uint8, device="cuda")
     del activations  # at the end of a step
-    images = DeviceImages(state.device)
+    images = DeviceTensors(state.device)
     assert not images._has_room({0: state})
     assert images._has_room({0: state[: size // 10]})
     del state, images

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 
 PEAK = """
 import sys
@@ -29,5 +29,5 @@ def peaks(folder: Path, *words: str) -> tuple[float, float]:
         text=True,
         check=True,
     )
-    metrics = Store(folder / "store").snapshot().manifest.targets["safetensors"].metrics
+    metrics = SnapshotStore(folder / "store").snapshot().manifest.targets["safetensors"].metrics
     return int(done.stdout.split("peak")[1]), metrics["peak_mb"] * 1e6

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headway.compile.autotune.advice import FILE, find
+from headway.compile.autotune.advice import ADVICE_FILE, find_advice_file
 from headway.journal.reader import Journal, read_journals
 from headway.launch.attempt import BOOT
 from headway.probe import ENV_AUTOTUNE
@@ -42,7 +42,9 @@ class Job:
     def env(self, name: str, autotune: str = "") -> dict[str, str]:
         """Of a process whose run has that name, as the launcher makes it."""
         (self.folder / name / "journal").mkdir(parents=True)
-        told = {ENV_AUTOTUNE: str(find(str(self.folder / autotune)))} if autotune else {}
+        told = (
+            {ENV_AUTOTUNE: str(find_advice_file(str(self.folder / autotune)))} if autotune else {}
+        )
         path = {"PYTHONPATH": ":".join(self.path)}
         return probe_env(self.folder / name / "journal", **(path | self.more | told))
 
@@ -204,7 +206,7 @@ def test_other_configs_than_were_recorded_start_over(tuned: Job) -> None:
 
 @pytest.mark.parametrize("field", ["gpu", "triton"])
 def test_another_gpu_or_triton_starts_over(tuned: Job, field: str) -> None:
-    path = tuned.folder / "one" / FILE
+    path = tuned.folder / "one" / ADVICE_FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: "another"}))
     assert tuned.run("two", SMALL, autotune="one")["1000"]["benchmarked"] == 4
     assert tuned.notes("two") == ["autotune-machine-mismatch"]
@@ -219,7 +221,7 @@ def test_kernels_of_one_name_in_two_files(job: Job) -> None:
 
 
 def test_a_file_that_is_damaged_costs_nothing_but_its_use(tuned: Job) -> None:
-    path = tuned.folder / "one" / FILE
+    path = tuned.folder / "one" / ADVICE_FILE
     content = json.loads(path.read_text())
     content["kernels"][0].pop("keys")
     path.write_text(json.dumps(content))
@@ -231,7 +233,7 @@ def test_a_file_that_is_damaged_costs_nothing_but_its_use(tuned: Job) -> None:
 
 def test_wrong_use_is_one_sentence(tuned: Job) -> None:
     assert tuned.refused("run", "--autotune", "nothing", "--", "true") == "run-not-found"
-    (tuned.folder / "one" / FILE).unlink()
+    (tuned.folder / "one" / ADVICE_FILE).unlink()
     assert tuned.refused("run", "--autotune", "one", "--", "true") == "autotune-file-missing"
     assert tuned.refused("autotune", "one", "--loss", "-1") == "loss-out-of-range"
     (tuned.folder / "mine.txt").write_text("mine")
@@ -254,7 +256,9 @@ def test_everything_as_json(tuned: Job) -> None:
     assert (told["loss_percent"], kernel["kept"]) == (0.0, [0, 1])
     ranking = told["ranking"][kernel["id"]]
     assert ranking[0] == {"config": 1, "won": 1, "median_percent": 0.5, "worst_percent": 1.0}
-    assert json.loads((tuned.folder / "one" / FILE).read_text())["kernels"] == told["kernels"]
+    assert (
+        json.loads((tuned.folder / "one" / ADVICE_FILE).read_text())["kernels"] == told["kernels"]
+    )
 
 
 @needs_triton

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import NAME, changed
+from headway.checkpoint.store.manifest import MANIFEST, delta_tables
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.errors import CheckpointDamaged
 from tests.integration.checkpointed.server import ask
@@ -157,14 +157,14 @@ def test_a_byte_that_has_changed_in_any_file(world: int, full_every: int, lives:
     assert told.codes == [0] * world
     by_step = {one.step: one for one in Store(lives.store).checkpoints()}
     damaged = {by_step[4].name: 3}  # and what is restored instead
-    rows = {name for file in by_step[4].manifest.files for name in changed(file)}
+    rows = {name for file in by_step[4].manifest.files for name in delta_tables(file)}
     if full_every > 1:  # without step 3 the delta of step 4 is nothing
         damaged[by_step[3].name] = 2
         assert rows and by_step[3].manifest.kind == "full"
     chance = random.Random(5)
     for name, instead in damaged.items():
         one = next(one for one in by_step.values() if one.name == name)
-        for file in (NAME, *(file.name for file in one.manifest.files)):
+        for file in (MANIFEST, *(file.name for file in one.manifest.files)):
             at = _somewhere(one, file, chance, rows if one.step == 3 else set())
             with _flipped(Path(one.path) / file, at):
                 (said,) = lives.restored(instead).texts("warned")

@@ -15,9 +15,9 @@ import pytest
 
 from headway.checkpoint.store.read import Store
 from headway.ledger import price
-from headway.ledger.price import Told
+from headway.ledger.price import CostReport
 from headway.ledger.run import load
-from headway.schedule.cost import of_ledger
+from headway.schedule.cost import from_ledger
 from tests.integration.jobs import no_writer_is_left, start, told, wait_for
 from tests.support import code_of, wait_until
 
@@ -36,8 +36,8 @@ def ended(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def price_of(run: Path) -> Told:
-    found = price.told(run, time.time())
+def price_of(run: Path) -> CostReport:
+    found = price.read_cost_report(run, time.time())
     assert found is not None
     return found
 
@@ -106,7 +106,7 @@ def test_the_next_life_knows_what_was_saved_and_that_it_was_preempted(tmp_path: 
     assert price_of(run).preemptions == 1
     ledger = load(run).ledger
     assert [one.outcome for one in ledger.attempts] == ["preempted", "completed"]
-    assert of_ledger(ledger).preemptions == 1
+    assert from_ledger(ledger).preemptions == 1
     (notice,) = ledger.notices
     assert (notice.answer, notice.saved_steps) == ("saved", first["step"] - 15)
     assert (notice.lost, notice.lost_steps) == (0, 0)

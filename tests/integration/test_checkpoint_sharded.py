@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import changed
+from headway.checkpoint.store.manifest import delta_tables
 from headway.checkpoint.store.read import Store
 from tests.integration.jobs import launched
 
@@ -36,7 +36,7 @@ def by_rows(folder: Path) -> list[list[tuple[str, ...]]]:
     """Of each checkpoint, the newest first, what each rank has written by rows."""
     found = Store(folder / "store").checkpoints()
     return [
-        [tuple(changed(file)) for file in one.manifest.files if file.name != ".metadata"]
+        [tuple(delta_tables(file)) for file in one.manifest.files if file.name != ".metadata"]
         for one in found
     ]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from headway.checkpoint.writer import address, client, wire
-from headway.checkpoint.writer.client import Client, WriterFailed, WriterTaken, look
-from headway.checkpoint.writer.process import LOOK_S
+from headway.checkpoint.writer.client import WriterClient, WriterFailed, WriterTaken, peek
+from headway.checkpoint.writer.process import IDLE_CHECK_S
 from tests.support import has_code
 
 pytestmark = pytest.mark.timeout(60)
@@ -26,9 +26,9 @@ LONG = 60.0
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of a writer; whatever was started for it is gone at the end."""
-    monkeypatch.setattr(client, "started", [])  # other tests have started some too
+    monkeypatch.setattr(client, "child_processes", [])  # other tests have started some too
     yield f"headway-test-{secrets.token_hex(8)}"
-    for child in client.started:
+    for child in client.child_processes:
         child.kill()
         child.wait()
 
@@ -54,7 +54,7 @@ def worded(message: bytes) -> bytes:
 
 
 def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
-    rank = Client(name, LONG)
+    rank = WriterClient(name, LONG)
     assert rank.found["images"] == []
     rank.reserve(2, 4096)
     handles = rank.images()
@@ -65,7 +65,7 @@ def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
     rank.status()  # it has heard all that
     rank.close()
 
-    again = Client(name, LONG)
+    again = WriterClient(name, LONG)
     assert [image["state"] for image in again.found["images"]] == ["empty", "filling"]
     assert again.found["images"][1]["step"] == 12
     assert again.found["layouts"] == {"a": {"tensors": []}}
@@ -76,24 +76,24 @@ def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
 
 
 def test_one_rank_at_a_time_and_others_may_look(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "DYING_S", 0.05)
-    rank = Client(name, LONG)
+    monkeypatch.setattr(client, "TAKEN_RETRY_S", 0.05)
+    rank = WriterClient(name, LONG)
     rank.reserve(2, 4096)
     with pytest.raises(WriterTaken, check=has_code("writer-taken")):
-        Client(name, LONG)
-    seen = look(name)
+        WriterClient(name, LONG)
+    seen = peek(name)
     assert seen is not None and len(seen[0]["images"]) == len(seen[1]) == 2
     wire.close(seen[1])
     rank.close()
-    other = Client(name, LONG)
+    other = WriterClient(name, LONG)
     assert other.status()["busy"] == []
     other.close()
-    assert look(f"{name}-none") is None
-    assert len(client.started) == 1
+    assert peek(f"{name}-none") is None
+    assert len(client.child_processes) == 1
 
 
 def test_strangers_do_not_disturb_it(name: str) -> None:
-    rank = Client(name, LONG)
+    rank = WriterClient(name, LONG)
     assert knock(name, b"GET / HTTP/1.1\r\n\r\n") == b""
     assert knock(name, worded(b"[1, 2]")) == b""
     assert knock(name, worded(b'{"op": "end"}')) == b"", "who has not said hello is not heard"
@@ -103,64 +103,64 @@ def test_strangers_do_not_disturb_it(name: str) -> None:
         with pytest.raises(WriterFailed, check=has_code("writer-silent")):
             rank.status()
         rank.close()
-        rank = Client(name, LONG)
+        rank = WriterClient(name, LONG)
     assert rank.status()["busy"] == []
-    assert len(client.started) == 1, "it was the same one all the time"
+    assert len(client.child_processes) == 1, "it was the same one all the time"
     rank.close()
 
 
 def test_it_waits_for_a_rank_for_as_long_as_it_was_told(name: str) -> None:
-    rank = Client(name, 0.1)
-    (child,) = client.started
-    time.sleep(0.1 + 1.2 * LOOK_S)  # longer than it waits for a rank that is gone
+    rank = WriterClient(name, 0.1)
+    (child,) = client.child_processes
+    time.sleep(0.1 + 1.2 * IDLE_CHECK_S)  # longer than it waits for a rank that is gone
     assert rank.status()["busy"] == []
     rank.close()
     assert ended(child) == 0
-    assert look(name) is None
+    assert peek(name) is None
 
 
 def test_dismissed_it_goes_once_the_rank_has_gone(name: str) -> None:
-    rank = Client(name, LONG)
-    (child,) = client.started
+    rank = WriterClient(name, LONG)
+    (child,) = client.child_processes
     os.kill(child.pid, signal.SIGTERM)
     os.kill(child.pid, signal.SIGINT)  # of a terminal: not meant for it
-    time.sleep(1.2 * LOOK_S)  # it has looked whether it is still wanted
+    time.sleep(1.2 * IDLE_CHECK_S)  # it has looked whether it is still wanted
     assert rank.status()["busy"] == []
     rank.close()
     assert ended(child) == 0
 
 
 def test_a_signal_to_all_of_a_job_is_not_meant_for_it(name: str) -> None:
-    rank = Client(name, LONG)
+    rank = WriterClient(name, LONG)
     for number in (signal.SIGINT, signal.SIGUSR1):
-        client.started[0].send_signal(number)
+        client.child_processes[0].send_signal(number)
     rank.status()
-    assert client.started[0].poll() is None
+    assert client.child_processes[0].poll() is None
     rank.close()
 
 
 def test_the_name_is_free_once_it_has_ended(name: str) -> None:
     for number in range(1, 4):
-        rank = Client(name, LONG)
+        rank = WriterClient(name, LONG)
         assert rank.found["images"] == [], "another one"
         rank.reserve(1, 4096)
         assert rank.end()["busy"] == []
         rank.close()
-        assert len(client.started) == number
-    assert {ended(child) for child in client.started} == {0}
+        assert len(client.child_processes) == number
+    assert {ended(child) for child in client.child_processes} == {0}
 
 
 def test_one_that_is_killed_is_replaced(name: str) -> None:
-    rank = Client(name, LONG)
+    rank = WriterClient(name, LONG)
     rank.reserve(1, 4096)
     before = len(os.listdir("/proc/self/fd"))
-    client.started[0].kill()
+    client.child_processes[0].kill()
     with pytest.raises(WriterFailed, check=has_code("writer-silent")):
         rank.reserve(1, 8192)
     rank.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2, "its image and its end, each once"
-    again = Client(name, LONG)
-    assert again.status()["busy"] == [] and len(client.started) == 2
+    again = WriterClient(name, LONG)
+    assert again.status()["busy"] == [] and len(client.child_processes) == 2
     again.close()
 
 
@@ -176,14 +176,14 @@ def test_none_can_be_started(
 ) -> None:
     monkeypatch.setattr("sys.executable", python)
     with pytest.raises(WriterFailed, check=has_code(code)) as raised:
-        Client(name, LONG)
+        WriterClient(name, LONG)
     assert raised.value.fields == fields
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_rank_that_forgets_it_leaves_nothing_open(name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    rank = Client(name, LONG)
+    rank = WriterClient(name, LONG)
     rank.reserve(2, 4096)
     del rank
     gc.collect()  # no ResourceWarning
@@ -198,5 +198,5 @@ def test_the_last_words_of_one_that_fails_are_told(
     python.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(python))
     with pytest.raises(WriterFailed, check=has_code("writer-ended")) as raised:
-        Client(name, LONG)
+        WriterClient(name, LONG)
     assert "no torch here" in str(raised.value)

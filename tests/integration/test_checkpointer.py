@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import changed
+from headway.checkpoint.store.manifest import delta_tables
 from headway.checkpoint.store.read import Store
 from tests.integration.jobs import launched, writers
 from tests.support import wait_until
@@ -119,7 +119,7 @@ def test_deltas_are_composed(kind: str, ranks: int, tmp_path: Path) -> None:
     run(tmp_path, *words, "--steps", "6", ranks=ranks)
     found = Store(tmp_path / "store").checkpoints()
     assert [one.manifest.kind for one in found] == ["delta"] * 5 + ["full"]
-    tables = [{name for file in one.manifest.files for name in changed(file)} for one in found]
+    tables = [{name for file in one.manifest.files for name in delta_tables(file)} for one in found]
     assert all(len(names) == 2 for names in tables[:-1]), "the table, and the sums of Adagrad"
     again = run(tmp_path, *words, "--steps", "8", ranks=ranks)
     assert {one["from"] for one in again} == {6}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.compile.archive.store import Store
-from headway.compile.courier import Courier
+from headway.compile.archive.store import ArchiveStore
+from headway.compile.courier import CompileCacheSync
 from tests.support import Probed
 
 # For a GPU that need not be there.
@@ -33,13 +33,13 @@ class Served:
     """Couriers, one for each job, on one store."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = Store(str(folder / "store"))
-        self.couriers: list[Courier] = []
+        self.store = ArchiveStore(str(folder / "store"))
+        self.couriers: list[CompileCacheSync] = []
 
     def env(self, job: str = "job") -> dict[str, str]:
         """For the next job; the one before has ended."""
         self.close()
-        self.couriers.append(Courier(self.store, job, "1", print, env={}))
+        self.couriers.append(CompileCacheSync(self.store, job, "1", print, env={}))
         return dict(self.couriers[-1].env)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from headway.ledger.leaves import EFFECTIVE
 from tests.integration.forks import command
 from tests.support import Golden, codes, wait_until
 from tests.unit.fleet.alerts.receivers import Hook, served
-from tests.unit.fleet.made import rows_of
+from tests.unit.fleet.made import run_rows
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("store-forks")]
 RULE = """
@@ -55,7 +55,7 @@ class Fleet:
         now = datetime.now(UTC).replace(tzinfo=None)
         leaves = {EFFECTIVE: 36 * ett, "waste.data_stall": 3600 - 36 * ett}
         self.store.write(
-            rows_of("run", start=now - timedelta(hours=2), leaves=leaves, team="ads"),
+            run_rows("run", start=now - timedelta(hours=2), leaves=leaves, team="ads"),
             as_of=time.time(),
         )
 

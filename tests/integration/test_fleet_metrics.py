@@ -10,13 +10,13 @@ from pathlib import Path
 
 from headway.fleet.store import Store
 from tests.support import metric_families
-from tests.unit.fleet.made import rows_of
+from tests.unit.fleet.made import run_rows
 
 
 def test_the_verb_serves(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     now = datetime.now(UTC).replace(tzinfo=None)
-    store.write(rows_of("a", start=now - timedelta(hours=2), team="ads", model="dlrm"))
+    store.write(run_rows("a", start=now - timedelta(hours=2), team="ads", model="dlrm"))
     words = [sys.executable, "-m", "headway", "fleet", "metrics", "--store", store.url]
     with subprocess.Popen(
         [*words, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True

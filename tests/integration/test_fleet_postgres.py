@@ -18,12 +18,12 @@ import pytest
 from headway.cli import main
 from headway.errors import HeadwayError, NewerSchema, UsageError
 from headway.fleet.database import Database
-from headway.fleet.queries import QUERIES, question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.queries import QUERIES, build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
-from headway.serve.reading import Reading
+from headway.serve.reading import StoreCache
 from tests.support import codes, has_code, wait_until
-from tests.unit.fleet.made import START, rows_of, together
+from tests.unit.fleet.made import START, merge_rows, run_rows
 from tests.unit.fleet.test_queries import fleet
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -89,11 +89,11 @@ def database(server: str) -> Database:
 
 
 @pytest.fixture(scope="module")
-def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reading]:
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreCache]:
     """The same on DuckDB, one engine for all questions."""
     store = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
     store.write(fleet())
-    reading = Reading(store)
+    reading = StoreCache(store)
     yield reading
     reading.close()
 
@@ -104,14 +104,14 @@ def asked(database: Database, table: str, *columns: str) -> list[tuple[Any, ...]
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_it_answers_as_duckdb_does(database: Database, reading: Reading, name: str) -> None:
+def test_it_answers_as_duckdb_does(database: Database, reading: StoreCache, name: str) -> None:
     own = QUERIES[name].own[:1]
     for told in (
-        Asked(),
-        Asked(by=("team", "week", *own)),
-        Asked(by=("model",), since=START, where=(("team", "ads"),), limit=3),
+        Filter(),
+        Filter(by=("team", "week", *own)),
+        Filter(by=("model",), since=START, where=(("team", "ads"),), limit=3),
     ):
-        put = question(name, told)
+        put = build_query(name, told)
         here, there = _plain(reading.rows(put)), _plain(database.ask(put).rows.to_pylist())
         assert here and len(here) == len(there)
         for one, other in zip(here, there, strict=True):
@@ -133,11 +133,11 @@ def _is_float(value: Any) -> bool:
 
 def test_the_newest_counts_and_twice_is_once(url: str) -> None:
     database = Database(url)
-    database.write(together(rows_of("a"), rows_of("b")), as_of=100.0)
+    database.write(merge_rows(run_rows("a"), run_rows("b")), as_of=100.0)
     for _ in range(2):
-        database.write(rows_of("a", hours=2), as_of=200.0)
-    database.write(rows_of("a", hours=9), as_of=50.0)
-    database.write(rows_of("b", attempt=1), as_of=200.0)
+        database.write(run_rows("a", hours=2), as_of=200.0)
+    database.write(run_rows("a", hours=9), as_of=50.0)
+    database.write(run_rows("b", attempt=1), as_of=200.0)
     assert asked(database, "runs", "run_id", "wall_s") == [("a", 7200.0), ("b", 3600.0)]
     assert (
         asked(database, "hours", "run_id", "attempt")
@@ -152,8 +152,8 @@ def test_writers_at_once(url: str) -> None:
     def write(number: int) -> None:
         try:
             for hours in (1, 2, 3):
-                Database(url).write(rows_of("same", hours=hours), as_of=float(hours))
-                Database(url).write(rows_of(f"own{number}", hours=hours), as_of=float(hours))
+                Database(url).write(run_rows("same", hours=hours), as_of=float(hours))
+                Database(url).write(run_rows(f"own{number}", hours=hours), as_of=float(hours))
         except BaseException as error:
             faults.append(error)
 
@@ -173,13 +173,13 @@ def test_bad_input_is_a_sentence(url: str, capsys: pytest.CaptureFixture[str]) -
         asked(Database(url), "runs", "run_id")
     assert main(["fleet", "compact", "--store", url]) == 2
     assert codes(capsys.readouterr().err) == ["store-not-files"]
-    Database(url).write(rows_of("a"))
+    Database(url).write(run_rows("a"))
     with psycopg.connect(url) as con:
         con.execute("INSERT INTO headway.store VALUES (9)")
     with pytest.raises(NewerSchema, match=r"\b9\b"):
         asked(Database(url), "runs", "run_id")
     secret = Database("postgresql://ann:hush@127.0.0.1:9/none?connect_timeout=2")
     with pytest.raises(HeadwayError, check=has_code("store-unusable")) as error:
-        secret.write(rows_of("a"))
+        secret.write(run_rows("a"))
     assert "postgresql://ann@127.0.0.1:9/none" in str(error.value)
     assert "hush" not in str(error.value)

@@ -18,7 +18,7 @@ from headway.fleet.compact import compact
 from headway.fleet.store import Store
 from headway.testing import FakeRun
 from tests.support import codes
-from tests.unit.fleet.made import content, rows_of, walls
+from tests.unit.fleet.made import content, run_rows, walls
 
 MISSING = [name for name in ("moto", "s3fs") if importlib.util.find_spec(name) is None]
 pytestmark = [
@@ -68,9 +68,9 @@ def url(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 
 def test_written_replaced_compacted_deleted(url: str) -> None:
     store = Store(url)
-    store.write(rows_of("a", hours=30), as_of=100.0)
-    store.write(rows_of("b"), as_of=100.0)
-    store.write(rows_of("a", hours=2), as_of=200.0)
+    store.write(run_rows("a", hours=30), as_of=100.0)
+    store.write(run_rows("b"), as_of=100.0)
+    store.write(run_rows("a", hours=2), as_of=200.0)
     assert walls(Store(url)) == [("a", 7200.0), ("b", 3600.0)]
     assert len(content(store, "hours", "run_id")) == 4 + 2
     assert compact(store).replaced == 3

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from headway.fleet.compact import compact
-from headway.fleet.engine import ask
+from headway.fleet.engine import run_query
 from headway.fleet.store import Store
 from tests.support import wait_until
-from tests.unit.fleet.made import rows_of
+from tests.unit.fleet.made import run_rows
 
 pytestmark = pytest.mark.xdist_group("store-forks")
 ROUNDS = 12
@@ -29,7 +29,7 @@ def write(url: str, name: str, told: Path, rounds: int) -> None:
     store, file = Store(url), os.open(told, os.O_WRONLY | os.O_CREAT)
     for number in range(rounds):
         for hours in (1, 30):
-            store.write(rows_of(f"{name}-{number}", hours=hours), as_of=float(hours))
+            store.write(run_rows(f"{name}-{number}", hours=hours), as_of=float(hours))
             os.write(file, f"{name}-{number} {hours}\n".encode())
             os.fsync(file)
 
@@ -108,13 +108,15 @@ def test_nothing_taken_is_lost_and_nothing_is_doubled(
 
 
 def check(store: Store, taken: dict[str, int]) -> None:
-    runs = ask(store, lambda tables: tables["runs"].select("run_id", "wall_s")).rows
+    runs = run_query(store, lambda tables: tables["runs"].select("run_id", "wall_s")).rows
     found = Counter(runs["run_id"].to_pylist())
     assert set(found.values()) == {1} and taken.keys() <= found.keys()
     hours = {run: round(wall / 3600) for run, wall in zip(*_columns(runs), strict=True)}
     assert all(hours[run] >= known for run, known in taken.items())
     for table, rows_an_hour in (("hours", 2), ("buckets", 4)):
-        counted = ask(store, lambda tables, name=table: tables[name].run_id.value_counts()).rows
+        counted = run_query(
+            store, lambda tables, name=table: tables[name].run_id.value_counts()
+        ).rows
         expected = {run: rows_an_hour * count for run, count in hours.items()}
         assert dict(zip(*_columns(counted), strict=True)) == expected
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headway.journal.reader import Journal
-from headway.ledger.account import account
-from headway.ledger.model import EarlyCalls, GroupsMade, Ledger
+from headway.ledger.account import build_ledger
+from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
 from tests.support import Probed
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -105,14 +105,14 @@ def probe(probed: Probed, ranks: int, script: str, **env: str) -> Ledger:
     journals = probed(
         JOIN + STEP + script, python=(RANKS, str(ranks), "torch._dynamo"), env={**ENV, **env}
     )
-    return account([journal for journal in journals if journal.rank is not None])
+    return build_ledger([journal for journal in journals if journal.rank is not None])
 
 
-def made(ledger: Ledger) -> dict[str, GroupsMade]:
+def made(ledger: Ledger) -> dict[str, ProcessGroups]:
     return {one.desc: one for one in ledger.groups_made}
 
 
-def calls(ledger: Ledger) -> dict[str, EarlyCalls]:
+def calls(ledger: Ledger) -> dict[str, PreStepCollectives]:
     return {one.what: one for one in ledger.early_calls}
 
 
@@ -122,7 +122,7 @@ def line(script: str, text: str) -> int:
     return before + 1 + next(n for n, one in enumerate(script.split("\n")) if text in one)
 
 
-def counts(one: GroupsMade) -> tuple[int, int, int, int, int]:
+def counts(one: ProcessGroups) -> tuple[int, int, int, int, int]:
     return one.calls, one.made, one.used, one.unused, one.again
 
 

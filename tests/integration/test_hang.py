@@ -19,8 +19,8 @@ import pytest
 
 from headway.journal.pulse import Pulse
 from headway.launch import tree
-from headway.launch.follow import Followed
-from headway.launch.hang import Hang, HangWatch, Learned, activity, notice, stacks
+from headway.launch.follow import RankTail
+from headway.launch.hang import Hang, HangDetector, StepTimingStats, activity, notice, stacks
 from headway.launch.hang.limits import FLOOR_S
 from tests.support import wait_until
 
@@ -45,11 +45,11 @@ def python(program: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def stuck_rank(number: int = 0) -> Iterator[Followed]:
+def stuck_rank(number: int = 0) -> Iterator[RankTail]:
     """A rank that can be asked for its stacks."""
     with python(STUCK, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        rank = Followed("", child.pid)
+        rank = RankTail("", child.pid)
         first, second = map(int, child.stdout.readline().split())
         rank.stacks, rank.rank = (first, second), number
         yield rank
@@ -119,11 +119,11 @@ def test_ranks_that_stand_still(
     found: list[Hang] = []
     ns = 0
     monkeypatch.setattr(notice, "now", lambda: ns)
-    monkeypatch.setattr(Followed, "pulse", lambda self: Pulse(steps=100, last_step=1))
-    learned = Learned()
+    monkeypatch.setattr(RankTail, "pulse", lambda self: Pulse(steps=100, last_step=1))
+    learned = StepTimingStats()
     for _ in range(50):
         learned.gap(0.01)
-    watch = HangWatch(str(tmp_path), learned, found.append)
+    watch = HangDetector(str(tmp_path), learned, found.append)
     with stuck_rank(0) as one, stuck_rank(1) as other:
         if halted:
             os.kill(other.pid, signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_work_is_seen() -> None:
         wait_until(lambda: activity.moves(before, activity.sample(child.pid, 0.5)))
     with subprocess.Popen(["sleep", "60"]) as child:
         wait_until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n")
-        wait_until(lambda: tree.look(child.pid).state == "S")
+        wait_until(lambda: tree.process_info(child.pid).state == "S")
         samples = [activity.sample(child.pid, at) for at in (0.0, 0.3)]
         child.kill()
     assert not activity.busy(*samples)

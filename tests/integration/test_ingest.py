@@ -10,7 +10,7 @@ import pytest
 
 from headway.fleet.store import Store
 from headway.launch import ingest, reap
-from headway.launch.ingest import Ingester
+from headway.launch.ingest import StoreIngest
 from tests.support import unfinished_run, wait_until
 from tests.unit.fleet.made import content
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_end_is_written(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    one = Ingester(folder, str(tmp_path / "store"), said.append)
+    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
     one.start()
     one.finish()
     assert said == [] and not reap._helpers
@@ -32,18 +32,18 @@ def test_the_end_is_written(folder: Path, tmp_path: Path) -> None:
 def test_it_is_written_while_it_goes_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "LOOK_S", 0.02)
+    monkeypatch.setattr(ingest, "POLL_S", 0.02)
     monkeypatch.setattr(ingest, "EVERY_S", 0.0)
     written = threading.Event()
-    write = Ingester._write
+    write = StoreIngest._write
 
-    def seen(self: Ingester, limit: float) -> str:
+    def seen(self: StoreIngest, limit: float) -> str:
         fault = write(self, limit)
         written.set()
         return fault
 
-    monkeypatch.setattr(Ingester, "_write", seen)
-    one = Ingester(folder, str(tmp_path / "store"), print)
+    monkeypatch.setattr(StoreIngest, "_write", seen)
+    one = StoreIngest(folder, str(tmp_path / "store"), print)
     one.start()
     assert written.wait(100)
     assert len(content(Store(one.url), "runs", "run_id")) == 1
@@ -54,12 +54,12 @@ def test_a_store_that_fails_is_two_sentences(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One while it goes on, however often it was tried, and one at the end."""
-    monkeypatch.setattr(ingest, "LOOK_S", 0.02)
+    monkeypatch.setattr(ingest, "POLL_S", 0.02)
     monkeypatch.setattr(ingest, "EVERY_S", 0.0)
-    monkeypatch.setattr(ingest, "SPARE", 0)
+    monkeypatch.setattr(ingest, "MIN_IDLE_RATIO", 0)
     (tmp_path / "store").write_text("not a folder")
     said: list[str] = []
-    one = Ingester(folder, str(tmp_path / "store"), said.append)
+    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
     one.start()
     wait_until(lambda: said)
     one.finish()
@@ -77,11 +77,11 @@ def test_the_end_does_not_wait_for_a_write_that_hangs(
     sleeper.write_text("#!/bin/sh\nexec sleep 1000\n")
     sleeper.chmod(0o755)
     monkeypatch.setattr(ingest.sys, "executable", str(sleeper))
-    monkeypatch.setattr(ingest, "LOOK_S", 0.02)
+    monkeypatch.setattr(ingest, "POLL_S", 0.02)
     monkeypatch.setattr(ingest, "EVERY_S", 0.0)
-    monkeypatch.setattr(ingest, "HURRY_S", 0.1)
+    monkeypatch.setattr(ingest, "FINAL_WRITE_LIMIT_S", 0.1)
     said: list[str] = []
-    one = Ingester(folder, str(tmp_path / "store"), said.append)
+    one = StoreIngest(folder, str(tmp_path / "store"), said.append)
     one.start()
     (pid,) = wait_until(lambda: reap._helpers.copy())
     one.finish()

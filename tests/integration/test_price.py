@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.price import told
+from headway.ledger.price import read_cost_report
 from headway.ledger.run import load
-from headway.schedule.cost import of_ledger
+from headway.schedule.cost import from_ledger
 
 JOB = """
 import sys, time, torch, torch.distributed as dist
@@ -54,12 +54,12 @@ def test_each_durable_checkpoint_is_a_price(tmp_path: Path) -> None:
     saved = [price for price in prices if price["saved"]]
     assert {price["since"] for price in saved} == {save["t"] for save in saves}
     assert {price["accelerators"] for price in prices} == {2}
-    ledger = of_ledger(load(run).ledger)
-    last = told(run, time.time())
+    ledger = from_ledger(load(run).ledger)
+    last = read_cost_report(run, time.time())
     assert last is not None and last.accelerators == ledger.accelerators == 2
     assert last.save == pytest.approx(ledger.save, abs=0.001)
     for price in saved:
         unsaved = (price["t"] - price["since"]) / 1e9
         assert price["lost_s"] == pytest.approx(2 * (unsaved + price["recover_s"]), abs=0.01)
-    later = told(run, time.time() + 60)
+    later = read_cost_report(run, time.time() + 60)
     assert later is not None and later.over

@@ -339,11 +339,11 @@ def test_a_hook_that_finds_nothing_is_switched_off_alone(probed: Probed) -> None
 
 
 def test_every_hook_is_watched_for() -> None:
-    from headway.probe.hooks import TABLE
-    from headway.probe.imports import HOOKED
+    from headway.probe.hooks import HOOKS
+    from headway.probe.imports import HOOKED_MODULES
 
-    assert set(TABLE) <= HOOKED
-    for where in TABLE.values():
+    assert set(HOOKS) <= HOOKED_MODULES
+    for where in HOOKS.values():
         file, _, function = where.partition(":")
         assert callable(getattr(import_module(f"headway.probe.hooks.{file}"), function))
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway.errors import SnapshotDamaged
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.integration.peaks import peaks
 from tests.support import cli, codes, has_code, lazy, wait_until
 from tests.unit.publish.made import checkpoint, state
@@ -122,7 +122,7 @@ assert torch.allclose(said["logit"], golden["outputs.0"][:4], atol=1e-4)
 @pytest.mark.timeout(600)
 def test_compiled_code_serves_without_headway_and_is_compiled_once(tmp_path: Path) -> None:
     anchor = str(folder_with(tmp_path, "aoti") / "checkpoints")
-    store = Store(tmp_path / "store")
+    store = SnapshotStore(tmp_path / "store")
     made = []
     for seed in (1, 2):
         checkpoint(anchor, state(trained(seed)), seed)
@@ -161,7 +161,7 @@ def test_small_tables_in_compiled_code(tmp_path: Path) -> None:
     said = says(load(tmp_path / "store"))
     assert torch.allclose(said, says(trained().eval()), atol=0.5, rtol=0.5)
     assert not torch.equal(said, says(trained().eval()))
-    (made,) = Store(tmp_path / "store").snapshot().manifest.targets.values()
+    (made,) = SnapshotStore(tmp_path / "store").snapshot().manifest.targets.values()
     assert made.metrics["difference"] <= 1e-4
 
 
@@ -242,7 +242,7 @@ def test_killed_at_fifty_points(tmp_path: Path) -> None:
     anchor = str(folder_with(tmp_path) / "checkpoints")
     paths = [anchor, str(tmp_path / "recipe.toml"), str(tmp_path / "store")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    store = Store(tmp_path / "store")
+    store = SnapshotStore(tmp_path / "store")
 
     def life(calls: int) -> tuple[int, str]:
         """One publisher; how it ended, and what it said."""
@@ -274,7 +274,7 @@ def test_killed_at_fifty_points(tmp_path: Path) -> None:
     assert -9 in ends
 
 
-def _nothing_is_left(store: Store) -> None:
+def _nothing_is_left(store: SnapshotStore) -> None:
     needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
     assert {f"files/{name}" for name in store.place.names("files")} == needed
     for name in ("", "snapshots", "packages", "anchors", "leases"):
@@ -295,7 +295,7 @@ def test_two_workers_and_one_that_is_killed(tmp_path: Path) -> None:
     def worker() -> subprocess.Popen[str]:
         return subprocess.Popen(start, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
 
-    doomed, store = worker(), Store(tmp_path / "store")
+    doomed, store = worker(), SnapshotStore(tmp_path / "store")
     wait_until(lambda: (tmp_path / "store").exists() and store.snapshots())
     wait_until(lambda: list((tmp_path / "store").glob(".work-*")))  # it publishes the next one
     doomed.kill()

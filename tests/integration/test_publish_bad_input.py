@@ -16,9 +16,9 @@ import pytest
 
 from headway.checkpoint.store import disk
 from headway.errors import SnapshotDamaged
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.support import cli, codes, lazy
-from tests.unit.publish.made import checkpoint, plain, state
+from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
@@ -91,9 +91,9 @@ def folder(good: Path, tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def nothing_published(folder: Path) -> Iterator[None]:
     """What serves is what did, and the next start leaves nothing else behind."""
-    before, files = Store(folder / "store").snapshot(), _files(folder)
+    before, files = SnapshotStore(folder / "store").snapshot(), _files(folder)
     yield
-    store = Store(folder / "store")
+    store = SnapshotStore(folder / "store")
     assert store.snapshot() == before and store.snapshots() == [before]
     store.sweep()
     assert _files(folder) == files
@@ -161,7 +161,7 @@ def test_a_damaged_anchor(kind: str, folder: Path) -> None:
     if kind == "store":
         anchor = Path(checkpoint(folder / "checkpoints", state(model), 2).path)
     elif kind == "dcp":
-        plain(anchor, state(model))
+        dcp_checkpoint(anchor, state(model))
     else:
         torch.save(state(model), anchor)
     given = folder / "checkpoints" if kind == "store" else anchor
@@ -176,7 +176,7 @@ def test_a_damaged_anchor(kind: str, folder: Path) -> None:
         assert path.name in said or "manifest" in said, said
         path.write_bytes(whole)
     headway(folder, str(given), "--recipe", "recipe.toml", code=0)
-    assert Store(folder / "store").snapshot().manifest.number == 2
+    assert SnapshotStore(folder / "store").snapshot().manifest.number == 2
 
 
 def test_a_disk_that_refuses_every_write(folder: Path) -> None:
@@ -225,12 +225,12 @@ def test_a_full_disk(free: int, folder: Path) -> None:
             assert codes(headway(folder, *watching, code=0)) == ["store-failed"]
         filler.unlink()
         assert codes(headway(folder, *watching, code=0)) == [""]
-        assert Store(store).snapshot().manifest.anchor["step"] == 2
+        assert SnapshotStore(store).snapshot().manifest.anchor["step"] == 2
 
 
 def tampered(folder: Path) -> Iterator[str]:
     """Each file of what serves in turn, by its name, while one byte of it is changed."""
-    store = Store(folder / "store")
+    store = SnapshotStore(folder / "store")
     one = store.snapshot()
     paths = {folder / "store" / file.stored: name for name, file in one.manifest.files.items()}
     paths[folder / "store/snapshots" / f"{one.name}.json"] = "manifest"
@@ -251,7 +251,7 @@ def says(call: Callable[[], object]) -> str:
 def test_a_tampered_snapshot(folder: Path) -> None:
     checkpoint(folder / "checkpoints", state(trained(2)), 2)
     headway(folder, "checkpoints", "--recipe", "recipe.toml", code=0)
-    store = Store(folder / "store")
+    store = SnapshotStore(folder / "store")
     first, second = store.snapshots()
     theirs, seen = first.manifest.files, set()
     for name in tampered(folder):

@@ -11,7 +11,7 @@ import pytest
 from headway.cli import main
 from tests.integration.slurm import Cluster, missing, running, wait
 from tests.support import codes
-from tests.unit.schedule.made import going
+from tests.unit.schedule.made import write_active_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +45,7 @@ def test_a_running_job_is_told_its_price(
         monkeypatch.setenv(name, cluster.env[name])
     job = cluster.submit("sleep 600", "--qos=low", "--comment=ask anna first", "--nice=3")
     wait(lambda: cluster.states(job) == ["RUNNING"], "the start of the job", cluster)
-    going(tmp_path / "runs" / "night", scheduler_job=job)
+    write_active_run(tmp_path / "runs" / "night", scheduler_job=job)
     words = ["schedule", "publish-cost", str(tmp_path / "runs"), "--to", "slurm", "--once"]
 
     assert main([*words, "--dry-run"]) == 0
@@ -69,7 +69,7 @@ def test_a_running_job_is_told_its_price(
         assert shown(cluster, job, "Nice") == "-37", "as it was, less the nudge"
         assert ",nice=3" in shown(cluster, job, "Comment")
 
-    going(tmp_path / "after" / "night", scheduler_job=job, over=True)
+    write_active_run(tmp_path / "after" / "night", scheduler_job=job, over=True)
     words[2] = str(tmp_path / "after")
     for _ in range(2):
         assert main([*words, *limits]) == 0

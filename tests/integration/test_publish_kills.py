@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headway.checkpoint.store import owners
-from headway.checkpoint.store.place import place
-from headway.publish.lease import Taken, lease
-from headway.publish.store import Store
+from headway.checkpoint.store.place import open_place
+from headway.publish.lease import AlreadyPublishing, lease
+from headway.publish.store import SnapshotStore
 from tests.unit.publish.snapshots import content, only_what_is_needed, publish
 
 KILLED = """
@@ -37,7 +37,7 @@ publish(Store(sys.argv[1]), sys.argv[3])
 
 
 def test_killed_for_real(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s")
+    store = SnapshotStore(tmp_path / "s")
     publish(store, "0")
     chance = random.Random(5)
     ends = set()
@@ -69,20 +69,20 @@ def test_a_killed_holder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        with pytest.raises(Taken), lease(place(tmp_path), "a"):
+        with pytest.raises(AlreadyPublishing), lease(open_place(tmp_path), "a"):
             raise AssertionError
         holder.kill()
         holder.wait()
-    with lease(place(tmp_path), "a"):
+    with lease(open_place(tmp_path), "a"):
         pass
 
 
 def test_a_killed_holder_where_there_are_no_locks() -> None:
-    where = place(f"memory://{secrets.token_hex(8)}")
+    where = open_place(f"memory://{secrets.token_hex(8)}")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    told = owners.describe(child.pid)[:-1] + b', "held": true}'
+    told = owners.identify_process(child.pid)[:-1] + b', "held": true}'
     where.write("leases/a/0", told)
-    with pytest.raises(Taken), lease(where, "a", settle_s=0):
+    with pytest.raises(AlreadyPublishing), lease(where, "a", settle_s=0):
         raise AssertionError
     child.kill()
     child.communicate()

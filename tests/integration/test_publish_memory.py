@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.peaks import peaks
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint, plain, state
+from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
@@ -45,7 +45,7 @@ def test_at_most_the_model_and_a_third_and_500_mb(kind: str, tmp_path: Path) -> 
     if kind == "store":
         checkpoint(anchor, given)
     elif kind == "dcp":
-        plain(anchor, given)
+        dcp_checkpoint(anchor, given)
     else:
         torch.save(given, anchor)
     del model, given

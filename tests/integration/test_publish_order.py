@@ -15,7 +15,7 @@ import pytest
 
 from headway.journal import publish as notes
 from headway.launch import publish, signals
-from headway.launch.target import Target
+from headway.launch.target import RunFolder
 from tests.support import has_code, wait_until
 
 TELLS = """#!{python}
@@ -33,8 +33,8 @@ print("17;cluster")
 def ended() -> Iterator[None]:
     """What was started is waited for."""
     yield
-    while publish._started:
-        publish._started.pop().wait(30)
+    while publish._publish_processes:
+        publish._publish_processes.pop().wait(30)
 
 
 def script(folder: Path, name: str) -> Path:
@@ -51,10 +51,10 @@ def told(path: Path) -> dict[str, object]:
     return found
 
 
-def target(folder: Path) -> Target:
+def target(folder: Path) -> RunFolder:
     run = folder / "headway" / "night"
     run.mkdir(parents=True)
-    return Target(run="night", folder=run, url=None, launch="l", index=0)
+    return RunFolder(run="night", folder=run, url=None, launch="l", index=0)
 
 
 def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,10 @@ def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HEADWAY_RUN", "night")
     monkeypatch.chdir(tmp_path)
     where = target(tmp_path)
-    with signals.held():
-        said = publish.begin(publish.order("r.toml", "store", "local"), "/anchor", where)
+    with signals.blocked():
+        said = publish.start_publish(
+            publish.parse_request("r.toml", "store", "local"), "/anchor", where
+        )
     found = told(tmp_path / "python.json")
     words, env = found["words"], found["env"]
     assert isinstance(words, list) and isinstance(env, dict)
@@ -76,7 +78,7 @@ def test_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert words[words.index("-o") + 1] == str(tmp_path / "headway" / "night-publish")
     assert found["nice"] == 19 and found["session"] and found["held"] == []
     assert env["CUDA_VISIBLE_DEVICES"] == "" and not {"SLURM_JOB_ID", "HEADWAY_RUN"} & env.keys()
-    note = notes.read(where.folder)
+    note = notes.read_publish_note(where.folder)
     assert note["run"] == "night-publish" and note["anchor"] == "/anchor"
     assert note["log"] in said and Path(note["log"]).exists()
 
@@ -102,9 +104,9 @@ def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "sbatch")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("HEADWAY_RUN", "night")
-    order = publish.order("r.toml", "s3://bucket/store", "slurm --partition=cpu")
+    order = publish.parse_request("r.toml", "s3://bucket/store", "slurm --partition=cpu")
     where = target(tmp_path)
-    said = publish.begin(order, "/an anchor", where)
+    said = publish.start_publish(order, "/an anchor", where)
     assert re.search(r"\b17\b", said)
     found = told(tmp_path / "sbatch.json")
     assert isinstance(found["words"], list) and isinstance(found["env"], dict)
@@ -123,9 +125,11 @@ def test_slurm_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     where = target(tmp_path)
-    with pytest.raises(publish.NotStarted, check=has_code("publish-not-started")):
-        publish.begin(publish.order("r.toml", "s", "slurm"), "/anchor", where)
-    assert notes.read(where.folder)["error"].endswith("invalid partition")  # its own words
+    with pytest.raises(publish.PublishNotStarted, check=has_code("publish-not-started")):
+        publish.start_publish(publish.parse_request("r.toml", "s", "slurm"), "/anchor", where)
+    assert notes.read_publish_note(where.folder)["error"].endswith(
+        "invalid partition"
+    )  # its own words
 
 
 @pytest.mark.parametrize(
@@ -138,15 +142,15 @@ def test_slurm_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_of_the_users(by: str, tail: list[str], tmp_path: Path) -> None:
     """What it names is filled in; one that names nothing is given the whole command."""
     program = script(tmp_path, "on")
-    order = publish.order("/r.toml", "/s", by.replace("on", str(program), 1))
-    publish.begin(order, "/a", target(tmp_path))
+    order = publish.parse_request("/r.toml", "/s", by.replace("on", str(program), 1))
+    publish.start_publish(order, "/a", target(tmp_path))
     words = told(tmp_path / "on.json")["words"]
     assert isinstance(words, list) and words[1 : 1 + len(tail)] == tail
 
 
 def test_a_shell_elsewhere_gets_one_word(tmp_path: Path) -> None:
     program = script(tmp_path, "ssh")
-    order = publish.order("/r.toml", "/s", f"{program} cpu1 {{command}}")
-    publish.begin(order, "/an anchor", target(tmp_path))
+    order = publish.parse_request("/r.toml", "/s", f"{program} cpu1 {{command}}")
+    publish.start_publish(order, "/an anchor", target(tmp_path))
     words = told(tmp_path / "ssh.json")["words"]
     assert isinstance(words, list) and len(words) == 3 and "publish '/an anchor' " in words[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.publish.anchor import waiting
-from headway.publish.store import Store
+from headway.publish.anchor import pending_anchors
+from headway.publish.store import SnapshotStore
 from tests.support import lazy
 from tests.unit.publish.made import checkpoint, state
 
@@ -60,13 +60,13 @@ def test_killed_around_the_commit(when: str, tmp_path: Path) -> None:
     checkpoint(anchors, state(trained(1)), 1)
     done = run(tmp_path, "-c", KILLED, words=(when,))
     assert done.returncode == -9, done.stderr
-    before = Store(tmp_path / "store").snapshots()
+    before = SnapshotStore(tmp_path / "store").snapshots()
     assert len(before) == (when == "after")
-    assert [one.step for one in waiting(str(anchors))] == [1], "it is still an anchor"
+    assert [one.step for one in pending_anchors(str(anchors))] == [1], "it is still an anchor"
     done = run(tmp_path, "-m", "headway")
     assert done.returncode == 0, done.stderr
-    assert list(waiting(str(anchors))) == [], "it is released"
-    assert Store(tmp_path / "store").snapshots()[: len(before)] == before
+    assert list(pending_anchors(str(anchors))) == [], "it is released"
+    assert SnapshotStore(tmp_path / "store").snapshots()[: len(before)] == before
     assert list((anchors / "claims").iterdir()) == []
     assert run(tmp_path, "-m", "headway").returncode == 0
-    assert len(Store(tmp_path / "store").snapshots()) == 1
+    assert len(SnapshotStore(tmp_path / "store").snapshots()) == 1

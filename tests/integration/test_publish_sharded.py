@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from headway.errors import CheckpointDamaged
-from headway.publish.anchor import find
+from headway.publish.anchor import find_anchor
 from tests.support import has_code, lazy
 
 torch = lazy("torch")
-source = lazy("headway.publish.source:source")
-whole = lazy("headway.publish.source:whole")
+source = lazy("headway.publish.source:open_source")
+whole = lazy("headway.publish.source:read_tensor")
 
 SCRIPT = """
 import sys
@@ -56,8 +56,8 @@ def test_every_tensor_comes_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPa
     def never(*_: object) -> None:
         raise AssertionError("read by torch, which takes the memory twice")
 
-    monkeypatch.setattr("headway.publish.source._Dcp._as_torch_does", never)
-    given = source(find(str(folder)))
+    monkeypatch.setattr("headway.publish.source._DcpSource._as_torch_does", never)
+    given = source(find_anchor(str(folder)))
     rows = torch.arange(51 * 8, dtype=torch.float32).view(51, 8)
     assert torch.equal(whole(given, "model.rows"), rows)
     assert torch.equal(whole(given, "model.columns"), rows.to(torch.bfloat16))
@@ -81,6 +81,6 @@ def test_a_changed_byte_in_either_shard(folder: Path) -> None:
         assert at > 0
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(CheckpointDamaged, check=has_code("checksum-mismatch")) as error:
-            whole(source(find(str(folder))), "model.rows")
+            whole(source(find_anchor(str(folder))), "model.rows")
         assert path.name in str(error.value)
         path.write_bytes(content)

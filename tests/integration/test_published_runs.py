@@ -14,13 +14,13 @@ import pytest
 
 from headway.checkpoint.store.read import Store as Checkpoints
 from headway.ledger.run import load
-from headway.publish.anchor import find
-from headway.publish.store import Store
+from headway.publish.anchor import find_anchor
+from headway.publish.store import SnapshotStore
 from tests.integration.jobs import launched
 from tests.support import codes, lazy, wait_until
 
 torch = lazy("torch")
-source = lazy("headway.publish.source:source")
+source = lazy("headway.publish.source:open_source")
 loaded = lazy("headway.publish:load")
 served = lazy("tests.unit.publish.served")
 SERVED = Path(__file__).parents[1] / "unit/publish/served.py"
@@ -98,7 +98,7 @@ def test_an_anchor_is_published_by_a_run_of_its_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = ended(tmp_path)
     assert told["error"] == "", (tmp_path / "headway/t/publish.log").read_text()
-    (one,) = Store(tmp_path / "store").snapshots()
+    (one,) = SnapshotStore(tmp_path / "store").snapshots()
     assert one.name == told["snapshot"]
     training_run, publish_run = str(tmp_path / "headway/t"), str(tmp_path / "headway/t-publish")
     anchor = one.manifest.anchor
@@ -140,7 +140,7 @@ def test_anchors_of_two_ranks(kind: str, tmp_path: Path) -> None:
     done = training(tmp_path, kind, ranks=2)
     assert done.returncode == 0, done.stderr
     assert ("golden-model-not-alone" in codes(done.stderr)) == (kind != "anchor"), done.stderr
-    anchor = find(str(tmp_path / "checkpoints"))
+    anchor = find_anchor(str(tmp_path / "checkpoints"))
     shapes = source(anchor).shapes
     assert "golden.inputs.2" in shapes and ("golden.outputs.1" in shapes) == (kind == "anchor")
     assert Checkpoints(tmp_path / "checkpoints").checkpoints()[0].manifest.world == 2

@@ -38,28 +38,28 @@ def test_everything_below_is_ended_but_what_is_spared() -> None:
 
 def test_how_a_process_ended_is_seen_before_anybody_waits_for_it() -> None:
     killed = subprocess.Popen(["sleep", "60"])
-    assert tree.exit_code(killed.pid) is None
+    assert tree.zombie_exit_code(killed.pid) is None
     killed.send_signal(signal.SIGKILL)
     failed = subprocess.Popen(["sh", "-c", "exit 7"])
     assert tree.wait_gone([killed.pid, failed.pid], 20)
-    assert (tree.exit_code(killed.pid), tree.exit_code(failed.pid)) == (-9, 7)
+    assert (tree.zombie_exit_code(killed.pid), tree.zombie_exit_code(failed.pid)) == (-9, 7)
     assert (killed.wait(), failed.wait()) == (-9, 7)
-    assert tree.exit_code(killed.pid) is None
+    assert tree.zombie_exit_code(killed.pid) is None
 
 
 def test_what_a_killed_launcher_left_is_found() -> None:
     env = {**os.environ, "HEADWAY_DIR": "/some/journal", "HEADWAY_LAUNCH": "old.2"}
     with subprocess.Popen(["sleep", "60"], env=env) as left:
-        wait_until(lambda: left.pid in reap.strays("/some/journal", "new"))
-        assert reap.strays("/some/journal", "old") == set()
-        assert reap.strays("/another/journal", "new") == set()
+        wait_until(lambda: left.pid in reap.orphans_of_run("/some/journal", "new"))
+        assert reap.orphans_of_run("/some/journal", "old") == set()
+        assert reap.orphans_of_run("/another/journal", "new") == set()
         left.kill()
 
 
 def test_the_exit_status_of_a_process_of_our_own_is_left_to_who_started_it() -> None:
-    with reap.helper(["sh", "-c", "exit 3"]) as child:
-        wait_until(lambda: tree.look(child.pid).state == "Z")
-        reap.collect((), tree.processes())
+    with reap.helper_process(["sh", "-c", "exit 3"]) as child:
+        wait_until(lambda: tree.process_info(child.pid).state == "Z")
+        reap.reap_zombies((), tree.process_table())
     assert child.returncode == 3
 
 
@@ -84,7 +84,7 @@ def maker(*before: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield child, name
         finally:
             child.kill()
-            (reap.SHARED / name).unlink(missing_ok=True)
+            (reap.SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs /dev/shm")
@@ -96,7 +96,7 @@ def test_shared_memory_of_a_killed_process_is_removed() -> None:
         child.kill()
         child.wait(30)
         assert name in shared.sweep()
-        assert not (reap.SHARED / name).exists()
+        assert not (reap.SHARED_MEMORY / name).exists()
 
 
 @pytest.mark.skipif(
@@ -115,4 +115,4 @@ def test_a_neighbor_that_counts_its_own_processes_keeps_its_memory() -> None:
         shared = reap.SharedMemory()
         shared.look({number, os.getpid()})
         assert name not in shared.sweep()
-        assert (reap.SHARED / name).exists()
+        assert (reap.SHARED_MEMORY / name).exists()

@@ -17,7 +17,7 @@ from headway.compile.recompiles.advice import Advice, advise
 from headway.compile.recompiles.record import Record, collect
 from headway.compile.recompiles.sources import DYNAMIC, SETTINGS, UNBACKED
 from headway.journal.reader import Journal, read_journals
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from headway.ledger.model import NS
 from tests.support import ForkServer, cli, codes, probe_env
 
@@ -241,7 +241,7 @@ def test_caches_and_tuning_in_the_ledger(tmp_path: Path) -> None:
     told = []
     for name in ("cold", "warm"):
         journals, _ = probed(tmp_path / "kernels.py", tmp_path / name, **cache)
-        ledger = account(journals)
+        ledger = build_ledger(journals)
         told.append(ledger.to_dict()["compile"])
         assert sum(told[-1]["parts"].values()) * NS == pytest.approx(
             ledger.buckets["start.pt2_compile"], abs=1

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from tests.support import wait_until
-from tests.unit.schedule.made import going
+from tests.unit.schedule.made import write_active_run
 
 
 def test_a_controller_that_is_stopped_takes_back_what_it_published(tmp_path: Path) -> None:
-    going(tmp_path / "a")
+    write_active_run(tmp_path / "a")
     path = tmp_path / "costs.prom"
     words = [sys.executable, "-m", "headway", "schedule", "publish-cost", str(tmp_path / "a")]
     words += ["--to", "file", "--file", str(path), "--interval", "0.2"]

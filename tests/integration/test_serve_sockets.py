@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from headway.serve import connections
-from headway.serve.serving import server
+from headway.serve.serving import build_server
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,7 +34,7 @@ async def answer(scope: dict[str, object], receive: object, send: object) -> Non
 @pytest.fixture
 def port() -> Iterator[int]:
     """Of a server in a thread of this process."""
-    made: uvicorn.Server = server(answer)  # type: ignore[arg-type]
+    made: uvicorn.Server = build_server(answer)  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=made.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()

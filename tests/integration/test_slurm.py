@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.fleet.readers.slurm import TYPE
+from headway.fleet.readers.slurm import SACCT_COMMAND
 from headway.fleet.store import Store
-from headway.publish.store import Store as Snapshots
+from headway.publish.store import SnapshotStore as Snapshots
 from tests.integration.slurm import Cluster, missing, running, wait
 from tests.unit.fleet.made import content
 
@@ -42,7 +42,7 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(
     url = str(tmp_path / "store")
     json_file, psv_file = tmp_path / "jobs.json", tmp_path / "jobs.psv"
     json_file.write_text(cluster.call("sacct", "-D", "--json"))
-    psv_file.write_text(cluster.call(*TYPE.removeprefix("TZ=UTC ").split()))
+    psv_file.write_text(cluster.call(*SACCT_COMMAND.removeprefix("TZ=UTC ").split()))
     for path in (json_file, psv_file):  # the same jobs, so the second replaces the first
         assert main(["ingest", str(path), "--store", url]) == 0
         runs = content(Store(url), "runs", "run", "attempts", "outcome", "accelerators", "team")

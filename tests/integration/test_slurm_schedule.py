@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from headway.cli.schedule_slurm import POLICY
-from headway.ledger.price import told as price_told
-from headway.schedule.policies import named
+from headway.cli.schedule_slurm import DEFAULT_POLICY
+from headway.ledger.price import read_cost_report as price_told
+from headway.schedule.policies import parse_policy
 from headway.schedule.simulate.cluster import Cluster as Rows
 from headway.schedule.simulate.engine import Engine
-from headway.schedule.simulate.job import Job, Spec
+from headway.schedule.simulate.job import Job, JobSpec
 from headway.schedule.simulate.tenant import Tenant
-from headway.schedule.slurm.runs import Told, read
-from headway.schedule.slurm.state import look
+from headway.schedule.slurm.runs import RunStatus, read_run_status
+from headway.schedule.slurm.state import read_cluster
 from tests.integration.jobs import JOB
 from tests.integration.slurm import Cluster, free_port, missing, running, wait
 
@@ -113,8 +113,8 @@ def run_of(folder: Path, job: str) -> Path:
     return folder / "headway" / f"slurm-{job}"
 
 
-def said(folder: Path, job: str) -> Told:
-    found = read(run_of(folder, job))
+def said(folder: Path, job: str) -> RunStatus:
+    found = read_run_status(run_of(folder, job))
     assert found is not None
     return found
 
@@ -291,22 +291,22 @@ def test_a_gang_on_two_nodes_takes_the_place_of_another(two_nodes: Cluster, tmp_
 
 def simulated(cluster: Cluster, jobs: Mapping[Path, str], preemptor: str) -> list[Job]:
     """Whom the simulator evicts where jobs start, save and recover as these have."""
-    seen = look(cluster.call)
+    seen = read_cluster(cluster.call)
     begin = min(job.start for job in seen.running())
     found = []
     for folder, number in jobs.items():
         job, told = seen.job(int(number)), said(folder, number)
         assert job is not None
-        one = Job(job.number, Spec(job.start - begin, LONG_S, 1, "low"), 0)
+        one = Job(job.number, JobSpec(job.start - begin, LONG_S, 1, "low"), 0)
         one.start = one.recover = told.recover
         one.save, one.interval = told.save or 0.0, LONG_S
         if told.saved_at is not None:
             one.phase = max(told.saved_at - job.start - told.recover, 0.0)
         found.append(one)
     found.sort(key=lambda one: one.submit)
-    waiter = Job(int(preemptor), Spec(time.time() - begin, 20.0, 1, "high"), 1)
+    waiter = Job(int(preemptor), JobSpec(time.time() - begin, 20.0, 1, "high"), 1)
     tenants = [Tenant("low", 0), Tenant("high", 1)]
-    Engine(Rows(3, 3), tenants, named(POLICY), grace=GRACE_S).run([*found, waiter])
+    Engine(Rows(3, 3), tenants, parse_policy(DEFAULT_POLICY), grace=GRACE_S).run([*found, waiter])
     return [job for job in found if job.preemptions]
 
 

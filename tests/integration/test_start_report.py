@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from tests.support import Probed
 
 pytestmark = pytest.mark.timeout(200)
@@ -32,7 +32,7 @@ for words, env in (
 
 def test_the_first_real_batch_hits_or_is_told(forked: Probed) -> None:
     trained = [one for one in forked(CASES) if one.windows]
-    ledgers = [account([one]) for one in sorted(trained, key=lambda one: one.begin)]
+    ledgers = [build_ledger([one]) for one in sorted(trained, key=lambda one: one.begin)]
     assert [ledger.steps for ledger in ledgers] == [3, 2, 2]
     again = [[one.missed for one in run.compiles if one.recompile] for run in ledgers]
     assert again == [[True], [False], []]

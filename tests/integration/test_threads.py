@@ -123,7 +123,7 @@ def test_threads_are_asked_at_the_same_time_and_again() -> None:
     found = [TorchThread(deaf, name="deaf", patience_s=60) for _ in range(3)]
     for thread in found:
         thread.start()
-    threads._leave_all()
+    threads._stop_all_at_exit()
     assert swallowed.is_set()
     assert not any(thread.is_alive() for thread in found)
     TorchThread(deaf, name="not begun", patience_s=60).leave()

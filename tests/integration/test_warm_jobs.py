@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headway.launch import tree
-from headway.launch.warm import Process, Warm
-from headway.launch.warm.recipe import Memory
+from headway.launch.warm import ChildProcess, WarmStart
+from headway.launch.warm.recipe import WarmState
 from tests.integration.test_warm import Driver, environment, tell_recipe
 from tests.support import Golden, wait_until
 
@@ -61,7 +61,7 @@ class Job:
         self.command = list(command)
         self.more = env
         self.notes: list[tuple[str, str]] = []  # text and code
-        self.warm = Warm(folder, self.command, self.env("first"), self.note)
+        self.warm = WarmStart(folder, self.command, self.env("first"), self.note)
         self.log = open(folder / "log", "ab")  # noqa: SIM115
 
     def note(self, text: str, code: str) -> None:
@@ -84,7 +84,7 @@ class Job:
         self.warm.prepare()
         assert self.warm.ready(100), self.notes
 
-    def spawn(self, launch: str = "warm", **env: str) -> Process | None:
+    def spawn(self, launch: str = "warm", **env: str) -> ChildProcess | None:
         output = {"stdout": self.log.fileno(), "stderr": self.log.fileno()}
         given = {**self.env(launch), **env}
         return self.warm.spawn(
@@ -118,7 +118,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         one.log.close()
 
 
-def ended(process: Process | None, seconds: float = 60) -> int:
+def ended(process: ChildProcess | None, seconds: float = 60) -> int:
     assert process is not None
     wait_until(lambda: process.poll() is not None, seconds)
     assert process.returncode is not None
@@ -126,12 +126,12 @@ def ended(process: Process | None, seconds: float = 60) -> int:
 
 
 def gone(pids: set[int]) -> bool:
-    seen = tree.processes()
+    seen = tree.process_table()
     return not any(pid in seen and seen[pid].state != "Z" for pid in pids)
 
 
 def below(pid: int) -> set[int]:
-    return tree.below(pid, tree.processes())
+    return tree.descendants(pid, tree.process_table())
 
 
 def script(folder: Path, text: str) -> str:
@@ -389,7 +389,7 @@ def test_what_a_fork_would_break_is_left_out(
     one.prepare()
     assert ended(one.spawn()) == 0
     assert (tmp_path / "log").read_text() == "['harmless']\n"
-    memory = Memory.read(tmp_path)
+    memory = WarmState.read(tmp_path)
     assert memory.good == ["harmless"]
     golden("left_out.txt", "".join(f"{k}: {v}\n" for k, v in sorted(memory.left_out.items())))
 
@@ -448,7 +448,7 @@ def test_an_attempt_that_breaks_on_it(simple: Callable[..., Job], tmp_path: Path
     one.warm.ended_before_step()
     assert one.spawn() is None and one.warm.pids() == set()
     assert one.codes() == ["warm-starts-off"]
-    later = Warm(tmp_path, one.command, one.env("later"), one.note)
+    later = WarmStart(tmp_path, one.command, one.env("later"), one.note)
     later.prepare()
     assert not later.ready() and one.codes() == ["warm-starts-off", "warm-starts-off"]
 
@@ -483,7 +483,9 @@ def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path
     """In the same process: the pid that the launcher knows is that of a cold start."""
     package = tmp_path / "site-packages" / "saboteur"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import headway.launch.warm.zygote as z\nz.become_command = None")
+    (package / "__init__.py").write_text(
+        "import headway.launch.warm.zygote as z\nz.become_command = None"
+    )
     path = f"{environment(tmp_path)['PYTHONPATH']}:{package.parent}"
     text = "import os, sys\nprint('saboteur' in sys.modules, os.getpid(), os.getpgrp())"
     one = job(PYTHON, script(tmp_path, text), PYTHONPATH=path, HEADWAY_STRICT="")

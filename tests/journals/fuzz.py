@@ -23,9 +23,9 @@ from rich.console import Console
 from headway.errors import HeadwayError
 from headway.journal import pulse, reader
 from headway.ledger import boosters
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from headway.ledger.model import Ledger
-from headway.report.terminal import full
+from headway.report.terminal import print_report
 
 RUNS = (
     "auto_second",
@@ -87,7 +87,7 @@ def check(seed: int) -> None:
     assert all(ns >= 0 for ns in ledger.time_to_recover)
     json.dumps(ledger.to_dict(), allow_nan=False)
     if seed % SHOWN == 0:
-        full(ledger, "run", Console(file=io.StringIO(), width=100))
+        print_report(ledger, "run", Console(file=io.StringIO(), width=100))
 
 
 def load(name: str, files: Files) -> Ledger:
@@ -102,8 +102,8 @@ def load(name: str, files: Files) -> Ledger:
             problems.append(f"{file} has no readable first line")
         else:
             journals.append(journal)
-    ledger = account(journals, run=name, problems=problems)
-    boosters.boosted(ledger, journals)
+    ledger = build_ledger(journals, run=name, problems=problems)
+    boosters.auto_run(ledger, journals)
     return ledger
 
 

@@ -58,8 +58,8 @@ def rendered(name: str) -> dict[str, str]:
     ledger = load(name).ledger
     return {
         "expected.json": json.dumps(load(name).to_dict(), indent=1) + "\n",
-        "summary.txt": _shown(terminal.summary, ledger),
-        "report.txt": _shown(terminal.full, ledger),
+        "summary.txt": _shown(terminal.print_summary, ledger),
+        "report.txt": _shown(terminal.print_report, ledger),
     }
 
 

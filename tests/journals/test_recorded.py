@@ -11,7 +11,7 @@ import pytest
 
 from headway.journal.folder import JOURNAL
 from headway.journal.writer import SCHEMA
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.report.html import page
 from headway.settings import read_toml
 from tests.journals.recorded import FOLDER, NAMES, load, rendered, unpack
@@ -52,7 +52,7 @@ def test_the_page_has_the_same_data(name: str) -> None:
     assert len(data["tracks"]) == len(accounts)
     for track, buckets in zip(data["tracks"], accounts, strict=True):
         pieces = re.findall(r"([A-Za-z])(\d+)", track)
-        for letter, leaf in zip(data["letters"], LEAVES, strict=False):
+        for letter, leaf in zip(data["letters"], BUCKETS, strict=False):
             drawn = sum(int(length) for own, length in pieces if own == letter) * tick
             assert abs(drawn - buckets.get(leaf, 0) * 1e9) <= tick * (len(pieces) + 1), leaf
     attempts = [[a["index"], a["outcome"], a["first_step"], a["last_step"]]

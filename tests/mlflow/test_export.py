@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.report.trackers import export
+from headway.report.trackers import export_to_tracker
 from tests.support import has_code
 from tests.unit.report.ledgers import killed
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
 def test_a_run_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    first = export(killed(), "mlflow", "night")
-    assert export(killed(), "mlflow", "night") == first
+    first = export_to_tracker(killed(), "mlflow", "night")
+    assert export_to_tracker(killed(), "mlflow", "night") == first
     run = mlflow.get_run(first)
     assert run.data.metrics["headway/ett_percent"] == pytest.approx(killed().ett_percent)
     assert run.data.metrics["headway/bucket/train.effective_s"] > 0
@@ -31,4 +31,4 @@ def test_a_server_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     mlflow.set_tracking_uri("http://127.0.0.1:9")
     with pytest.raises(HeadwayError, check=has_code("tracker-failed")):
-        export(killed(), "mlflow", "night")
+        export_to_tracker(killed(), "mlflow", "night")

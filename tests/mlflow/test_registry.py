@@ -23,8 +23,8 @@ import mlflow
 from headway import publish
 from headway.errors import SnapshotDamaged
 from headway.publish import recipe as recipes
-from headway.publish.registry import follow, opened
-from headway.publish.store import Store
+from headway.publish.registry import follow, open_registry
+from headway.publish.store import SnapshotStore
 from tests.mlflow.server import QUIET, environment, runs, server, versions
 from tests.support import codes, free_port, has_code
 from tests.unit.publish import served
@@ -103,9 +103,9 @@ def test_published_registered_downloaded_and_rolled_back(
         said = headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
         assert "http" not in said  # MLflow's own links
         assert client.get_model_version_by_alias("ctr", "champion").version == str(step)
-        made.append(Store(tmp_path / "store").snapshot())
+        made.append(SnapshotStore(tmp_path / "store").snapshot())
     headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
-    assert Store(tmp_path / "store").snapshots() == made, "it was published before"
+    assert SnapshotStore(tmp_path / "store").snapshots() == made, "it was published before"
     assert versions(client, "ctr") == {one.name: [str(at)] for at, one in enumerate(made, 1)}
     champion = client.get_model_version_by_alias("ctr", "champion")
     assert champion.version == "2"
@@ -142,7 +142,7 @@ def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
     checkpoint(anchor, state(served.trained(1)), 1)
     said = headway(tmp_path, away, str(anchor), "--recipe", "recipe.toml", code=70)
     assert codes(said) == ["registry-failed"]
-    first = Store(tmp_path / "store").snapshot()
+    first = SnapshotStore(tmp_path / "store").snapshot()
     with server(tmp_path / "server", port):
         headway(tmp_path, away, "--watch", str(anchor), "--recipe", "recipe.toml", "--once")
         known = mlflow.MlflowClient(away, away)
@@ -162,7 +162,7 @@ def test_two_workers(url: str, client: Any, tmp_path: Path) -> None:
     ]
     assert [one.wait() for one in pair] == [0, 0]
     headway(tmp_path, url, "--watch", str(anchor), "--recipe", "recipe.toml", "--once")
-    store = Store(tmp_path / "store")
+    store = SnapshotStore(tmp_path / "store")
     names = [one.name for one in store.snapshots()]
     assert len(names) == 4
     found = versions(client, "pair")
@@ -172,7 +172,9 @@ def test_two_workers(url: str, client: Any, tmp_path: Path) -> None:
     assert champion.tags["headway.snapshot"] == store.snapshot().name
 
 
-def follow_and_die(store: Store, registry: recipes.Registry, calls: int, *, after: bool) -> bool:
+def follow_and_die(
+    store: SnapshotStore, registry: recipes.RegistryOptions, calls: int, *, after: bool
+) -> bool:
     """In a process that is killed before its n-th request, or before it sees what came of it."""
     child = os.fork()
     if child == 0:
@@ -190,7 +192,7 @@ def follow_and_die(store: Store, registry: recipes.Registry, calls: int, *, afte
 
         HTTPAdapter.send = counted  # type: ignore[method-assign]
         try:
-            follow(store, registry, opened(registry))
+            follow(store, registry, open_registry(registry))
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -198,8 +200,8 @@ def follow_and_die(store: Store, registry: recipes.Registry, calls: int, *, afte
 
 
 def test_killed_before_and_after_every_request(url: str, client: Any, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    registry = recipes.Registry(mlflow="killed", uri=url)
+    store = SnapshotStore(tmp_path / "store")
+    registry = recipes.RegistryOptions(mlflow="killed", uri=url)
     calls, killed = 0, 0
     for after in (False, True):
         for calls in range(100):
@@ -207,14 +209,14 @@ def test_killed_before_and_after_every_request(url: str, client: Any, tmp_path: 
             if not follow_and_die(store, registry, calls, after=after):
                 break
             killed += 1
-            follow(store, registry, opened(registry))
+            follow(store, registry, open_registry(registry))
             found = versions(client, "killed")
             assert len(found[one.name]) == 1, (calls, after)
             champion = client.get_model_version_by_alias("killed", "champion")
             assert champion.tags["headway.snapshot"] == one.name
             names = {at.path for at in client.list_artifacts(champion.run_id, "snapshot")}
             assert names == {f"snapshot/{at}" for at in ("weights", "pt2", f"{one.name}.json")}
-            assert follow(store, registry, opened(registry)) is None
+            assert follow(store, registry, open_registry(registry)) is None
     print(f"killed {killed} times")
     assert killed >= 20
     assert len(runs(client, "killed")) == len(set(runs(client, "killed"))) == killed + 2

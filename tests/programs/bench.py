@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from headway.boosters.choose import NO_RECIPE, NOTHING_YET
-from headway.launch.follow import Followed
+from headway.boosters.choose import NO_RECIPE, NOT_RECORDED_YET
+from headway.launch.follow import RankTail
 from tests.processes import working_in
 
 HERE = Path(__file__).parent
@@ -86,7 +86,7 @@ class Killer(threading.Thread):
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
         self.over = threading.Event()
-        self._seen: dict[Path, Followed] = {}
+        self._seen: dict[Path, RankTail] = {}
         self._dead: set[str] = set()  # attempts that had their kill
 
     __hash__ = threading.Thread.__hash__
@@ -102,21 +102,21 @@ class Killer(threading.Thread):
         for process in self._seen.values():
             process.close()
 
-    def _look(self) -> Iterable[Followed]:
+    def _look(self) -> Iterable[RankTail]:
         for path in self.journal.glob("*.jsonl"):
-            self._seen.setdefault(path, Followed(str(path), 0))
+            self._seen.setdefault(path, RankTail(str(path), 0))
         for process in self._seen.values():
             process.catch_up()
             process.pid = int(process.head.get("pid") or 0)
         return list(self._seen.values())
 
-    def _due(self, process: Followed, kill: Kill) -> bool:
+    def _due(self, process: RankTail, kill: Kill) -> bool:
         if process.rank != kill.rank or process.helper or _life(process) in self._dead:
             return False
         return kill.due(process.pulse().steps) and os.path.exists(f"/proc/{process.pid}")
 
 
-def _life(process: Followed) -> str:
+def _life(process: RankTail) -> str:
     return f"{process.head.get('launch')} {process.restart}"
 
 
@@ -240,7 +240,7 @@ def well(
 def profited(bench: Bench, done: Ended, *, kills: int) -> None:
     """No booster was taken back, and the job has a profile that its next run begins with."""
     off = {name: one["why"] for name, one in done.boosters.items() if one["state"] == "off"}
-    assert off == {"autotune": NOTHING_YET, "publish": NO_RECIPE}
+    assert off == {"autotune": NOT_RECORDED_YET, "publish": NO_RECIPE}
     assert done.boosters["restarts"]["what"] == f"{kills} restart(s)"
     job = done.ledger["auto"]["job"]
     assert job in bench.show()

@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 
 from headway.errors import HeadwayError
 from headway.fleet.compact import compact
-from headway.fleet.engine import Answer, ask
-from headway.fleet.log import commit
-from headway.fleet.queries import QUERIES, question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import QueryResult, run_query
+from headway.fleet.log import commit_marker
+from headway.fleet.queries import QUERIES, build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import plan, slice_name
+from headway.fleet.simulate.plan import make_scenario, slice_name
 from headway.fleet.store import Store
 from tests.support import codes, has_code, wait_until
-from tests.unit.fleet.made import rows_of, together
+from tests.unit.fleet.made import merge_rows, run_rows
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -55,13 +55,13 @@ def session() -> Iterator[SparkSession]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Some days of a fleet, compacted; then runs that are written again, and one half written."""
     found = Store(str(tmp_path_factory.mktemp("a [b] {c}") / "store"))
-    simulate(found, plan(7, 400, 9))
-    found.write(together(rows_of("twice"), rows_of("once")), as_of=10.0)
+    simulate(found, make_scenario(7, 400, 9))
+    found.write(merge_rows(run_rows("twice"), run_rows("once")), as_of=10.0)
     compact(found, grace_s=0)
-    found.write(rows_of("twice", hours=3, team="ads"), as_of=20.0)
-    found.write(rows_of("once", hours=5), as_of=5.0)  # an old copy
-    killed = found.write(rows_of("killed"))
-    found.place.delete(commit(killed))
+    found.write(run_rows("twice", hours=3, team="ads"), as_of=20.0)
+    found.write(run_rows("once", hours=5), as_of=5.0)  # an old copy
+    killed = found.write(run_rows("killed"))
+    found.place.delete(commit_marker(killed))
     return found
 
 
@@ -77,7 +77,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def compare(spark: Answer, duckdb: Answer) -> None:
+def compare(spark: QueryResult, duckdb: QueryResult) -> None:
     assert spark.rows.column_names == duckdb.rows.column_names
     mine, theirs = spark.rows.to_pylist(), duckdb.rows.to_pylist()
     assert len(mine) == len(theirs)
@@ -98,21 +98,21 @@ def test_it_is_a_cluster(session: SparkSession) -> None:
 def test_spark_and_duckdb_give_equal_answers(
     name: str, slices: str, store: Store, session: SparkSession
 ) -> None:
-    put = question(name, Asked(by(name, slices)))
-    found = ask(store, put, session=session)
+    put = build_query(name, Filter(by(name, slices)))
+    found = run_query(store, put, session=session)
     assert found.rows.num_rows
-    compare(found, ask(store, put))
+    compare(found, run_query(store, put))
 
 
 def test_a_stretch_of_time_of_some_runs(store: Store, session: SparkSession) -> None:
     first = min(file.day for file in store.files() if file.table == "hours")
     since = datetime.fromisoformat(first) + timedelta(days=2, hours=5)
     until = since + timedelta(days=3)
-    asked = Asked(("day",), since, until, (("team", slice_name(0)[0]),), 2)
-    put = question("ett", asked)
-    told = ask(store, put, since=since, until=until, session=session)
+    asked = Filter(("day",), since, until, (("team", slice_name(0)[0]),), 2)
+    put = build_query("ett", asked)
+    told = run_query(store, put, since=since, until=until, session=session)
     assert told.rows.num_rows == 2
-    compare(told, ask(store, put, since=since, until=until))
+    compare(told, run_query(store, put, since=since, until=until))
 
 
 def test_of_each_attempt_the_newest_rows_count(store: Store, session: SparkSession) -> None:
@@ -120,7 +120,7 @@ def test_of_each_attempt_the_newest_rows_count(store: Store, session: SparkSessi
         runs = tables["runs"]
         return runs.filter(runs.run_id.isin(["twice", "once", "killed"])).select("run_id", "wall_s")
 
-    rows = ask(store, walls, session=session).rows.to_pylist()
+    rows = run_query(store, walls, session=session).rows.to_pylist()
     assert sorted((row["run_id"], row["wall_s"]) for row in rows) == [
         ("once", 3600.0),
         ("twice", 3 * 3600.0),
@@ -130,12 +130,12 @@ def test_of_each_attempt_the_newest_rows_count(store: Store, session: SparkSessi
 
 def test_a_damaged_file_is_named_and_left_out(tmp_path: Path, session: SparkSession) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of("a"))
-    store.write(rows_of("b"))
+    store.write(run_rows("a"))
+    store.write(run_rows("b"))
     (damaged, *_) = [file for file in store.files() if file.table == "hours"]
     Path(store.place.path(damaged.name)).write_bytes(b"PAR1 not PAR1")
-    put = question("ett", Asked())
-    told = ask(store, put, session=session)
+    put = build_query("ett", Filter())
+    told = run_query(store, put, session=session)
     assert told.rows["jobs"].to_pylist() == [1]
     (note,) = told.notes
     assert codes(note) == ["file-damaged"] and store.place.path(damaged.name) in note
@@ -147,5 +147,5 @@ def test_what_is_not_of_the_files_is_one_sentence(store: Store, session: SparkSe
         return runs.mutate(bad=runs.run.cast("int64"))
 
     with pytest.raises(HeadwayError, check=has_code("store-unreadable")) as error:
-        ask(store, wrong, session=session)
+        run_query(store, wrong, session=session)
     assert "\n" not in str(error.value)

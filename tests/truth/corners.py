@@ -6,7 +6,7 @@ from headway.journal import pulse
 from headway.testing import FakeRun
 from tests.truth.interruptions import done, life, save
 from tests.truth.loops import window
-from tests.truth.scenarios import Lived, Truth, scenario
+from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 
 @scenario(
@@ -19,7 +19,7 @@ from tests.truth.scenarios import Lived, Truth, scenario
         },
         tts=5,
         steps=10,
-        attempts=(Lived("failed", 1, 10),),
+        attempts=(AttemptTruth("failed", 1, 10),),
         failures=("hang",),
         note="launcher-died",
     )
@@ -49,7 +49,7 @@ def it_hangs_until_its_launcher_is_killed() -> FakeRun:
         tts=5,
         ttr=(20,),
         steps=30,
-        attempts=(Lived("preempted", 1, 20), Lived("completed", 21, 30, 20)),
+        attempts=(AttemptTruth("preempted", 1, 20), AttemptTruth("completed", 21, 30, 20)),
         failures=("preemption",),
     )
 )
@@ -88,7 +88,7 @@ def one_rank_leaves_while_another_one_still_saves() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("preempted", 1, 20),),
+        attempts=(AttemptTruth("preempted", 1, 20),),
         failures=("preemption",),
     )
 )
@@ -114,7 +114,7 @@ def silent_only_after_it_was_told_to_stop() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("failed", 1, 20),),
+        attempts=(AttemptTruth("failed", 1, 20),),
         failures=("user_code",),
         ranks={
             1: {
@@ -153,7 +153,7 @@ def the_others_wait_for_a_rank_that_has_raised() -> FakeRun:
         },
         tts=8,
         steps=15,
-        attempts=(Lived("completed", 1, 15),),
+        attempts=(AttemptTruth("completed", 1, 15),),
     )
 )
 def the_first_batch_is_there_when_the_iterator_is_made() -> FakeRun:
@@ -176,7 +176,7 @@ def the_first_batch_is_there_when_the_iterator_is_made() -> FakeRun:
         },
         tts=7,
         steps=12,
-        attempts=(Lived("completed", 1, 12),),
+        attempts=(AttemptTruth("completed", 1, 12),),
     )
 )
 def a_second_iterator_within_the_first_step() -> FakeRun:
@@ -198,7 +198,7 @@ def a_second_iterator_within_the_first_step() -> FakeRun:
         buckets={"start.launcher_init": 3, "train.effective": 40},
         tts=3,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def the_interpreter_starts_before_it_can_train() -> FakeRun:
@@ -224,7 +224,7 @@ def the_interpreter_starts_before_it_can_train() -> FakeRun:
         hidden={"start.checkpoint_load": 21},
         tts=11,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def the_first_step_does_not_wait_for_a_load_that_ends_after_it() -> FakeRun:
@@ -253,7 +253,7 @@ def the_first_step_does_not_wait_for_a_load_that_ends_after_it() -> FakeRun:
         hidden={"waste.checkpoint_block": 2},  # the rest is written after the attempt's end
         tts=5,
         steps=13,
-        attempts=(Lived("failed", 1, 13),),
+        attempts=(AttemptTruth("failed", 1, 13),),
         failures=("unknown",),
     )
 )
@@ -286,7 +286,7 @@ def a_save_is_still_written_when_another_rank_has_died() -> FakeRun:
         tts=5,
         ttr=(15,),
         steps=15,
-        attempts=(Lived("failed", 1, 10), Lived("failed", 1, 15, 0)),
+        attempts=(AttemptTruth("failed", 1, 10), AttemptTruth("failed", 1, 15, 0)),
         failures=("unknown", "user_code"),
     )
 )
@@ -315,7 +315,7 @@ def the_next_process_has_the_same_pid() -> FakeRun:
         hidden={"waste.blocked": 3},
         tts=5,
         steps=40,
-        attempts=(Lived("completed", 1, 40),),
+        attempts=(AttemptTruth("completed", 1, 40),),
     )
 )
 def another_thread_evaluates_a_save_while_the_loop_goes_on() -> FakeRun:
@@ -335,7 +335,7 @@ def another_thread_evaluates_a_save_while_the_loop_goes_on() -> FakeRun:
         buckets={"start.train_module_creation": 5, "train.effective": 20},
         tts=5,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
         ranks={1: {"start.device_init": 2, "unknown": 23}},
     )
 )
@@ -363,7 +363,7 @@ def a_parameter_server_is_no_trainer() -> FakeRun:
         },
         tts=5,
         steps=10,
-        attempts=(Lived("failed", 1, 10),),
+        attempts=(AttemptTruth("failed", 1, 10),),
         failures=("unknown",),
         note="launcher-died",
     )

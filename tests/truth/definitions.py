@@ -6,7 +6,7 @@ from headway.journal import pulse
 from headway.testing import FakeRun, Host
 from tests.truth.interruptions import done, killed, life, save
 from tests.truth.loops import window
-from tests.truth.scenarios import Lived, Truth, scenario
+from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 
 @scenario(
@@ -23,9 +23,9 @@ from tests.truth.scenarios import Lived, Truth, scenario
         ttr=(20, 20),
         steps=150,
         attempts=(
-            Lived("failed", 1, 100),
-            Lived("failed", 1, 10, 0),
-            Lived("completed", 101, 150, 100),
+            AttemptTruth("failed", 1, 100),
+            AttemptTruth("failed", 1, 10, 0),
+            AttemptTruth("completed", 101, 150, 100),
         ),
         failures=("unknown", "unknown"),
     )
@@ -52,7 +52,7 @@ def a_detour_from_scratch_loses_only_itself() -> FakeRun:
         },
         tts=5,
         steps=30,
-        attempts=(Lived("completed", 1, 20), Lived("completed", 1, 10, 0)),
+        attempts=(AttemptTruth("completed", 1, 20), AttemptTruth("completed", 1, 10, 0)),
         paused=74,
     )
 )
@@ -76,7 +76,7 @@ def started_again_from_scratch_after_it_was_completed() -> FakeRun:
         },
         tts=5,
         steps=35,
-        attempts=(Lived("completed", 1, 30), Lived("completed", 21, 35, 20)),
+        attempts=(AttemptTruth("completed", 1, 30), AttemptTruth("completed", 21, 35, 20)),
         paused=65,
     )
 )
@@ -100,7 +100,7 @@ def continued_from_an_earlier_save_after_it_was_completed() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("stopped", 1, 10), Lived("completed", 11, 20, 10)),
+        attempts=(AttemptTruth("stopped", 1, 10), AttemptTruth("completed", 11, 20, 10)),
         paused=78,
     )
 )
@@ -126,7 +126,7 @@ def stopped_by_its_user_and_started_again() -> FakeRun:
         },
         tts=1,
         steps=10,
-        attempts=(Lived("stopped", 1, 10),),
+        attempts=(AttemptTruth("stopped", 1, 10),),
     )
 )
 def ctrl_c_is_no_failure() -> FakeRun:
@@ -149,7 +149,7 @@ def ctrl_c_is_no_failure() -> FakeRun:
         },
         tts=5,
         steps=30,
-        attempts=(Lived("failed", 1, 30),),
+        attempts=(AttemptTruth("failed", 1, 30),),
         failures=("hang",),
         ranks={
             0: {
@@ -187,7 +187,7 @@ def a_rank_hangs_and_the_other_one_raises_because_of_it() -> FakeRun:
         hidden={"start.get_first_batch_data": 0.5},
         tts=6,
         steps=50,
-        attempts=(Lived("completed", 1, 50),),
+        attempts=(AttemptTruth("completed", 1, 50),),
     )
 )
 def the_loop_waits_for_a_load_in_another_thread() -> FakeRun:
@@ -212,7 +212,7 @@ def the_loop_waits_for_a_load_in_another_thread() -> FakeRun:
         },
         tts=15,
         steps=11,
-        attempts=(Lived("completed", 1, 11),),
+        attempts=(AttemptTruth("completed", 1, 11),),
         ranks={
             1: {
                 "start.train_module_creation": 5,
@@ -247,7 +247,7 @@ def one_rank_compiles_longer_than_the_other() -> FakeRun:
         },
         tts=5,
         steps=60,
-        attempts=(Lived("completed", 1, 30), Lived("completed", 1, 30, 0)),
+        attempts=(AttemptTruth("completed", 1, 30), AttemptTruth("completed", 1, 30, 0)),
     )
 )
 def two_programs_follow_each_other_in_one_launch() -> FakeRun:
@@ -274,7 +274,7 @@ def two_programs_follow_each_other_in_one_launch() -> FakeRun:
         },
         tts=5,
         steps=35,
-        attempts=(Lived("failed", 1, 35),),
+        attempts=(AttemptTruth("failed", 1, 35),),
         failures=(None,),
     )
 )
@@ -309,7 +309,7 @@ def two_pods_of_a_node_count_their_processes_alike() -> FakeRun:
         },
         tts=15,
         steps=10,
-        attempts=(Lived("failed"), Lived("completed", 1, 10, 0)),
+        attempts=(AttemptTruth("failed"), AttemptTruth("completed", 1, 10, 0)),
         failures=(None,),
         note="[clock-differs]",
     )
@@ -349,7 +349,7 @@ def a_process_group_corrects_a_clock_that_was_guessed_before() -> FakeRun:
         },
         tts=4,
         steps=31,
-        attempts=(Lived("completed", 1, 31),),
+        attempts=(AttemptTruth("completed", 1, 31),),
         ranks={
             0: {
                 "start.train_module_creation": 4,
@@ -396,7 +396,7 @@ def short_waits_side_by_side_while_one_rank_saves() -> FakeRun:
         hidden={"waste.checkpoint_block": 4},
         tts=5,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def another_thread_saves_while_the_loop_trains() -> FakeRun:
@@ -422,7 +422,7 @@ def another_thread_saves_while_the_loop_trains() -> FakeRun:
         },
         tts=14,
         steps=7,
-        attempts=(Lived("completed", 1, 7),),
+        attempts=(AttemptTruth("completed", 1, 7),),
     )
 )
 def an_evaluation_is_no_part_of_the_time_of_a_step() -> FakeRun:
@@ -446,7 +446,7 @@ def an_evaluation_is_no_part_of_the_time_of_a_step() -> FakeRun:
         buckets={"unknown": 20, "start.pt2_compile": 30, "train.effective": 20},
         tts=50,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def a_compile_that_imports_is_one_compile() -> FakeRun:
@@ -474,7 +474,7 @@ def a_compile_that_imports_is_one_compile() -> FakeRun:
         },
         tts=610,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
     )
 )
 def own_work_before_torch_is_imported_is_unknown() -> FakeRun:
@@ -495,7 +495,7 @@ def own_work_before_torch_is_imported_is_unknown() -> FakeRun:
         buckets={"start.launcher_init": 7, "unknown": 23},
         tts=None,
         steps=0,
-        attempts=(Lived("completed"),),
+        attempts=(AttemptTruth("completed"),),
     )
 )
 def a_command_is_started_when_its_own_launcher_says_so() -> FakeRun:
@@ -517,7 +517,7 @@ def a_command_is_started_when_its_own_launcher_says_so() -> FakeRun:
         },
         tts=5,
         steps=30,
-        attempts=(Lived("preempted", 1, 30),),
+        attempts=(AttemptTruth("preempted", 1, 30),),
         failures=("preemption",),
     )
 )
@@ -542,7 +542,7 @@ def told_to_stop_while_it_waits_for_a_batch() -> FakeRun:
         },
         tts=5,
         steps=40,
-        attempts=(Lived("completed", 1, 40),),
+        attempts=(AttemptTruth("completed", 1, 40),),
     )
 )
 def the_loop_goes_back_to_its_own_save() -> FakeRun:
@@ -571,7 +571,7 @@ def the_loop_goes_back_to_its_own_save() -> FakeRun:
         },
         tts=5,
         steps=40,
-        attempts=(Lived("completed", 1, 40),),
+        attempts=(AttemptTruth("completed", 1, 40),),
     )
 )
 def a_checkpointer_goes_back_to_its_own_save() -> FakeRun:
@@ -603,7 +603,7 @@ def a_checkpointer_goes_back_to_its_own_save() -> FakeRun:
         tts=5,
         ttr=(20,),
         steps=30,
-        attempts=(Lived("failed", 1, 30), Lived("completed", 26, 30, 25)),
+        attempts=(AttemptTruth("failed", 1, 30), AttemptTruth("completed", 26, 30, 25)),
         failures=("unknown",),
     )
 )
@@ -633,7 +633,7 @@ def saves_after_the_loop_went_back_are_numbered_from_there() -> FakeRun:
         },
         tts=10,
         steps=10,
-        attempts=(Lived("failed"), Lived("completed", 1, 10, 0)),
+        attempts=(AttemptTruth("failed"), AttemptTruth("completed", 1, 10, 0)),
         failures=("user_code",),
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headway.journal import pulse
 from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeJournal, FakeRun, Host
-from tests.truth.scenarios import Lived, Truth, scenario
+from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 
 def killed(job: FakeRun, rank: FakeJournal, seen: float) -> None:
@@ -58,7 +58,7 @@ def save(rank: FakeJournal, at: float, step: int, path: str) -> None:
         tts=10,
         ttr=(32,),
         steps=60,
-        attempts=(Lived("failed", 1, 30), Lived("completed", 21, 60, 20)),
+        attempts=(AttemptTruth("failed", 1, 30), AttemptTruth("completed", 21, 60, 20)),
         failures=(None,),
         ranks={
             3: {  # not there any more after the restart
@@ -108,7 +108,7 @@ def four_ranks_come_back_as_two() -> FakeRun:
         tts=10,
         ttr=(160,),
         steps=100,
-        attempts=(Lived("failed", 1, 50), Lived("completed", 51, 100, 50)),
+        attempts=(AttemptTruth("failed", 1, 50), AttemptTruth("completed", 51, 100, 50)),
         failures=("hang",),
     )
 )
@@ -137,7 +137,7 @@ def it_hangs_is_killed_and_comes_back() -> FakeRun:
         tts=10,
         ttr=(25,),
         steps=60,
-        attempts=(Lived("failed", 1, 40), Lived("completed", 21, 60, 20)),
+        attempts=(AttemptTruth("failed", 1, 40), AttemptTruth("completed", 21, 60, 20)),
         failures=("unknown",),
     )
 )
@@ -168,7 +168,7 @@ def killed_during_a_save() -> FakeRun:
         tts=5,
         ttr=(10,),
         steps=30,
-        attempts=(Lived("failed", 1, 23), Lived("completed", 11, 30, 10)),
+        attempts=(AttemptTruth("failed", 1, 23), AttemptTruth("completed", 11, 30, 10)),
         failures=("unknown",),
     )
 )
@@ -201,9 +201,9 @@ def killed_before_a_background_save_was_durable() -> FakeRun:
         ttr=(10, 10),
         steps=50,
         attempts=(
-            Lived("failed", 1, 30),
-            Lived("failed", 21, 40, 20),
-            Lived("completed", 31, 50, 30),
+            AttemptTruth("failed", 1, 30),
+            AttemptTruth("failed", 21, 40, 20),
+            AttemptTruth("completed", 31, 50, 30),
         ),
         failures=("unknown", "unknown"),
     )
@@ -234,7 +234,7 @@ def two_failures_and_progress_between_them() -> FakeRun:
         tts=5,
         ttr=(9,),
         steps=100,
-        attempts=(Lived("failed", 1, 51), Lived("completed", 21, 100, 20)),
+        attempts=(AttemptTruth("failed", 1, 51), AttemptTruth("completed", 21, 100, 20)),
         failures=("unknown",),
     )
 )
@@ -262,7 +262,7 @@ def it_resumes_from_an_older_checkpoint() -> FakeRun:
         tts=5,
         ttr=(10,),
         steps=30,
-        attempts=(Lived("failed", 1, 30), Lived("completed", 1, 30, 0)),
+        attempts=(AttemptTruth("failed", 1, 30), AttemptTruth("completed", 1, 30, 0)),
         failures=("unknown",),
     )
 )
@@ -290,7 +290,7 @@ def nothing_loaded_means_from_zero() -> FakeRun:
         tts=5,
         ttr=(10,),
         steps=30,
-        attempts=(Lived("failed", 1, 30), Lived("completed", 21, 30, 20)),
+        attempts=(AttemptTruth("failed", 1, 30), AttemptTruth("completed", 21, 30, 20)),
         failures=("unknown",),
     )
 )
@@ -318,7 +318,7 @@ def what_the_device_worked_off_behind_a_save_is_in_it() -> FakeRun:
         },
         tts=None,
         steps=0,
-        attempts=(Lived("preempted"),),
+        attempts=(AttemptTruth("preempted"),),
         failures=("preemption",),
     )
 )
@@ -352,7 +352,7 @@ def preempted_while_it_compiles() -> FakeRun:
         tts=10,
         ttr=(48,),
         steps=60,
-        attempts=(Lived("preempted", 1, 50), Lived("completed", 51, 60, 50)),
+        attempts=(AttemptTruth("preempted", 1, 50), AttemptTruth("completed", 51, 60, 50)),
         failures=("preemption",),
     )
 )
@@ -388,7 +388,7 @@ def preempted_and_requeued_on_another_host() -> FakeRun:
         tts=5,
         ttr=(20,),
         steps=40,
-        attempts=(Lived("preempted", 1, 30), Lived("completed", 31, 40, 30)),
+        attempts=(AttemptTruth("preempted", 1, 30), AttemptTruth("completed", 31, 40, 30)),
         failures=("preemption",),
         queue=40,
     )
@@ -423,7 +423,7 @@ def preempted_queued_and_allocated_again() -> FakeRun:
         tts=5,
         ttr=(15,),
         steps=40,
-        attempts=(Lived("failed", 1, 20), Lived("completed", 21, 40, 20)),
+        attempts=(AttemptTruth("failed", 1, 20), AttemptTruth("completed", 21, 40, 20)),
         failures=("unknown",),
     )
 )
@@ -455,7 +455,7 @@ def the_wall_clock_jumps_back_two_hours() -> FakeRun:
         tts=5,
         ttr=(25,),
         steps=35,
-        attempts=(Lived("failed", 1, 25), Lived("completed", 26, 35, 25)),
+        attempts=(AttemptTruth("failed", 1, 25), AttemptTruth("completed", 26, 35, 25)),
         failures=("unknown",),
     )
 )
@@ -482,7 +482,11 @@ def the_host_dies_with_its_launcher() -> FakeRun:
         tts=48,
         ttr=(),  # it had nothing to recover yet
         steps=10,
-        attempts=(Lived("failed"), Lived("failed"), Lived("completed", 1, 10, 0)),
+        attempts=(
+            AttemptTruth("failed"),
+            AttemptTruth("failed"),
+            AttemptTruth("completed", 1, 10, 0),
+        ),
         failures=("environment", "environment"),
     )
 )
@@ -514,7 +518,7 @@ def it_fails_twice_before_it_ever_trained() -> FakeRun:
         tts=10,
         ttr=(14,),
         steps=40,
-        attempts=(Lived("failed", 1, 20), Lived("completed", 16, 40, 15)),
+        attempts=(AttemptTruth("failed", 1, 20), AttemptTruth("completed", 16, 40, 15)),
         failures=("unknown",),
     )
 )
@@ -555,7 +559,7 @@ def the_elastic_agent_sees_a_worker_fail() -> FakeRun:
         tts=10,
         ttr=(13,),
         steps=10,
-        attempts=(Lived("failed", 1, 10), Lived("completed", 1, 10, 0)),
+        attempts=(AttemptTruth("failed", 1, 10), AttemptTruth("completed", 1, 10, 0)),
         failures=("user_code",),
     )
 )
@@ -584,7 +588,7 @@ def restarted_within_one_launch() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("failed", 1, 20),),
+        attempts=(AttemptTruth("failed", 1, 20),),
         failures=("network",),
     )
 )
@@ -604,7 +608,7 @@ def the_data_source_breaks() -> FakeRun:
         buckets={"start.train_module_creation": 5, "train.effective": 10},
         tts=5,
         steps=10,
-        attempts=(Lived("failed", 1, 10),),
+        attempts=(AttemptTruth("failed", 1, 10),),
         failures=("user_code",),
     )
 )
@@ -628,7 +632,7 @@ def it_raises_and_there_is_no_launcher() -> FakeRun:
         },
         tts=5,
         steps=10,
-        attempts=(Lived("stopped", 1, 10),),
+        attempts=(AttemptTruth("stopped", 1, 10),),
     )
 )
 def stopped_by_its_user() -> FakeRun:
@@ -652,7 +656,7 @@ def stopped_by_its_user() -> FakeRun:
         },
         tts=5,
         steps=10,
-        attempts=(Lived("stopped", 1, 10),),
+        attempts=(AttemptTruth("stopped", 1, 10),),
     )
 )
 def it_hangs_until_its_user_stops_it() -> FakeRun:
@@ -673,7 +677,7 @@ def it_hangs_until_its_user_stops_it() -> FakeRun:
         },
         tts=4,
         steps=20,
-        attempts=(Lived("failed", 1, 20),),
+        attempts=(AttemptTruth("failed", 1, 20),),
         failures=(None,),
         note="launcher-died",
     )

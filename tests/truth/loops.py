@@ -7,7 +7,7 @@ from pathlib import Path
 from headway.journal import pulse
 from headway.ledger.model import NS
 from headway.testing import FakeJournal, FakeRun
-from tests.truth.scenarios import Lived, Truth, scenario
+from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 
 def window(
@@ -39,7 +39,7 @@ def window(
         },
         tts=5,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def evaluation_between_the_steps_and_after_them() -> FakeRun:
@@ -67,7 +67,7 @@ def evaluation_between_the_steps_and_after_them() -> FakeRun:
         },
         tts=6,
         steps=11,
-        attempts=(Lived("completed", 1, 11),),
+        attempts=(AttemptTruth("completed", 1, 11),),
         batches=4.0,
     )
 )
@@ -97,7 +97,7 @@ def gradients_are_accumulated_over_four_batches() -> FakeRun:
         },
         tts=5,
         steps=40,
-        attempts=(Lived("completed", 1, 40),),
+        attempts=(AttemptTruth("completed", 1, 40),),
     )
 )
 def the_device_works_while_the_host_saves_and_waits() -> FakeRun:
@@ -127,7 +127,7 @@ def the_device_works_while_the_host_saves_and_waits() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def the_loader_ends_after_the_last_step() -> FakeRun:
@@ -154,7 +154,7 @@ def the_loader_ends_after_the_last_step() -> FakeRun:
         },
         tts=26,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
     )
 )
 def compiled_in_the_first_step_and_again_in_the_loop() -> FakeRun:
@@ -186,7 +186,7 @@ def compiled_in_the_first_step_and_again_in_the_loop() -> FakeRun:
         },
         tts=5,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
     )
 )
 def a_last_save_then_published_then_shut_down() -> FakeRun:
@@ -213,7 +213,7 @@ def a_last_save_then_published_then_shut_down() -> FakeRun:
         hidden={"waste.checkpoint_block": 10},
         tts=5,
         steps=30,
-        attempts=(Lived("completed", 1, 30),),
+        attempts=(AttemptTruth("completed", 1, 30),),
     )
 )
 def a_save_is_written_in_the_background() -> FakeRun:
@@ -240,7 +240,7 @@ def a_save_is_written_in_the_background() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
         ranks={
             0: {
                 "start.train_module_creation": 5,
@@ -278,7 +278,7 @@ def rank_0_saves_while_the_others_wait_for_it() -> FakeRun:
         },
         tts=5,
         steps=401,
-        attempts=(Lived("completed", 1, 401),),
+        attempts=(AttemptTruth("completed", 1, 401),),
         ranks={
             0: {
                 "start.train_module_creation": 5,
@@ -327,7 +327,7 @@ def short_waits_of_two_ranks_fall_together() -> FakeRun:
         },
         tts=10,
         steps=25,
-        attempts=(Lived("running", 1, 25),),
+        attempts=(AttemptTruth("running", 1, 25),),
         running=True,
     )
 )
@@ -355,7 +355,7 @@ def the_run_is_still_going() -> FakeRun:
         },
         tts=5,
         steps=20,
-        attempts=(Lived("failed", 1, 20), Lived("running", resumed=20)),
+        attempts=(AttemptTruth("failed", 1, 20), AttemptTruth("running", resumed=20)),
         failures=(None,),
         running=True,
     )
@@ -392,7 +392,7 @@ def _tear(folder: Path) -> None:
         buckets={"start.train_module_creation": 10, "train.effective": 30},
         tts=10,
         steps=30,
-        attempts=(Lived("failed", 1, 30),),
+        attempts=(AttemptTruth("failed", 1, 30),),
         failures=(None,),
         note="damaged line",
     ),

@@ -16,7 +16,7 @@ from tests.truth.timelines import TIMELINES, journals
 
 
 @dataclass(frozen=True)
-class Lived:
+class AttemptTruth:
     """The truth about one attempt."""
 
     outcome: str
@@ -33,7 +33,7 @@ class Truth:
     buckets: Mapping[str, float]
     tts: float | None
     steps: int
-    attempts: tuple[Lived, ...]
+    attempts: tuple[AttemptTruth, ...]
     ttr: tuple[float, ...] = ()
     failures: tuple[str | None, ...] = ()
     hidden: Mapping[str, float] = field(default_factory=dict)
@@ -72,13 +72,13 @@ def scenario(
 
 _START = {"start.device_init": 20, "start.train_module_creation": 40}
 _AGAIN = {"recover.device_init": 20, "recover.train_module_creation": 40}
-_TO_40 = (Lived("failed", 1, 51), Lived("completed", 41, 100, 40))
+_TO_40 = (AttemptTruth("failed", 1, 51), AttemptTruth("completed", 41, 100, 40))
 _CLEAN = Truth(
     wall=1060,
     buckets={**_START, "train.effective": 1000},
     tts=60,
     steps=100,
-    attempts=(Lived("completed", 1, 100),),
+    attempts=(AttemptTruth("completed", 1, 100),),
 )
 _ROLLBACK = Truth(
     wall=1530,
@@ -104,7 +104,7 @@ _TRUTHS = {
         tts=60,
         ttr=(360,),
         steps=100,
-        attempts=(Lived("failed", 1, 50), Lived("completed", 51, 100, 50)),
+        attempts=(AttemptTruth("failed", 1, 50), AttemptTruth("completed", 51, 100, 50)),
         failures=("unknown",),
     ),
     # Of the first life 30 steps are kept and 21 lost; of the second all 20 are lost.
@@ -122,9 +122,9 @@ _TRUTHS = {
         ttr=(90, 90),
         steps=100,
         attempts=(
-            Lived("failed", 1, 51),
-            Lived("failed", 41, 60, 40),
-            Lived("completed", 31, 100, 30),
+            AttemptTruth("failed", 1, 51),
+            AttemptTruth("failed", 41, 60, 40),
+            AttemptTruth("completed", 31, 100, 30),
         ),
         failures=("unknown", "unknown"),
     ),
@@ -138,28 +138,28 @@ _TRUTHS = {
         },
         tts=70,
         steps=100,
-        attempts=(Lived("completed", 1, 100),),
+        attempts=(AttemptTruth("completed", 1, 100),),
     ),
     "100 s recompile inside a step": Truth(
         wall=1160,
         buckets={**_START, "train.effective": 1000, "waste.recompile": 100},
         tts=60,
         steps=100,
-        attempts=(Lived("completed", 1, 100),),
+        attempts=(AttemptTruth("completed", 1, 100),),
     ),
     "600 s of publishing after the last step": Truth(
         wall=1660,
         buckets={**_START, "train.effective": 1000, "stop.publish": 600},
         tts=60,
         steps=100,
-        attempts=(Lived("completed", 1, 100),),
+        attempts=(AttemptTruth("completed", 1, 100),),
     ),
     "hang of 1000 s, then killed": Truth(
         wall=1560,
         buckets={**_START, "train.effective": 500, "failure.hang": 1000},
         tts=60,
         steps=50,
-        attempts=(Lived("failed", 1, 50),),
+        attempts=(AttemptTruth("failed", 1, 50),),
         failures=("hang",),
     ),
     # The first step waits longest for the data: it owns all 600 s, the others stay hidden.
@@ -169,7 +169,7 @@ _TRUTHS = {
         hidden={"start.device_init": 580, "start.train_module_creation": 590},
         tts=600,
         steps=100,
-        attempts=(Lived("completed", 1, 100),),
+        attempts=(AttemptTruth("completed", 1, 100),),
     ),
     # Two lives end in their init; they roll nothing back, and lie in the one recovery: 570 -> 1250.
     "init crash loop, two failed attempts": Truth(
@@ -186,10 +186,10 @@ _TRUTHS = {
         ttr=(680,),
         steps=100,
         attempts=(
-            Lived("failed", 1, 51),
-            Lived("failed"),
-            Lived("failed"),
-            Lived("completed", 41, 100, 40),
+            AttemptTruth("failed", 1, 51),
+            AttemptTruth("failed"),
+            AttemptTruth("failed"),
+            AttemptTruth("completed", 41, 100, 40),
         ),
         failures=(None, None, None),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeRun, Host
-from tests.truth.scenarios import Lived, Truth, scenario
+from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 BEHIND = Host("node1", "boot-1", monotonic=9.0, wall=-400.0)
 AHEAD = Host("node1", "boot-1", monotonic=9.0, wall=400.0)
@@ -24,7 +24,7 @@ AHEAD = Host("node1", "boot-1", monotonic=9.0, wall=400.0)
         },
         tts=15,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
         ranks={
             0: {
                 "start.launcher_init": 2,
@@ -77,7 +77,7 @@ def several_ranks_and_one_is_slow() -> FakeRun:
         hidden={"start.train_module_creation": 8, "start.preproc_creation": 11},
         tts=21,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
     )
 )
 def three_stages_of_init_overlap() -> FakeRun:
@@ -106,7 +106,7 @@ def three_stages_of_init_overlap() -> FakeRun:
         },
         tts=21,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
     )
 )
 def of_nested_stages_the_innermost_counts() -> FakeRun:
@@ -137,7 +137,7 @@ def of_nested_stages_the_innermost_counts() -> FakeRun:
         },
         tts=40,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
         queue=60,
     )
 )
@@ -164,7 +164,7 @@ def allocated_and_queued_by_a_scheduler() -> FakeRun:
         },
         tts=10,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
         note="[clock-differs]",
     )
 )
@@ -191,7 +191,7 @@ _PLACED = Truth(
     },
     tts=10,
     steps=10,
-    attempts=(Lived("completed", 1, 10),),
+    attempts=(AttemptTruth("completed", 1, 10),),
     note="[clock-differs]",
 )
 
@@ -223,7 +223,7 @@ def a_host_400_s_ahead_cannot_outlive_its_launcher() -> FakeRun:
         buckets={"start.train_module_creation": 10, "train.effective": 10},
         tts=10,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
         note="(1) [ranks-missing]",
     )
 )
@@ -249,7 +249,7 @@ def a_rank_is_missing() -> FakeRun:
         },
         tts=26,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
     )
 )
 def what_no_span_covers_is_unknown() -> FakeRun:
@@ -274,7 +274,7 @@ def what_no_span_covers_is_unknown() -> FakeRun:
         },
         tts=5,
         steps=10,
-        attempts=(Lived("completed", 1, 10),),
+        attempts=(AttemptTruth("completed", 1, 10),),
         note="[launcher-journal-missing]",
     )
 )
@@ -293,7 +293,7 @@ def the_launcher_left_no_journal() -> FakeRun:
         buckets={"start.launcher_init": 2, "unknown": 28},
         tts=None,
         steps=0,
-        attempts=(Lived("completed"),),
+        attempts=(AttemptTruth("completed"),),
     )
 )
 def no_process_left_a_journal() -> FakeRun:
@@ -316,7 +316,7 @@ def no_process_left_a_journal() -> FakeRun:
         },
         tts=20,
         steps=20,
-        attempts=(Lived("completed", 1, 20),),
+        attempts=(AttemptTruth("completed", 1, 20),),
         batches=1,
     )
 )

@@ -100,7 +100,7 @@ class Writer:
 
 
 @dataclass
-class Kept:
+class SavedState:
     """A save that a later attempt may load."""
 
     path: str
@@ -110,7 +110,7 @@ class Kept:
     file: str = ""  # its identity
 
 
-class Story:
+class RandomJob:
     """One job, told from a seed; `without` leaves kinds of events out, to find what is wrong."""
 
     def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
@@ -118,7 +118,7 @@ class Story:
         self.without = without
         self.job = Job()
         self.run = FakeRun()
-        self.saves: list[Kept] = []
+        self.saves: list[SavedState] = []
         self.now = 0
         self.paths = 0
         self.pids = 100
@@ -347,7 +347,9 @@ class Story:
             w.span("compile_import", start + length // 4 // MS * MS, start + length // 2 // MS * MS)
         w.span("import", start, w.now, module=self.random.choice(["torch", "numpy"]))
 
-    def _stage(self, w: Writer, name: str, source: Kept | None, aside: bool, extra: bool) -> None:
+    def _stage(
+        self, w: Writer, name: str, source: SavedState | None, aside: bool, extra: bool
+    ) -> None:
         length = self.ms(0, 3)
         th = 0
         start = w.now
@@ -374,7 +376,9 @@ class Story:
         elif name == "checkpoint_load" or self.chance("join", 0.5):
             w.now = max(w.now, end)
 
-    def _load(self, w: Writer, source: Kept, start: int, end: int, th: int, extra: bool) -> None:
+    def _load(
+        self, w: Writer, source: SavedState, start: int, end: int, th: int, extra: bool
+    ) -> None:
         fields = {"path": source.path}
         if source.file:
             fields["file"] = source.file
@@ -393,11 +397,11 @@ class Story:
                 w.rank.loads.append(Load(end, w.made, (other.attempt, other.own)))
             w.span("checkpoint_load", end, end, th, path="pretrained.pt")
 
-    def _latest(self, save: Kept) -> bool:
+    def _latest(self, save: SavedState) -> bool:
         """Whether its path has not been written again."""
         return [s for s in self.saves if s.path == save.path][-1] is save
 
-    def _source(self, index: int) -> Kept | None:
+    def _source(self, index: int) -> SavedState | None:
         saves = [s for s in self.saves if self._latest(s)]
         if not saves or self.chance("scratch", 0.15):
             return None
@@ -532,7 +536,7 @@ class Story:
             if everyone:
                 path = f"{path}/0"
             file = f"{self.paths}:0:{made}" if identified else ""
-            self.saves.append(Kept(path, index, made, self.offset + made, file))
+            self.saves.append(SavedState(path, index, made, self.offset + made, file))
 
     def _behind(self, w: Writer, path: str, made: int) -> None:
         """The rest of it is written while the loop goes on, and is durable at once or soon."""
@@ -669,7 +673,7 @@ class Story:
             made = w.made
             if made:
                 self.saves.append(
-                    Kept("final-0.pt", len(self.job.attempts) - 1, made, self.offset + made)
+                    SavedState("final-0.pt", len(self.job.attempts) - 1, made, self.offset + made)
                 )
         if restart:
             self.followed = True
@@ -768,7 +772,7 @@ class Story:
                 path = f"notice-{self.paths}.pt"
                 w.span("checkpoint_save", w.now, w.now + length, path=path, step=w.made)
                 self.saves.append(
-                    Kept(path, len(self.job.attempts) - 1, w.made, self.offset + w.made)
+                    SavedState(path, len(self.job.attempts) - 1, w.made, self.offset + w.made)
                 )
                 w.now += length
             self._leave(w, w.now)

@@ -13,7 +13,7 @@ import pytest
 
 import headway
 from tests.truth.account import NS, Result, account
-from tests.truth.stories import Story
+from tests.truth.stories import RandomJob
 
 SEEDS = 3000 if os.environ.get("HEADWAY_TEST_PROFILE") == "full" else 60
 OWNERS = ("infra", "user", "scheduler", "ambiguous")
@@ -22,7 +22,7 @@ OWNERS = ("infra", "user", "scheduler", "ambiguous")
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_the_report_agrees_with_an_independent_account(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 20):
-        story = Story(seed)
+        story = RandomJob(seed)
         report = headway.load(story.run.write(tmp_path / str(seed))).to_dict()
         expected = account(story.job)
         wrong = list(differences(expected, report))

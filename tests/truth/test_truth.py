@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headway
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from headway.ledger.model import NS, Ledger
 from headway.testing import FakeRun
 from tests.truth import (  # noqa: F401  (they register themselves)
@@ -60,7 +60,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_no_journals_at_all_is_an_empty_ledger() -> None:
-    ledger = account([])
+    ledger = build_ledger([])
     assert (ledger.wall, ledger.buckets, ledger.attempts) == (0, {}, ())
     assert ledger.ett_percent == 0.0
 

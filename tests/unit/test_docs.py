@@ -18,11 +18,11 @@ from headway.journal import pulse, writer
 from headway.launch.failures import Verdict
 from headway.launch.failures.rules import ROLES
 from headway.ledger import rank
-from headway.ledger.leaves import LEAVES, TRAINER_STAGES
+from headway.ledger.leaves import BUCKETS, TRAINER_STAGES
 from headway.ledger.model import NS
 from headway.ledger.run import load
-from headway.probe import INTERNAL
-from headway.probe.imports import HOOKED
+from headway.probe import INTERNAL_ENV
+from headway.probe.imports import HOOKED_MODULES
 from headway.settings import Settings
 from headway.taxonomy import OWNERS, RETRIES
 
@@ -57,7 +57,7 @@ def code_names(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-@pytest.mark.parametrize("leaf", LEAVES)
+@pytest.mark.parametrize("leaf", BUCKETS)
 def test_every_leaf_is_explained(leaf: str) -> None:
     assert f"| `{leaf}` |" in page("metric.md")
 
@@ -125,7 +125,7 @@ def test_every_field_of_a_head_is_explained() -> None:
 def test_every_span_has_its_leaves() -> None:
     below = page("journal.md").partition("### Spans")[2].partition("### steps")[0]
     not_written = {"pt2_compile", "get_first_batch_data"}  # their spans have names of their own
-    assert {*rank._BEFORE, *rank._AFTER} - not_written <= code_names(below)
+    assert {*rank._BUCKET_BEFORE_FIRST_STEP, *rank._BUCKET_AFTER} - not_written <= code_names(below)
 
 
 def test_every_cell_of_the_pulse_page_is_explained() -> None:
@@ -150,7 +150,7 @@ def test_a_journal_can_be_written_by_the_book(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("module", sorted(HOOKED))
+@pytest.mark.parametrize("module", sorted(HOOKED_MODULES))
 def test_every_module_that_is_touched_is_listed(module: str) -> None:
     watched = page("probe.md").partition("## What is watched")[2].partition("\n## ")[0]
     assert module in code_names("\n".join(row.split(" | ")[0] for row in watched.splitlines()))
@@ -181,7 +181,7 @@ def test_every_setting_and_variable_is_explained() -> None:
     rows = {row[0]: row for row in table("settings.md")}
     for field in fields(Settings):
         assert rows[field.name][2] == f"HEADWAY_{field.name.upper()}"
-    known = {*INTERNAL, *re.findall(r'"(HEADWAY_[A-Z_]+)"', source())}
+    known = {*INTERNAL_ENV, *re.findall(r'"(HEADWAY_[A-Z_]+)"', source())}
     assert known - {"HEADWAY_"} <= code_names(page("settings.md"))
 
 

@@ -7,12 +7,12 @@ from importlib import metadata
 
 import pytest
 
-from headway.errors import FINE, MissingExtra, Reason, install, split_code, with_code
+from headway.errors import FINE, MissingExtra, Reason, install_command, split_code, with_code
 
 
 def test_an_extra_is_installed_by_its_packages() -> None:
-    assert shlex.split(install("ed25519")) == ["pip", "install", "cryptography>=42.0"]
-    serve, fleet = (set(shlex.split(install(extra))) for extra in ("serve", "fleet"))
+    assert shlex.split(install_command("ed25519")) == ["pip", "install", "cryptography>=42.0"]
+    serve, fleet = (set(shlex.split(install_command(extra))) for extra in ("serve", "fleet"))
     assert fleet < serve and any(word.startswith("starlette") for word in serve - fleet)
 
 
@@ -21,12 +21,12 @@ def test_an_extra_is_named_where_the_metadata_is_missing(monkeypatch: pytest.Mon
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "requires", requires)
-    assert shlex.split(install("fleet")) == ["pip", "install", "headway[fleet]"]
+    assert shlex.split(install_command("fleet")) == ["pip", "install", "headway[fleet]"]
 
 
 def test_a_missing_extra_has_the_command_and_its_fields() -> None:
     error = MissingExtra("a store needs pyarrow", extra="fleet", package="pyarrow")
-    assert str(error) == f"a store needs pyarrow; type: {install('fleet')}"
+    assert str(error) == f"a store needs pyarrow; type: {install_command('fleet')}"
     assert error.fields == {"extra": "fleet", "package": "pyarrow"}
     assert (error.code, error.exit_code) == ("missing-package", 2)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import UsageError
-from headway.probe import INTERNAL
+from headway.probe import INTERNAL_ENV
 from headway.settings import Settings, resolve
 from tests.support import has_code
 
@@ -101,4 +101,4 @@ def test_zero_is_a_number(tmp_path: Path) -> None:
 
 def test_what_the_probe_reads_is_no_setting() -> None:
     """Else a variable of the user would be an order to the probe, whatever a flag says."""
-    assert not {f"HEADWAY_{field.name.upper()}" for field in fields(Settings)} & set(INTERNAL)
+    assert not {f"HEADWAY_{field.name.upper()}" for field in fields(Settings)} & set(INTERNAL_ENV)

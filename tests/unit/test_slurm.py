@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.slurm import MOST_HOSTS, gpus, gres_gpus, hosts, json_tres, number, tres
+from headway.slurm import (
+    MAX_HOSTS,
+    count_gpus,
+    count_gres_gpus,
+    expand_hosts,
+    json_number,
+    json_tres,
+    parse_tres,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,19 +34,19 @@ from headway.slurm import MOST_HOSTS, gpus, gres_gpus, hosts, json_tres, number,
     ],
 )
 def test_host_lists(text: str, names: list[str]) -> None:
-    assert hosts(text) == names
+    assert expand_hosts(text) == names
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("n[1-2", "n]", "n[]", "a,,b", ",", "a,", "n[2-1]", "n[x]", "n[1,]", "n[[1]]", "n[-1]"),
-        *(f"n[0-{MOST_HOSTS}]", "n[0-999]n[0-999]n[0-999]", "n[0-99999999999999999999]"),
+        *(f"n[0-{MAX_HOSTS}]", "n[0-999]n[0-999]n[0-999]", "n[0-99999999999999999999]"),
     ],
 )
 def test_what_is_no_host_list(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
-        hosts(text)
+        expand_hosts(text)
 
 
 WORD = st.text("abz-.", min_size=1, max_size=4)
@@ -62,7 +70,7 @@ def test_a_host_list_is_the_product_of_its_ranges(given_names: list[list[object]
                 choices.append([str(part)])
         texts.append(text)
         expected += map("".join, itertools.product(*choices))
-    assert hosts(",".join(texts)) == expected
+    assert expand_hosts(",".join(texts)) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_a_host_list_is_the_product_of_its_ranges(given_names: list[list[object]
     ],
 )
 def test_accelerators_of_trackable_resources(text: str, count: int) -> None:
-    assert gpus(tres(text)) == count
+    assert count_gpus(parse_tres(text)) == count
 
 
 def test_accelerators_in_json() -> None:
@@ -86,7 +94,7 @@ def test_accelerators_in_json() -> None:
         {"type": "gres", "name": "gpu:a100", "count": {"set": True, "number": 4}},
         {"type": "gres", "name": "gpu:h100", "count": 4},
     ]
-    assert gpus(json_tres(entries)) == 8
+    assert count_gpus(json_tres(entries)) == 8
 
 
 @pytest.mark.parametrize(
@@ -99,10 +107,10 @@ def test_accelerators_in_json() -> None:
     ],
 )
 def test_accelerators_of_a_node(text: str, count: int) -> None:
-    assert gres_gpus(text) == count
+    assert count_gres_gpus(text) == count
 
 
 def test_numbers() -> None:
-    assert number(None) is None and number(3) == 3.0
-    assert number({"set": True, "infinite": False, "number": 3}) == 3.0
-    assert number({"set": False, "number": 0}) is None
+    assert json_number(None) is None and json_number(3) == 3.0
+    assert json_number({"set": True, "infinite": False, "number": 3}) == 3.0
+    assert json_number({"set": False, "number": 0}) is None

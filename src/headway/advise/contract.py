@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from headway.advise.model import Advice, Plan, Proposal
+from headway.advise.model import Advice, AdviceReport, Proposal
 from headway.ledger.model import NS
 
 SCHEMA = 1
 HOUR = 3600 * NS
 
 
-def to_dict(plan: Plan) -> dict[str, Any]:
+def to_dict(plan: AdviceReport) -> dict[str, Any]:
     """Seconds, percentage points and accelerator-hours; those of `advice` add up to `with_all`."""
     return {
         "schema": SCHEMA,
@@ -26,15 +26,15 @@ def to_dict(plan: Plan) -> dict[str, Any]:
             "wall_s": plan.wall / NS,
             "seconds": plan.worth / NS,
             "accelerator_hours": sum(one.accelerator_ns for one in plan.advice) / HOUR,
-            "command": command(plan, (one.proposal for one in plan.advice)),
+            "command": run_command(plan, (one.proposal for one in plan.advice)),
         },
-        "advice": [_advice(plan, one) for one in plan.advice],
-        "covered": [_advice(plan, one) | {"instead": one.instead} for one in plan.covered],
+        "advice": [_advice_to_dict(plan, one) for one in plan.advice],
+        "covered": [_advice_to_dict(plan, one) | {"instead": one.instead} for one in plan.covered],
         "notes": list(plan.notes),
     }
 
 
-def _advice(plan: Plan, one: Advice) -> dict[str, Any]:
+def _advice_to_dict(plan: AdviceReport, one: Advice) -> dict[str, Any]:
     proposal = one.proposal
     return {
         "rule": one.rule,
@@ -45,13 +45,13 @@ def _advice(plan: Plan, one: Advice) -> dict[str, Any]:
         "accelerator_hours": one.accelerator_ns / HOUR,
         "confidence": proposal.confidence,
         "why": proposal.why,
-        "command": command(plan, [proposal]),
+        "command": run_command(plan, [proposal]),
         "code": list(proposal.code),
         "see": proposal.see,
     }
 
 
-def command(plan: Plan, proposals: Iterable[Proposal]) -> str | None:
+def run_command(plan: AdviceReport, proposals: Iterable[Proposal]) -> str | None:
     """`headway run` with the flags of all of them, each once; None where there are none."""
     flags: dict[str, list[str]] = {}
     for proposal in proposals:

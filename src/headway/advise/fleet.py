@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from headway import redact
 from headway.advise import rows
-from headway.advise.contract import HOUR, SCHEMA, command
-from headway.advise.model import CONFIDENCES, Advice, Evidence, Plan, Seen
-from headway.advise.replay import accelerator_ns, lost
-from headway.advise.run import OTHERS
+from headway.advise.contract import HOUR, SCHEMA, run_command
+from headway.advise.model import CONFIDENCES, Advice, AdviceReport, Evidence, OtherRun
+from headway.advise.replay import accelerator_ns, lost_time
+from headway.advise.run import MAX_OTHER_RUNS
 from headway.advise.run import advise as advise_run
-from headway.advise.show import hours, todo
+from headway.advise.show import command_lines, format_accelerator_hours
 from headway.ledger.model import NS, Ledger
 from headway.report.words import count, duration, one_line, percent
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.store import Store
 
-SHOWN = 15  # rows in a terminal
+MAX_ROWS_SHOWN = 15  # rows in a terminal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class FleetAdviceRow:
     """What one rule would have won in the runs of one job."""
 
     rule: str
@@ -38,7 +38,7 @@ class Row:
     points: float  # of the store's ETT by accelerator-hours, on top of the rows before it
     by_confidence: Mapping[str, int]  # accelerator-ns
     most: Advice  # that of the run in which it is worth most
-    plan: Plan  # of that run
+    plan: AdviceReport  # of that run
 
     @property
     def confidence(self) -> str:
@@ -62,21 +62,21 @@ class Row:
             "most_in_run": self.plan.ledger.run,
             "title": proposal.title,
             "why": proposal.why,
-            "command": command(self.plan, [proposal]),
+            "command": run_command(self.plan, [proposal]),
             "code": list(proposal.code),
             "see": proposal.see,
         }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class FleetAdvice:
     """All advice for a store."""
 
     store: str
     runs: int
     held: int  # accelerator-ns of all runs
     effective: int
-    rows: tuple[Row, ...]
+    rows: tuple[FleetAdviceRow, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -109,61 +109,67 @@ class Found:
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
-        told = f"{count(self.runs, 'run')}, {hours(self.held)}, ETT {percent(self.ett_percent)}"
+        told = f"{count(self.runs, 'run')}, {format_accelerator_hours(self.held)}, ETT {percent(self.ett_percent)}"
         yield f"headway: {self.store}: {told}"
         if not self.rows:
             yield "  no rule finds time in these runs that it knows how to win"
-        for number, row in enumerate(self.rows[:SHOWN], 1):
+        for number, row in enumerate(self.rows[:MAX_ROWS_SHOWN], 1):
             proposal = row.most.proposal
             yield ""
             yield f"  {number}. {row.job}: {one_line(proposal.title, 200)}"
-            worth = f"+{row.points:.2f} points, {hours(row.accelerator_ns)}"
+            worth = f"+{row.points:.2f} points, {format_accelerator_hours(row.accelerator_ns)}"
             yield f"     {worth} in {count(row.runs, 'run')}; {row.confidence} confidence"
             run = one_line(row.plan.ledger.run, 60)
             yield f"     most in {run}, {duration(row.most.worth)}: {one_line(proposal.why, 600)}"
-            yield from todo(row.rule, proposal)
-        if len(self.rows) > SHOWN:
-            yield f"  and {len(self.rows) - SHOWN} more; see --json"
+            yield from command_lines(row.rule, proposal)
+        if len(self.rows) > MAX_ROWS_SHOWN:
+            yield f"  and {len(self.rows) - MAX_ROWS_SHOWN} more; see --json"
 
 
-def advise(store: Store | Database, since: datetime | None = None) -> Found:
+def advise_fleet(store: Store | Database, since: datetime | None = None) -> FleetAdvice:
     """Every run of a store by itself, with the newest others of the same job and command."""
     runs, tables, notes = _read(store, since)
     lemons = _lemons(store, since)
-    ledgers = [(run["job"] or "-", rows.ledger(run, tables[run["run_id"]])) for run in runs]
+    ledgers = [
+        (run["job"] or "-", rows.ledger_from_rows(run, tables[run["run_id"]])) for run in runs
+    ]
     alike: dict[tuple[str, tuple[str, ...]], list[Ledger]] = defaultdict(list)
     for job, ledger in ledgers:
         alike[job, ledger.command].append(ledger)
     plans = []
     for job, ledger in ledgers:
-        others = [one for one in alike[job, ledger.command][-OTHERS - 1 :] if one is not ledger]
+        others = [
+            one for one in alike[job, ledger.command][-MAX_OTHER_RUNS - 1 :] if one is not ledger
+        ]
         evidence = Evidence(
             ledger=ledger,
             where=ledger.run,
-            others=tuple(Seen(ledger=one) for one in others[-OTHERS:]),
+            others=tuple(OtherRun(ledger=one) for one in others[-MAX_OTHER_RUNS:]),
             lemons=lemons,
         )
         plans.append((job, advise_run(evidence)))
     return collect(store.url, plans, notes)
 
 
-def collect(store: str, plans: Sequence[tuple[str, Plan]], notes: Sequence[str] = ()) -> Found:
+def collect(
+    store: str, plans: Sequence[tuple[str, AdviceReport]], notes: Sequence[str] = ()
+) -> FleetAdvice:
     """Plans of many runs by rule and job, the most accelerator-hours first."""
     held = sum(accelerator_ns(plan.ledger, ((0, plan.ledger.wall),)) for _, plan in plans)
-    idle = sum(accelerator_ns(plan.ledger, lost(plan.ledger)) for _, plan in plans)
-    found: dict[tuple[str, str], list[tuple[Plan, Advice]]] = defaultdict(list)
+    idle = sum(accelerator_ns(plan.ledger, lost_time(plan.ledger)) for _, plan in plans)
+    found: dict[tuple[str, str], list[tuple[AdviceReport, Advice]]] = defaultdict(list)
     for job, plan in plans:
         for one in plan.advice:
             found[one.rule, job].append((plan, one))
-    ordered = sorted(found.items(), key=lambda item: (-_won(item[1]), item[0]))
+    ordered = sorted(found.items(), key=lambda item: (-_accelerator_ns(item[1]), item[0]))
     told = []
     rest, effective = held, held - idle
     for (rule, job), members in ordered:
-        before, rest = rest, rest - _won(members)
+        before, rest = rest, rest - _accelerator_ns(members)
         points = 100.0 * effective / rest - 100.0 * effective / before if rest else 0.0
         told.append(_row(rule, job, members, points))
     said = dict.fromkeys([*notes, *(note for _, plan in plans for note in plan.notes)])
-    return Found(
+    return FleetAdvice(
         store=redact.text(store),
         runs=len(plans),
         held=held,
@@ -173,21 +179,23 @@ def collect(store: str, plans: Sequence[tuple[str, Plan]], notes: Sequence[str] 
     )
 
 
-def _won(members: Sequence[tuple[Plan, Advice]]) -> int:
+def _accelerator_ns(members: Sequence[tuple[AdviceReport, Advice]]) -> int:
     return sum(one.accelerator_ns for _, one in members)
 
 
-def _row(rule: str, job: str, members: Sequence[tuple[Plan, Advice]], points: float) -> Row:
+def _row(
+    rule: str, job: str, members: Sequence[tuple[AdviceReport, Advice]], points: float
+) -> FleetAdviceRow:
     sure: dict[str, int] = defaultdict(int)
     for _, one in members:
         sure[one.proposal.confidence] += one.accelerator_ns
     plan, most = max(members, key=lambda pair: pair[1].accelerator_ns)
-    return Row(
+    return FleetAdviceRow(
         rule=rule,
         job=job,
         runs=len({id(plan) for plan, _ in members}),
         worth=sum(one.worth for _, one in members),
-        accelerator_ns=_won(members),
+        accelerator_ns=_accelerator_ns(members),
         points=points,
         by_confidence=dict(sure),
         most=most,
@@ -197,13 +205,13 @@ def _row(rule: str, job: str, members: Sequence[tuple[Plan, Advice]], points: fl
 
 def _read(
     store: Store | Database, since: datetime | None
-) -> tuple[list[rows.Row], dict[str, dict[str, list[rows.Row]]], list[str]]:
+) -> tuple[list[rows.StoreRow], dict[str, dict[str, list[rows.StoreRow]]], list[str]]:
     """The runs that began since then, and their rows of each table."""
-    answers = {name: _ask(store, name, since) for name in rows.TABLES}
+    answers = {name: _query(store, name, since) for name in rows.LEDGER_TABLES}
     runs = sorted(answers["runs"][0], key=lambda row: row["started_at"])
     runs = [row for row in runs if since is None or row["started_at"] >= since]
-    tables: dict[str, dict[str, list[rows.Row]]] = {
-        run["run_id"]: {name: [] for name in rows.TABLES} for run in runs
+    tables: dict[str, dict[str, list[rows.StoreRow]]] = {
+        run["run_id"]: {name: [] for name in rows.LEDGER_TABLES} for run in runs
     }
     for name, (found, _) in answers.items():
         for row in found:
@@ -213,14 +221,14 @@ def _read(
     return runs, tables, list(dict.fromkeys(notes))
 
 
-def _ask(
+def _query(
     store: Store | Database, name: str, since: datetime | None
-) -> tuple[list[rows.Row], tuple[str, ...]]:
-    from headway.fleet.engine import ask
+) -> tuple[list[rows.StoreRow], tuple[str, ...]]:
+    from headway.fleet.engine import run_query
     from headway.fleet.store import Store
 
     if isinstance(store, Store):
-        answer = ask(store, lambda tables: tables[name], since=since)
+        answer = run_query(store, lambda tables: tables[name], since=since)
     else:
         answer = store.ask(lambda tables: tables[name])
     return answer.rows.to_pylist(), answer.notes
@@ -228,13 +236,13 @@ def _ask(
 
 def _lemons(store: Store | Database, since: datetime | None) -> dict[str, float]:
     """Hosts that fail beyond chance, and what share of their failures that is."""
-    from headway.fleet.queries.slices import Asked
-    from headway.fleet.regressions.lemons import lemons
+    from headway.fleet.queries.slices import Filter
+    from headway.fleet.regressions.lemons import find_lemons
     from headway.fleet.regressions.read import read_hosts
     from headway.fleet.store import Store
 
     if not isinstance(store, Store):
         return {}
-    hosts = read_hosts(store, Asked((), since))
-    found = lemons(hosts.names, hosts.failures, hosts.hours)
+    hosts = read_hosts(store, Filter((), since))
+    found = find_lemons(hosts.names, hosts.failures, hosts.hours)
     return {one.host: 1 - one.expected / one.failures for one in found}

@@ -24,7 +24,7 @@ def union(*parts: Iterable[Interval]) -> Intervals:
     return tuple(out)
 
 
-def plus(one: Intervals, other: Intervals) -> Intervals:
+def union_of_two(one: Intervals, other: Intervals) -> Intervals:
     """The union of two, at the price of where they meet."""
     if not other:
         return one
@@ -33,10 +33,10 @@ def plus(one: Intervals, other: Intervals) -> Intervals:
     return one[:low] + union(one[low:high], other) + one[high:]
 
 
-def both(one: Intervals, other: Intervals) -> Intervals:
+def intersect(one: Intervals, other: Intervals) -> Intervals:
     """What is in one and in the other."""
     out: list[Interval] = []
-    one, other = _near(one, other), _near(other, one)
+    one, other = _overlapping(one, other), _overlapping(other, one)
     i = j = 0
     while i < len(one) and j < len(other):
         start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -49,10 +49,10 @@ def both(one: Intervals, other: Intervals) -> Intervals:
     return tuple(out)
 
 
-def without(one: Intervals, other: Intervals) -> Intervals:
+def subtract(one: Intervals, other: Intervals) -> Intervals:
     """What is in one and not in the other."""
     out: list[Interval] = []
-    other = _near(other, one)
+    other = _overlapping(other, one)
     j = 0
     for start, end in one:
         while j < len(other) and other[j][1] <= start:
@@ -73,7 +73,7 @@ def length(intervals: Intervals) -> int:
     return sum(end - start for start, end in intervals)
 
 
-def first(intervals: Intervals, ns: int) -> Intervals:
+def take_first(intervals: Intervals, ns: int) -> Intervals:
     """So much of them, from the beginning on."""
     out: list[Interval] = []
     for start, end in intervals:
@@ -84,13 +84,13 @@ def first(intervals: Intervals, ns: int) -> Intervals:
     return tuple(out)
 
 
-def last(intervals: Intervals, ns: int) -> Intervals:
+def take_last(intervals: Intervals, ns: int) -> Intervals:
     """So much of them, up to the end."""
     spared = length(intervals) - max(ns, 0)
-    return without(intervals, first(intervals, spared)) if spared > 0 else intervals
+    return subtract(intervals, take_first(intervals, spared)) if spared > 0 else intervals
 
 
-def _near(found: Intervals, other: Intervals) -> Intervals:
+def _overlapping(found: Intervals, other: Intervals) -> Intervals:
     """Those from the first to the last instant of the other."""
     if not other:
         return ()

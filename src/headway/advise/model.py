@@ -14,7 +14,7 @@ CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Saving:
     """Time that would not have been lost.
 
     Where it is hidden `behind` other time, no more of it can be won than there is of that.
@@ -35,7 +35,7 @@ class Proposal:
     """One change: what to do, which time it would have won, and how sure that is."""
 
     title: str
-    cuts: tuple[Cut, ...]
+    cuts: tuple[Saving, ...]
     confidence: Confidence
     why: str  # what the figure and its confidence rest on
     flags: tuple[str, ...] = ()  # of `headway run`
@@ -53,7 +53,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class OtherRun:
     """Another run of the same job."""
 
     ledger: Ledger
@@ -67,14 +67,14 @@ class Evidence:
     ledger: Ledger
     where: str = "RUN"  # as the user named it
     warm: bool = False
-    others: tuple[Seen, ...] = ()
+    others: tuple[OtherRun, ...] = ()
     tuning: Tuning | None = None
     lemons: Mapping[str, float] = field(default_factory=dict)  # share of failures beyond chance
 
     @property
-    def all(self) -> tuple[Seen, ...]:
+    def all(self) -> tuple[OtherRun, ...]:
         """This run and the others."""
-        return (Seen(ledger=self.ledger, warm=self.warm), *self.others)
+        return (OtherRun(ledger=self.ledger, warm=self.warm), *self.others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AdviceReport:
     """All advice for a run, the most worth first, and the run with all of it."""
 
     ledger: Ledger

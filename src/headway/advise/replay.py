@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from headway.advise.intervals import Intervals, both, length, union
+from headway.advise.intervals import Intervals, intersect, length, union
 from headway.ledger import timeline
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Attempt, Ledger, Segment
@@ -36,15 +36,15 @@ def replay(ledger: Ledger, removed: Intervals) -> Replayed:
             out.append(Segment(at, at + segment.end - segment.start, segment.leaf))
             at = out[-1].end
     segments = timeline.join(out)
-    return Replayed(at, tuple(segments), timeline.total(segments))
+    return Replayed(at, tuple(segments), timeline.time_by_bucket(segments))
 
 
-def lost(ledger: Ledger) -> Intervals:
+def lost_time(ledger: Ledger) -> Intervals:
     """All that was not training on new data."""
     return union((s.start, s.end) for s in ledger.segments if s.leaf != EFFECTIVE)
 
 
-def spent(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -> Intervals:
+def time_in(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -> Intervals:
     """When the run was in one of these leaves; in one attempt only, where that is named."""
     if attempt is None:
         return union((s.start, s.end) for s in ledger.segments if s.leaf in leaves)
@@ -55,7 +55,7 @@ def spent(ledger: Ledger, leaves: Collection[str], attempt: int | None = None) -
     return union((max(s.start, start), min(s.end, end)) for s in inside)
 
 
-def leaves_of(*stages: str) -> tuple[str, ...]:
+def buckets_of(*stages: str) -> tuple[str, ...]:
     """Those of some stages, in a first start and in recoveries."""
     return tuple(f"{group}.{stage}" for group in ("start", "recover") for stage in stages)
 
@@ -64,13 +64,13 @@ def accelerator_ns(ledger: Ledger, intervals: Intervals) -> int:
     """The same time on every accelerator that the run held then."""
     if not ledger.attempts:
         return length(intervals)
-    most = max(map(_size, ledger.attempts)) or 1
-    sizes = [_size(attempt) or most for attempt in ledger.attempts]
+    most = max(map(_world_size, ledger.attempts)) or 1
+    sizes = [_world_size(attempt) or most for attempt in ledger.attempts]
     return sum(
-        size * length(both(intervals, (window,)))
+        size * length(intersect(intervals, (window,)))
         for size, window in zip(sizes, ledger.windows, strict=True)
     )
 
 
-def _size(attempt: Attempt) -> int:
+def _world_size(attempt: Attempt) -> int:
     return max(len(attempt.ranks), attempt.world or 0)

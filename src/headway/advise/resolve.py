@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headway.advise.intervals import Intervals, both, first, length, plus, union, without
-from headway.advise.model import CONFIDENCES, Advice, Plan, Proposal
-from headway.advise.replay import accelerator_ns, lost, replay
+from headway.advise.intervals import (
+    Intervals,
+    intersect,
+    length,
+    subtract,
+    take_first,
+    union,
+    union_of_two,
+)
+from headway.advise.model import CONFIDENCES, Advice, AdviceReport, Proposal
+from headway.advise.replay import accelerator_ns, lost_time, replay
 from headway.ledger.model import Ledger
 
-FLOOR = 1_000_000  # ns; less is nothing to advise for
+MIN_GAIN_NS = 1_000_000  # ns; less is nothing to advise for
 
 
 def resolve(
     ledger: Ledger, proposals: Sequence[tuple[str, Proposal]], notes: Sequence[str] = ()
-) -> Plan:
+) -> AdviceReport:
     """Time that two proposals would win goes to the surer one, then to the one worth more."""
-    losses = lost(ledger)
-    alone = {id(one): _win(one, losses, ())[0] for _, one in proposals}
+    losses = lost_time(ledger)
+    alone = {id(one): _claim(one, losses, ())[0] for _, one in proposals}
     ordered = sorted(
         proposals,
         key=lambda pair: (
@@ -30,28 +38,28 @@ def resolve(
     used: Intervals = ()
     found = []
     for rule, proposal in ordered:
-        won, taken = _win(proposal, losses, used)
-        if length(won) < FLOOR:
+        won, taken = _claim(proposal, losses, used)
+        if length(won) < MIN_GAIN_NS:
             won, taken = (), used
         used = taken
         found.append(_advice(ledger, rule, proposal, alone[id(proposal)], won))
     good = sorted((one for one in found if one.worth), key=lambda one: (-one.worth, one.rule))
-    none = [one for one in found if not one.worth and one.alone >= FLOOR]
-    return _plan(ledger, good, none, notes, length(losses))
+    none = [one for one in found if not one.worth and one.alone >= MIN_GAIN_NS]
+    return _report(ledger, good, none, notes, length(losses))
 
 
-def _win(proposal: Proposal, losses: Intervals, used: Intervals) -> tuple[Intervals, Intervals]:
+def _claim(proposal: Proposal, losses: Intervals, used: Intervals) -> tuple[Intervals, Intervals]:
     """What is left for it to win, and all that is then in use."""
     won: Intervals = ()
     for cut in proposal.cuts:
-        free = without(both(cut.take, losses), used)
+        free = subtract(intersect(cut.take, losses), used)
         if cut.behind is not None:
-            room = without(without(cut.behind, free), used)
+            room = subtract(subtract(cut.behind, free), used)
             ns = min(length(free), length(room))
-            free = first(free, ns)
-            used = plus(used, first(room, ns))
-        used = plus(used, free)
-        won = plus(won, free)
+            free = take_first(free, ns)
+            used = union_of_two(used, take_first(room, ns))
+        used = union_of_two(used, free)
+        won = union_of_two(won, free)
     return won, used
 
 
@@ -69,26 +77,26 @@ def _advice(
     )
 
 
-def _plan(
+def _report(
     ledger: Ledger,
     good: Sequence[Advice],
     none: Sequence[Advice],
     notes: Sequence[str],
     losses: int,
-) -> Plan:
+) -> AdviceReport:
     """Points are counted one after the other, so that they add up to the whole gain."""
     removed: Intervals = ()
     now = replay(ledger, removed)
     advice = []
     for one in good:
         before = now.ett_percent
-        removed = plus(removed, one.won)
+        removed = union_of_two(removed, one.won)
         now = replay(ledger, removed)
         advice.append(replace(one, points=now.ett_percent - before))
-    return Plan(
+    return AdviceReport(
         ledger=ledger,
         advice=tuple(advice),
-        covered=tuple(replace(one, instead=_instead(one, good)) for one in none),
+        covered=tuple(replace(one, instead=_superseded_by(one, good)) for one in none),
         ett_percent=now.ett_percent,
         wall=now.wall,
         lost=losses,
@@ -96,10 +104,10 @@ def _plan(
     )
 
 
-def _instead(one: Advice, good: Sequence[Advice]) -> str:
+def _superseded_by(one: Advice, good: Sequence[Advice]) -> str:
     """Whose time it would have won, for the most part."""
     wanted = union(*(cut.take for cut in one.proposal.cuts))
     wanted = union(wanted, *(cut.behind or () for cut in one.proposal.cuts))
-    shared = {other.rule: length(both(wanted, other.won)) for other in good}
+    shared = {other.rule: length(intersect(wanted, other.won)) for other in good}
     rule = max(shared, key=lambda name: shared[name], default="")
     return rule if rule and shared[rule] else ""

@@ -13,39 +13,39 @@ from typing import Any
 
 from headway import redact
 from headway.ledger import figures, interval, timeline
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import (
     NS,
     Attempt,
     Checkpoint,
+    CheckpointOutcome,
     Compile,
     Failure,
     Ledger,
-    Saved,
     Segment,
 )
 
-Row = Mapping[str, Any]
-TABLES = ("runs", "attempts", "hours", "failures", "checkpoints", "compiles")
+StoreRow = Mapping[str, Any]
+LEDGER_TABLES = ("runs", "attempts", "hours", "failures", "checkpoints", "compiles")
 
 
-def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
+def ledger_from_rows(run: StoreRow, rows: Mapping[str, Sequence[StoreRow]]) -> Ledger:
     """Of one run; `rows` are those of each table that are its own."""
-    rows = _in_order(rows)
+    rows = _renumber_attempts(rows)
     lived = rows["attempts"]
     segments, ends = _segments(lived, rows["hours"])
     began = run["started_at"]
     starts = _starts(run, lived, ends)
-    saves = tuple(_saves(rows["checkpoints"], starts))
-    count, between = figures.save_rhythm(saves)
-    saved = tuple(_saved(rows["checkpoints"], starts))
+    saves = tuple(_checkpoints(rows["checkpoints"], starts))
+    count, between = figures.count_saves(saves)
+    saved = tuple(_checkpointer_saves(rows["checkpoints"], starts))
     failures = tuple(_failures(rows["failures"], starts))
     wall = segments[-1].end if segments else 0
     return Ledger(
         run=run["run"],
         wall=wall,
         segments=tuple(segments),
-        buckets=timeline.total(segments),
+        buckets=timeline.time_by_bucket(segments),
         ranks=(),
         steps=run["steps"] or 0,
         attempts=tuple(_attempts(lived, ends)),
@@ -59,19 +59,19 @@ def ledger(run: Row, rows: Mapping[str, Sequence[Row]]) -> Ledger:
         checkpoints=saves,
         saves=count,
         save_interval=between,
-        recommended_interval=interval.recommended(saved, saves, failures, wall),
+        recommended_interval=interval.recommended_interval(saved, saves, failures, wall),
         compiles=tuple(_compiles(rows["compiles"], starts)),
         gaps=(),
         notes=(),
         started_at=round((began - datetime(1970, 1, 1)).total_seconds() * NS),
         running=run["running"],
-        command=_words(run["command"] or ""),
+        command=_split_command(run["command"] or ""),
         exit_code=run["exit_code"],
         saved=saved,
     )
 
 
-def _in_order(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+def _renumber_attempts(rows: Mapping[str, Sequence[StoreRow]]) -> dict[str, list[StoreRow]]:
     """Attempts numbered from 0 without a gap: others who write to a store may leave some out."""
     numbers = sorted({row["attempt"] for row in rows["attempts"]})
     places = {number: place for place, number in enumerate(numbers)}
@@ -84,18 +84,20 @@ def _in_order(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
             ),
             key=lambda row: row["attempt"],
         )
-        for name in TABLES[1:]
+        for name in LEDGER_TABLES[1:]
     }
 
 
-def _words(command: str) -> tuple[str, ...]:
+def _split_command(command: str) -> tuple[str, ...]:
     try:
         return tuple(redact.words(shlex.split(command)))
     except ValueError:  # not as a shell would take it
         return (redact.text(command),)
 
 
-def _segments(lived: Sequence[Row], hours: Iterable[Row]) -> tuple[list[Segment], list[int]]:
+def _segments(
+    lived: Sequence[StoreRow], hours: Iterable[StoreRow]
+) -> tuple[list[Segment], list[int]]:
     """Each attempt's leaves in the order of the vocabulary, and where each attempt ends."""
     sums: dict[tuple[int, str], float] = {}
     for row in hours:
@@ -105,7 +107,7 @@ def _segments(lived: Sequence[Row], hours: Iterable[Row]) -> tuple[list[Segment]
     ends = []
     at = 0
     for row in lived:
-        for leaf in LEAVES:
+        for leaf in BUCKETS:
             took = round(sums.get((row["attempt"], leaf), 0.0) * NS)
             out.append(Segment(at, at + took, leaf))
             at += took
@@ -113,7 +115,7 @@ def _segments(lived: Sequence[Row], hours: Iterable[Row]) -> tuple[list[Segment]
     return timeline.join(out), ends
 
 
-def _attempts(lived: Sequence[Row], ends: Sequence[int]) -> Iterable[Attempt]:
+def _attempts(lived: Sequence[StoreRow], ends: Sequence[int]) -> Iterable[Attempt]:
     for place, (row, end) in enumerate(zip(lived, ends, strict=True)):
         yield Attempt(
             index=place,
@@ -128,7 +130,7 @@ def _attempts(lived: Sequence[Row], ends: Sequence[int]) -> Iterable[Attempt]:
         )
 
 
-def _failures(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Failure]:
+def _failures(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[Failure]:
     for row in rows:
         yield Failure(
             attempt=row["attempt"],
@@ -143,7 +145,7 @@ def _failures(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Failu
         )
 
 
-def _saves(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Checkpoint]:
+def _checkpoints(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[Checkpoint]:
     for row in rows:
         if row["level"] == "disk" and not row["error"]:
             start, durable = _at(row, starts), _ns(row["durable_s"])
@@ -158,11 +160,13 @@ def _saves(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Checkpoi
             )
 
 
-def _saved(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Saved]:
+def _checkpointer_saves(
+    rows: Iterable[StoreRow], starts: Sequence[datetime]
+) -> Iterable[CheckpointOutcome]:
     """Only a Checkpointer knows how much longer steps took."""
     for row in rows:
         if row["slower_s"] is not None:
-            yield Saved(
+            yield CheckpointOutcome(
                 attempt=row["attempt"],
                 step=row["step"],
                 at=_at(row, starts),
@@ -175,7 +179,7 @@ def _saved(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Saved]:
             )
 
 
-def _compiles(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Compile]:
+def _compiles(rows: Iterable[StoreRow], starts: Sequence[datetime]) -> Iterable[Compile]:
     for row in rows:
         start = _at(row, starts)
         yield Compile(
@@ -191,7 +195,7 @@ def _compiles(rows: Iterable[Row], starts: Sequence[datetime]) -> Iterable[Compi
         )
 
 
-def _starts(run: Row, lived: Sequence[Row], ends: Sequence[int]) -> list[datetime]:
+def _starts(run: StoreRow, lived: Sequence[StoreRow], ends: Sequence[int]) -> list[datetime]:
     """For each attempt when the run began, as if no time before it had been left out."""
     began: datetime = run["started_at"]
     starts = []
@@ -203,7 +207,7 @@ def _starts(run: Row, lived: Sequence[Row], ends: Sequence[int]) -> list[datetim
     return starts
 
 
-def _at(row: Row, starts: Sequence[datetime]) -> int:
+def _at(row: StoreRow, starts: Sequence[datetime]) -> int:
     since: timedelta = row["at"] - starts[row["attempt"]]
     return round(since.total_seconds() * NS)
 

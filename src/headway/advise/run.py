@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.advise import rules
-from headway.advise.model import Evidence, Plan, Proposal, Seen, Tuning
+from headway.advise.model import AdviceReport, Evidence, OtherRun, Proposal, Tuning
 from headway.advise.resolve import resolve
 from headway.journal import folder, reader
-from headway.ledger.boosters import switched_on
+from headway.ledger.boosters import active_boosters
 from headway.ledger.model import Ledger
 from headway.ledger.run import Run, load
 
-OTHERS = 5  # runs of the same command beside it that are looked at, the newest
-LOSS = 0.02  # that `headway autotune` allows a kernel
-WARM = "warm.json"  # what a launch with --warm leaves
+MAX_OTHER_RUNS = 5  # runs of the same command beside it that are looked at, the newest
+MAX_KERNEL_LOSS = 0.02  # that `headway autotune` allows a kernel
+WARM_FILE = "warm.json"  # what a launch with --warm leaves
 
 
 # What a flag of `headway run` turns on.
@@ -25,10 +25,10 @@ BOOSTERS = {
 }
 
 
-def advise(evidence: Evidence) -> Plan:
+def advise(evidence: Evidence) -> AdviceReport:
     """What all rules propose for a run, beside each other, but what it had already."""
     proposals, notes = rules.ask(evidence)
-    on = switched_on(evidence.ledger)
+    on = active_boosters(evidence.ledger)
     new = [(rule, proposal) for rule, proposal in proposals if _is_new(proposal, on)]
     return resolve(evidence.ledger, new, notes)
 
@@ -45,17 +45,19 @@ def gather(path: str, others: Sequence[str] = ()) -> Evidence:
     found = [load(other) for other in others]
     if local:
         known = {run.path.resolve(), *(other.path.resolve() for other in found)}
-        found += [load(one) for one in _beside(run) if one.resolve() not in known][:OTHERS]
+        found += [load(one) for one in _runs_of_same_command(run) if one.resolve() not in known][
+            :MAX_OTHER_RUNS
+        ]
     return Evidence(
         ledger=run.ledger,
         where=path,
-        warm=local and _warm(run),
-        others=tuple(Seen(ledger=one.ledger, warm=_warm(one)) for one in found),
-        tuning=_tuning(run) if local and _compiled(run.ledger) else None,
+        warm=local and _is_warm(run),
+        others=tuple(OtherRun(ledger=one.ledger, warm=_is_warm(one)) for one in found),
+        tuning=_tuning(run) if local and _has_compiles(run.ledger) else None,
     )
 
 
-def _beside(run: Run) -> list[Path]:
+def _runs_of_same_command(run: Run) -> list[Path]:
     """The newest runs in the same folder with the same command."""
     command = folder.read_identity(run.path).get("command")
     made = {}
@@ -63,14 +65,14 @@ def _beside(run: Run) -> list[Path]:
         identity = folder.read_identity(one) if (one / folder.JOURNAL).is_dir() else {}
         if command and identity.get("command") == command and one != run.path.resolve():
             made[one] = float(identity.get("created") or 0.0)
-    return sorted(made, key=lambda one: -made[one])[:OTHERS]
+    return sorted(made, key=lambda one: -made[one])[:MAX_OTHER_RUNS]
 
 
-def _warm(run: Run) -> bool:
-    return (run.path / WARM).is_file()
+def _is_warm(run: Run) -> bool:
+    return (run.path / WARM_FILE).is_file()
 
 
-def _compiled(ledger: Ledger) -> bool:
+def _has_compiles(ledger: Ledger) -> bool:
     leaves = ("start.pt2_compile", "recover.pt2_compile", "waste.recompile")
     return any(ledger.buckets.get(leaf) for leaf in leaves)
 
@@ -83,7 +85,7 @@ def _tuning(run: Run) -> Tuning | None:
 
     journals, _ = reader.read_journals(str(run.path / folder.JOURNAL))
     _, kernels = same_setup(collect(journals))
-    found = [prune(kernel, LOSS) for kernel in kernels]
+    found = [prune(kernel, MAX_KERNEL_LOSS) for kernel in kernels]
     return (
         Tuning(
             kernels=len(found),

@@ -5,23 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from headway.advise.contract import HOUR, command
-from headway.advise.model import Advice, Plan, Proposal
+from headway.advise.contract import HOUR, run_command
+from headway.advise.model import Advice, AdviceReport, Proposal
 from headway.report.words import count, duration, one_line, percent
 
-SMALL = 100  # one part in so many of what was lost is not worth an entry of its own
+MIN_SHARE = 100  # one part in so many of what was lost is not worth an entry of its own
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def report_lines(plan: AdviceReport) -> Iterator[str]:
     """All of it."""
     ledger = plan.ledger
     now = f"ETT {percent(ledger.ett_percent)} of {duration(ledger.wall)}"
     yield f"headway: {one_line(ledger.run, 60)}: {now}, {duration(plan.lost)} lost"
     if not plan.advice:
         yield "  no rule finds time in this run that it knows how to win"
-    large = [one for one in plan.advice if one.worth * SMALL >= plan.lost]
+    large = [one for one in plan.advice if one.worth * MIN_SHARE >= plan.lost]
     for number, one in enumerate(large, 1):
-        yield from _item(plan, number, one)
+        yield from _advice_lines(plan, number, one)
     small = plan.advice[len(large) :]
     if small:
         yield ""
@@ -31,7 +31,7 @@ def lines(plan: Plan) -> Iterator[str]:
         yield ""
         won = f"{duration(plan.worth)} of the {duration(plan.lost)}"
         yield f"  With all of it: ETT {percent(plan.ett_percent)}, {won} won"
-        together = command(plan, (one.proposal for one in plan.advice))
+        together = run_command(plan, (one.proposal for one in plan.advice))
         if together:
             yield f"  All flags at once:  {together}"
         if together and ledger.auto is None:
@@ -44,18 +44,18 @@ def lines(plan: Plan) -> Iterator[str]:
         yield f"  Note: {one_line(note, 300)}"
 
 
-def _item(plan: Plan, number: int, one: Advice) -> Iterator[str]:
+def _advice_lines(plan: AdviceReport, number: int, one: Advice) -> Iterator[str]:
     proposal = one.proposal
     yield ""
     yield f"  {number}. {one_line(proposal.title, 200)}"
-    worth = f"+{one.points:.1f} points, {duration(one.worth)}, {hours(one.accelerator_ns)}"
+    worth = f"+{one.points:.1f} points, {duration(one.worth)}, {format_accelerator_hours(one.accelerator_ns)}"
     more = f"; {duration(one.alone)} without the others" if one.alone > one.worth else ""
     yield f"     {worth}{more}"
     yield f"     {proposal.confidence} confidence: {one_line(proposal.why, 600)}"
-    yield from todo(one.rule, proposal)
+    yield from command_lines(one.rule, proposal)
 
 
-def todo(rule: str, proposal: Proposal) -> Iterator[str]:
+def command_lines(rule: str, proposal: Proposal) -> Iterator[str]:
     """What to type, and where to read about it."""
     if proposal.flags:
         yield f"       headway run {one_line(shlex.join(proposal.flags))} -- COMMAND"
@@ -63,7 +63,7 @@ def todo(rule: str, proposal: Proposal) -> Iterator[str]:
     yield f"     rule {rule}" + (f", {proposal.see}" if proposal.see else "")
 
 
-def hours(ns: int) -> str:
+def format_accelerator_hours(ns: int) -> str:
     """Accelerator-hours, with as many digits as there is to say."""
     number = ns / HOUR
     told = f"{number:,.1f}" if number >= 10 else f"{number:.2g}"

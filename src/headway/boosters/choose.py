@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.boosters import names
-from headway.boosters.profile import Off, Profile
-from headway.boosters.recipes import NO_RECIPE, digest
+from headway.boosters.profile import DisabledBooster, JobProfile
+from headway.boosters.recipes import NO_RECIPE, recipe_digest
 
-RESTARTS = 20  # the policy stops earlier where another attempt would fail too
-LEAST_HANG_S = 30.0
-OVER_SILENCE = 3.0  # times the longest silence of a run that went well
-NOTHING_YET = "nothing was recorded yet"
+MAX_RESTARTS = 20  # the policy stops earlier where another attempt would fail too
+MIN_HANG_LIMIT_S = 30.0
+HANG_LIMIT_FACTOR = 3.0  # times the longest silence of a run that went well
+NOT_RECORDED_YET = "nothing was recorded yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Choice:
     recipe: str | None = None
 
 
-def choose(
+def choose_boosters(
     resolved: Mapping[str, tuple[Any, str]],
-    profile: Profile,
+    profile: JobProfile,
     *,
     versions: str,
     archives: Path,
@@ -41,7 +41,7 @@ def choose(
 ) -> Choice:
     """`resolved`: each setting and where it came from; `publish`: what --publish says."""
     offered: dict[str, Any] = {
-        names.RESTARTS: RESTARTS,
+        names.RESTARTS: MAX_RESTARTS,
         names.WARM: True,
         names.HANG_WATCH: True,
         names.COMPILE_CACHE: str(archives),
@@ -60,14 +60,14 @@ def choose(
             else:
                 off[name] = f"set by you ({source})"
         elif offer is None:
-            off[name] = NOTHING_YET
+            off[name] = NOT_RECORDED_YET
         elif (known := profile.off.get(name)) and known.versions == versions:
             off[name] = known.why
             made[name] = type(value)() if value is not None else None
         else:
             on.append(name)
             made[name] = offer
-    chosen, why = _recipe(profile.off.get(names.PUBLISH), recipe, no_recipe, publish)
+    chosen, why = _choose_recipe(profile.off.get(names.PUBLISH), recipe, no_recipe, publish)
     if chosen:
         on.append(names.PUBLISH)
     else:
@@ -84,19 +84,19 @@ def choose(
     )
 
 
-def _recipe(
-    off: Off | None, found: Path | None, no_recipe: str, told: str | None
+def _choose_recipe(
+    off: DisabledBooster | None, found: Path | None, no_recipe: str, told: str | None
 ) -> tuple[str | None, str]:
     """The recipe to publish by, or why there is none; `told` is empty where it was declined."""
     if told is not None:
         return told or None, "set by you (flag)"
     if found is None:
         return None, no_recipe
-    if off is not None and off.of == digest(found):
+    if off is not None and off.of == recipe_digest(found):
         return None, off.why
     return str(found), ""
 
 
 def hang_limit(silence_s: float | None) -> float | None:
     """Seconds without a step that are still well, by the longest that went well."""
-    return None if silence_s is None else max(LEAST_HANG_S, OVER_SILENCE * silence_s)
+    return None if silence_s is None else max(MIN_HANG_LIMIT_S, HANG_LIMIT_FACTOR * silence_s)

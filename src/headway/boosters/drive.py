@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.boosters import learn, names, recipes
-from headway.boosters.choose import choose
+from headway.boosters.choose import choose_boosters
 from headway.boosters.job import identify
-from headway.boosters.kept import Shelf
-from headway.boosters.pilot import Pilot
-from headway.boosters.profile import Measured, Off, Profile
+from headway.boosters.kept import ProfileStore
+from headway.boosters.pilot import BoosterMonitor
+from headway.boosters.profile import Baseline, DisabledBooster, JobProfile
 from headway.compile.autotune import advice
 from headway.errors import HeadwayError, with_code
 from headway.journal import reader
@@ -29,12 +29,12 @@ from headway.probe import fingerprint
 Say = Callable[[str], object]
 
 
-def runs_of(output: str | None) -> Path:
+def runs_folder(output: str | None) -> Path:
     """The folder that runs lie in side by side."""
     return Path(output).parent if output and "://" not in output else Path("headway")
 
 
-class Drive:
+class AutoPolicy:
     """What is chosen for a run, and what is made of it."""
 
     def __init__(
@@ -47,12 +47,12 @@ class Drive:
     ) -> None:
         self.say = say
         self.job = identify(command)
-        self.shelf = Shelf(runs_of(output), say)
-        found = target.versions()
+        self.shelf = ProfileStore(runs_folder(output), say)
+        found = target.installed_versions()
         self.versions = f"headway {found['headway']}, torch {found.get('torch', '?')}"
         self.profile = self._published_last(self.shelf.read(self.job.id))
-        self.recipe, no_recipe = recipes.find(command, Path.cwd())
-        self.choice = choose(
+        self.recipe, no_recipe = recipes.find_recipe(command, Path.cwd())
+        self.choice = choose_boosters(
             resolved,
             self.profile,
             versions=self.versions,
@@ -69,15 +69,15 @@ class Drive:
                     code="auto-publish-off",
                 )
             )
-        self.pilot = Pilot(self.job.id, self.choice, self._known(), say)
-        self.wrong: dict[str, Off] = {}
+        self.pilot = BoosterMonitor(self.job.id, self.choice, self._known(), say)
+        self.wrong: dict[str, DisabledBooster] = {}
 
     def _autotune(self) -> Path:
         """The file of an earlier run; one that is damaged is made again."""
         path = self.shelf.autotune(self.job.id)
         try:
             if path.is_file():
-                advice.check(path)
+                advice.check_advice_file(path)
         except HeadwayError as error:
             self.say(
                 with_code(
@@ -87,23 +87,27 @@ class Drive:
             return path.with_name(f"{path.name}.none")
         return path
 
-    def _known(self) -> dict[str, Measured]:
+    def _known(self) -> dict[str, Baseline]:
         """Figures of earlier runs, and of those beside them that had no booster."""
         known = dict(self.profile.measured)
-        for kind, plain in learn.siblings(self.shelf.runs, self.job.id, fingerprint.gpus()):
-            known[kind] = known.get(kind, Measured()).or_else(plain)
+        for kind, plain in learn.other_baselines(
+            self.shelf.runs, self.job.id, fingerprint.gpu_models()
+        ):
+            known[kind] = known.get(kind, Baseline()).or_else(plain)
         return known
 
-    def _published_last(self, profile: Profile) -> Profile:
+    def _published_last(self, profile: JobProfile) -> JobProfile:
         """What became of the last publish is known only now."""
-        recipe, _ = recipes.find(profile.words, Path.cwd())
+        recipe, _ = recipes.find_recipe(profile.words, Path.cwd())
         if recipe is None or not profile.last_run:
             return profile
-        why = learn.publish_failed(self.shelf.runs / profile.last_run, recipe)
+        why = learn.publish_error(self.shelf.runs / profile.last_run, recipe)
         if not why:
             return profile
-        off = Off(
-            why=f"the last one failed: {why}", versions=self.versions, of=recipes.digest(recipe)
+        off = DisabledBooster(
+            why=f"the last one failed: {why}",
+            versions=self.versions,
+            of=recipes.recipe_digest(recipe),
         )
         changed = self.shelf.update(self.job.id, lambda old: old.without(names.PUBLISH, off))
         return changed or profile
@@ -122,8 +126,8 @@ class Drive:
         off = {**self.choice.off, names.PUBLISH: why}
         self.choice = self.pilot.choice = replace(self.choice, on=on, off=off, recipe=None)
         if self.recipe is not None:
-            self.wrong[names.PUBLISH] = Off(
-                why=why, versions=self.versions, of=recipes.digest(self.recipe)
+            self.wrong[names.PUBLISH] = DisabledBooster(
+                why=why, versions=self.versions, of=recipes.recipe_digest(self.recipe)
             )
 
     def end(self, run: Path, status: int) -> None:
@@ -143,12 +147,12 @@ class Drive:
     def _learn(self, run: Path, status: int) -> None:
         loaded = load(run)
         journals, _ = reader.read_journals(str(run / JOURNAL))
-        if not learn.kept_here(journals, os.uname().nodename):
+        if not learn.is_rank0_host(journals, os.uname().nodename):
             return  # the node of rank 0 does it
-        seen = learn.shown(loaded, journals, status, self.pilot.settled, self.hang_limit_s)
+        seen = learn.run_findings(loaded, journals, status, self.pilot.settled, self.hang_limit_s)
 
-        def change(known: Profile) -> Profile:
-            changed = learn.after(known, seen, self.versions, self.job.words)
+        def change(known: JobProfile) -> JobProfile:
+            changed = learn.updated_profile(known, seen, self.versions, self.job.words)
             for name, off in self.wrong.items():
                 changed = changed.without(name, off)
             return changed
@@ -164,6 +168,6 @@ class Drive:
                         code="booster-off",
                     )
                 )
-        content = learn.pruned(loaded.name, journals)
+        content = learn.autotune_advice(loaded.name, journals)
         if content is not None:
             write_atomically(self.shelf.autotune(self.job.id), content)

@@ -12,7 +12,7 @@ from headway import redact
 from headway.launch import target
 
 # Arguments by which runs of one job differ: names, places, seeds, ports, and how long it trains.
-PER_RUN = frozenset(
+PER_RUN_ARGUMENTS = frozenset(
     {
         "checkpoint_dir", "ckpt_dir", "ckpt_path", "date", "default_root_dir", "dirpath", "epochs",
         "exp_name", "experiment", "experiment_name", "id", "job_id", "log_dir", "logdir",
@@ -24,7 +24,7 @@ PER_RUN = frozenset(
     }
 )  # fmt: skip
 # Values that no two runs share, wherever they stand: a date with a time, a uuid.
-_ONCE = re.compile(
+_UNIQUE_VALUE = re.compile(
     r"\b\d{8}[-_T]?\d{6}\b|\b\d{4}-\d\d-\d\d[T_ -]\d\d[:_-]?\d\d"
     r"|\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"
 )
@@ -41,13 +41,13 @@ class Job:
 
 def identify(command: Sequence[str]) -> Job:
     """The job of a command; how it is launched, and on how many ranks, is no part of it."""
-    name = target.job(command)
-    words = tuple(_mattering(own(redact.words(command))))
+    name = target.job_name(command)
+    words = tuple(_identifying_words(script_and_args(redact.words(command))))
     digest = hashlib.sha256("\0".join(words).encode(errors="replace")).hexdigest()[:8]
     return Job(name, f"{name}-{digest}", words)
 
 
-def own(command: Sequence[str]) -> list[str]:
+def script_and_args(command: Sequence[str]) -> list[str]:
     """The script or module and what it is told, without what stands before it."""
     for index, word in enumerate(command):
         if word.endswith(".py"):
@@ -58,19 +58,19 @@ def own(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def _mattering(words: Sequence[str]) -> Iterator[str]:
+def _identifying_words(words: Sequence[str]) -> Iterator[str]:
     skip = False
     for index, word in enumerate(words):
         if skip:
             skip = False
             continue
         name, mark, _ = word.partition("=")
-        if index and (mark or word.startswith("-")) and _plain(name) in PER_RUN:
+        if index and (mark or word.startswith("-")) and _argument_name(name) in PER_RUN_ARGUMENTS:
             following = words[index + 1] if index + 1 < len(words) else "-"
             skip = not mark and not following.startswith("-")
-        elif not _ONCE.search(word):
+        elif not _UNIQUE_VALUE.search(word):
             yield word
 
 
-def _plain(name: str) -> str:
+def _argument_name(name: str) -> str:
     return name.lstrip("-+").replace("-", "_").rpartition(".")[2].lower()

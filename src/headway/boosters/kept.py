@@ -9,27 +9,27 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headway.boosters.profile import SCHEMA, Newer, Profile, from_dict, to_dict
+from headway.boosters.profile import SCHEMA, JobProfile, NewerProfile, from_dict, to_dict
 from headway.errors import NewerSchema, UsageError, with_code
 from headway.journal.folder import write_atomically
 
-FOLDER = ".auto"
-COMPILE = "compile"  # the archives of all jobs there
-TORN = ".torn"  # what a file that cannot be read is renamed to
+PROFILES_FOLDER = ".auto"
+ARCHIVES_FOLDER = "compile"  # the archives of all jobs there
+DAMAGED_SUFFIX = ".torn"  # what a file that cannot be read is renamed to
 
 Say = Callable[[str], object]
 
 
-class Shelf:
+class ProfileStore:
     """The profiles beside one folder of runs."""
 
     def __init__(self, runs: Path, say: Say = lambda text: None) -> None:
-        self.runs, self.root, self.say = runs, runs / FOLDER, say
+        self.runs, self.root, self.say = runs, runs / PROFILES_FOLDER, say
 
     @property
     def archives(self) -> Path:
         """Where compiled code is kept."""
-        return self.root / COMPILE
+        return self.root / ARCHIVES_FOLDER
 
     def path(self, job: str) -> Path:
         """The profile of a job."""
@@ -39,16 +39,16 @@ class Shelf:
         """The configs that are worth trying again."""
         return self.root / f"{job}.autotune"
 
-    def read(self, job: str) -> Profile:
+    def read(self, job: str) -> JobProfile:
         """What is known of it; nothing where there is nothing that can be read."""
-        return self._read(job) or Profile(job=job)
+        return self._read(job) or JobProfile(job=job)
 
-    def look(self, job: str) -> Profile:
+    def look(self, job: str) -> JobProfile:
         """The same for people: what cannot be read is one sentence, and left as it is."""
         path = self.path(job)
         try:
             return from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except Newer as error:
+        except NewerProfile as error:
             raise NewerSchema(
                 f"{path} has {error}, newer than {SCHEMA}, which this version reads; "
                 "install a newer Headway"
@@ -59,14 +59,14 @@ class Shelf:
                 code="profile-damaged",
             ) from None
 
-    def _read(self, job: str) -> Profile | None:
+    def _read(self, job: str) -> JobProfile | None:
         """None where a newer Headway keeps it: then it is neither used nor written."""
         path = self.path(job)
         try:
             return from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             pass
-        except Newer as error:
+        except NewerProfile as error:
             self.say(
                 with_code(
                     f"headway: auto: {path} is of a newer Headway ({error}), and not used",
@@ -84,10 +84,10 @@ class Shelf:
             )
             if not isinstance(error, OSError):
                 with contextlib.suppress(OSError):
-                    os.replace(path, path.with_name(f"{path.name}{TORN}"))
-        return Profile(job=job)
+                    os.replace(path, path.with_name(f"{path.name}{DAMAGED_SUFFIX}"))
+        return JobProfile(job=job)
 
-    def update(self, job: str, change: Callable[[Profile], Profile]) -> Profile | None:
+    def update(self, job: str, change: Callable[[JobProfile], JobProfile]) -> JobProfile | None:
         """What another run has written meanwhile is kept; None if it could not be written."""
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o755)

@@ -7,18 +7,18 @@ from typing import Any, Protocol
 
 from headway.boosters import names, suspects
 from headway.boosters.choose import Choice
-from headway.boosters.profile import Measured
+from headway.boosters.profile import Baseline
 from headway.boosters.suspects import Suspicion
 from headway.errors import with_code
 from headway.journal.writer import now
 from headway.launch import conclude
-from headway.launch.attempt import Ended
+from headway.launch.attempt import AttemptResult
 from headway.probe import fingerprint
 
 Say = Callable[[str], object]
 
 
-class Part(Protocol):
+class RevocableBooster(Protocol):
     """A booster that changes the job: by these variables, and maybe not at all."""
 
     @property
@@ -30,13 +30,13 @@ class Part(Protocol):
         """Whether the job was given anything by it."""
 
 
-class Pilot:
+class BoosterMonitor:
     """One for all attempts of a run on this node."""
 
-    def __init__(self, job: str, choice: Choice, known: Mapping[str, Measured], say: Say) -> None:
+    def __init__(self, job: str, choice: Choice, known: Mapping[str, Baseline], say: Say) -> None:
         self.job, self.choice, self.say = job, choice, say
         self.known = {kind: one.known() for kind, one in known.items()}
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, RevocableBooster] = {}
         self.left_out: dict[str, str] = {}  # from now on, and why
         self.settled: dict[str, str] = {}  # the same for the job, not for this run alone
         self._reasons: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Pilot:
         on = [name for name in self.choice.on if name not in self.left_out]
         off = {**self.choice.off, **self.left_out}
         learned = self.parts.get(names.LEARN)
-        told = {"job": self.job, "gpus": fingerprint.gpus(), "on": on, "off": off}
+        told = {"job": self.job, "gpus": fingerprint.gpu_models(), "on": on, "off": off}
         told |= {"known": self.known, "learned": sorted(learned.env) if learned else []}
         write({"ev": "auto", "t": now(), **told})
 
@@ -55,7 +55,7 @@ class Pilot:
         """Variables that the next attempt does not get."""
         return {key for name in self.left_out if (p := self.parts.get(name)) for key in p.env}
 
-    def suspects(self, ended: Ended) -> list[str]:
+    def suspects(self, ended: AttemptResult) -> list[str]:
         """Boosters that may be to blame for a bad end, on this node."""
         self.went_on(ended.stepped)
         if not ended.status or ended.signal is not None:
@@ -74,15 +74,15 @@ class Pilot:
         self._firm = set(found.firm)
         return sorted(self._reasons)
 
-    def _suspect(self, ended: Ended) -> Suspicion:
+    def _suspect(self, ended: AttemptResult) -> Suspicion:
         ranks = [rank for ranks in ended.lives for rank in ranks]
-        return suspects.suspect(
+        return suspects.find_suspects(
             on=self.choice.ours - self.left_out.keys(),
             facts=ended.facts,
             places=[str(error.get("where")) for rank in ranks for error in rank.errors],
             category=conclude.judge(ended.facts).category,
             stepped=ended.stepped,
-            saving=suspects.saving_of([rank.path for rank in ranks], now()),
+            saving=suspects.async_save_state([rank.path for rank in ranks], now()),
             acted=[name for name, part in self.parts.items() if part.acted],
         )
 
@@ -105,7 +105,7 @@ class Pilot:
             self.settled.update(self.left_out)
 
 
-class Given:
+class StaticBooster:
     """A part whose variables are known from the start."""
 
     def __init__(self, env: Mapping[str, str], *, acts: bool = True) -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.boosters import names
-from headway.launch.conclude import DOUBTFUL
+from headway.launch.conclude import MAYBE_OUR_FAULT
 from headway.launch.failures import Fact
 
 # Files of ours that only a booster brings into the job.
-PLACES = (
+BOOSTER_PATHS = (
     ("headway/checkpoint/behind/", names.ASYNC_SAVE),
     ("headway/launch/warm/", names.WARM),
     ("headway/launch/linux.py", names.WARM),
@@ -23,12 +23,12 @@ PLACES = (
     ("headway/probe/tuning/", names.AUTOTUNE),
 )
 # Ends that a save behind the training may have brought about: it holds a copy, in a thread.
-OF_COPIES = frozenset({"native_crash", "host_oom", "gpu_oom", "cuda_fault"})
-SHORTLY_NS = 5_000_000_000  # after its write
+COPY_FAILURES = frozenset({"native_crash", "host_oom", "gpu_oom", "cuda_fault"})
+RECENT_NS = 5_000_000_000  # after its write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class AsyncSaveState:
     """What the ranks of an attempt have written behind their training."""
 
     failed: str = ""  # the first write that could not be made
@@ -44,29 +44,29 @@ class Suspicion:
     trial: dict[str, str] = field(default_factory=dict)
 
 
-def suspect(
+def find_suspects(
     *,
     on: Collection[str],
     facts: Iterable[Fact],
     places: Iterable[str],
     category: str,
     stepped: bool,
-    saving: Saving,
+    saving: AsyncSaveState,
     acted: Collection[str],
 ) -> Suspicion:
     """`places`: where each error was raised; `acted`: boosters that have changed the attempt."""
     found = Suspicion()
     frames = [fact.within.split()[-1] for fact in facts if fact.within and not fact.survived]
     for frame in (*places, *frames):
-        for part, name in PLACES:
+        for part, name in BOOSTER_PATHS:
             if part in frame and name in on:
                 found.firm.setdefault(name, f"an error was raised in {frame[frame.index(part) :]}")
     if names.ASYNC_SAVE in on:
         if saving.failed:
             found.firm[names.ASYNC_SAVE] = f"a save could not be written: {saving.failed}"
-        elif saving.lately and category in OF_COPIES:
+        elif saving.lately and category in COPY_FAILURES:
             found.trial[names.ASYNC_SAVE] = f"the job ended by {category} at a save behind it"
-    if not stepped and category in DOUBTFUL:
+    if not stepped and category in MAYBE_OUR_FAULT:
         for name in acted:
             if name in on:
                 why = f"with it the job ended by {category} before its first step"
@@ -76,11 +76,11 @@ def suspect(
     return found
 
 
-def saving_of(journals: Sequence[str], ended: int) -> Saving:
+def async_save_state(journals: Sequence[str], ended: int) -> AsyncSaveState:
     """From what the ranks' journals say; `ended` is on their clock."""
     failed, pending, last = "", 0, 0
     for path in journals:
-        for event in _events(path):
+        for event in _save_events(path):
             if event["ev"] == "saving":
                 pending += 1
                 last = max(last, event["t"])
@@ -88,11 +88,11 @@ def saving_of(journals: Sequence[str], ended: int) -> Saving:
                 pending -= 1
                 last = max(last, event["end"])
                 failed = failed or str(event.get("error") or "")
-    lately = pending > 0 or bool(last and ended - last < SHORTLY_NS)
-    return Saving(failed=failed, lately=lately, any=bool(last))
+    lately = pending > 0 or bool(last and ended - last < RECENT_NS)
+    return AsyncSaveState(failed=failed, lately=lately, any=bool(last))
 
 
-def _events(path: str) -> Iterable[dict[str, Any]]:
+def _save_events(path: str) -> Iterable[dict[str, Any]]:
     """Saves that go on, and their ends."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for line in file:

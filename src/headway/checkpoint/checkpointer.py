@@ -33,35 +33,47 @@ from torch.optim import Optimizer
 from headway import sdk
 from headway.checkpoint import golden, record
 from headway.checkpoint import plan as plans
-from headway.checkpoint.outcomes import Outcomes
-from headway.checkpoint.pacing import TOTALS, Level, Pacing, restarted
+from headway.checkpoint.outcomes import SaveOutcomes
+from headway.checkpoint.pacing import TOTALS, Level, SaveSchedule, is_restart
 from headway.checkpoint.preempt import Preemption
-from headway.checkpoint.ranks import Ranks
-from headway.checkpoint.restore import Restored, from_memory, from_store, held, newest
-from headway.checkpoint.snapshot.take import Changed, Taker
-from headway.checkpoint.staging import IMAGES, STORE_TIMEOUT_S, Staging, StoreSilent, text
-from headway.checkpoint.state import Parts
+from headway.checkpoint.ranks import RankCoordinator
+from headway.checkpoint.restore import (
+    RestoredState,
+    from_memory,
+    from_store,
+    held_buffers,
+    latest_restore_point,
+)
+from headway.checkpoint.snapshot.take import ChangedRows, StateCapture
+from headway.checkpoint.staging import (
+    BUFFERS,
+    STORE_TIMEOUT_S,
+    StagingBuffers,
+    StoreSilent,
+    to_base64,
+)
+from headway.checkpoint.state import StateTree
 from headway.checkpoint.store import packed
-from headway.checkpoint.store.read import Found
+from headway.checkpoint.store.read import RestorePoint
 from headway.checkpoint.store.retain import Policy
 from headway.checkpoint.tuner import Tuner
-from headway.checkpoint.writer.client import WriterFailed, look
+from headway.checkpoint.writer.client import WriterFailed, peek
 from headway.errors import HeadwayWarning, SaveFailed, UsageError
 from headway.journal import folder
 from headway.probe import ENV_FOLDER
 
-LINGER_S = 600.0  # how long the writer waits for a rank that was killed to come back
-ALONE_S = 10.0  # the same where nothing says that one may
-ONLY_ONE = "a kill while the only one is filled would leave none"
-WRITERS = 3  # that are tried for one save
-DURABLE_S = 10.0  # for which a save is waited for, at least, after its writer was killed
+WRITER_IDLE_S = 600.0  # how long the writer waits for a rank that was killed to come back
+WRITER_IDLE_UNNAMED_JOB_S = 10.0  # the same where nothing says that one may
+SINGLE_BUFFER_REASON = "a kill while the only one is filled would leave none"
+WRITER_ATTEMPTS = 3  # that are tried for one save
+MIN_DURABLE_WAIT_S = 10.0  # for which a save is waited for, at least, after its writer was killed
 FULL_EVERY = 8  # saves; between them tables are saved by the rows that have changed
 
-Told = TypeVar("Told")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveHandle:
     """A save that was begun."""
 
     step: int
@@ -94,20 +106,21 @@ class Checkpointer:
         memory_interval: float | Tuner | None = None,
         grace_s: float | None = None,
         full_every: int = FULL_EVERY,
-        images: int = IMAGES,
+        images: int = BUFFERS,
         rate: float | None = None,
         compress: str | None = None,
         linger_s: float | None = None,
         trust: bool | None = None,
         store_timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
-        if not isinstance(images, int) or images not in (1, IMAGES):
+        if not isinstance(images, int) or images not in (1, BUFFERS):
             raise UsageError(
                 f"a Checkpointer has one image or two, not {images}", code="images-invalid"
             )
         if images == 1 and memory_interval is not None:
             raise UsageError(
-                f"memory_interval needs images={IMAGES}: {ONLY_ONE}", code="one-image-for-snapshots"
+                f"memory_interval needs images={BUFFERS}: {SINGLE_BUFFER_REASON}",
+                code="one-image-for-snapshots",
             )
         if compress not in (None, "zstd"):
             raise UsageError(
@@ -115,26 +128,26 @@ class Checkpointer:
                 code="compression-unknown",
             )
         if compress is not None:
-            packed.needed()
+            packed.require_zstd()
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
         self.full_every, self.compress, self.trust = full_every, compress, trust
         self.preempted = False  # all ranks were told to stop: time to leave the loop
-        self._ranks = Ranks(group)
+        self._ranks = RankCoordinator(group)
         self.rank, self.world = self._ranks.rank, self._ranks.world
-        self.parts = Parts(state, own or {}, self.rank)
+        self.parts = StateTree(state, own or {}, self.rank)
         self._attempt = self._ranks.gathered(uuid.uuid4().hex[:12])[0]  # names the saves of it
         self._ranks.named(self._attempt)
         wanted: dict[Level, float | Tuner | None]
         wanted = {"disk": interval, "memory": memory_interval}
         intervals = {level: given for level, given in wanted.items() if given is not None}
-        self._pacing = Pacing(intervals, self._ranks.first)
-        self._outcomes = Outcomes(self._pacing, self.rank)
+        self._pacing = SaveSchedule(intervals, self._ranks.first)
+        self._outcomes = SaveOutcomes(self._pacing, self.rank)
         self._two_levels = memory_interval is not None
         if linger_s is None:
-            linger_s = LINGER_S if _job_name() else ALONE_S
-        name = _name(self.store, self.rank)
-        self._staging = Staging(
+            linger_s = WRITER_IDLE_S if job_name() else WRITER_IDLE_UNNAMED_JOB_S
+        name = writer_name(self.store, self.rank)
+        self._staging = StagingBuffers(
             name,
             linger_s,
             commits=self.rank == 0,
@@ -143,8 +156,8 @@ class Checkpointer:
         )
         self._is_writer_lost = False  # since the last save that is on disk
         found = list(dict.fromkeys([*self.parts.optimizers, *optimizers]))
-        self._taker = Taker(found, images, self.parts.modules)
-        self._plan: plans.Plan | None = None
+        self._taker = StateCapture(found, images, self.parts.modules)
+        self._plan: plans.RankSavePlan | None = None
         self._saves = 0
         self._due: tuple[int, Level] | None = None
         self._since_full = 0  # saves to disk
@@ -173,7 +186,7 @@ class Checkpointer:
         metrics: Mapping[str, float] | None = None,
         extra: Mapping[str, Any] | None = None,
         anchor: bool = False,
-    ) -> Saving:
+    ) -> SaveHandle:
         """Save the state as it is now: between two steps, on every rank. Returns at once.
 
         `level`: "disk", or "memory" for a snapshot that outlives this process, not the machine;
@@ -210,7 +223,7 @@ class Checkpointer:
         blocked = time.monotonic() - begun
         if images:
             self._pacing.saved(step, level, blocked)
-        return Saving(step, blocked, waited, level, skipped=not images)
+        return SaveHandle(step, blocked, waited, level, skipped=not images)
 
     def _level(self, step: int, level: Level | None, anchor: bool) -> Level:
         if level not in (None, "memory", "disk") or (anchor and level == "memory"):
@@ -223,13 +236,13 @@ class Checkpointer:
             )
         if level == "memory" and self._staging.images == 1:
             raise UsageError(
-                f"a snapshot in memory needs images={IMAGES}: {ONLY_ONE}",
+                f"a snapshot in memory needs images={BUFFERS}: {SINGLE_BUFFER_REASON}",
                 code="one-image-for-snapshots",
             )
         due = self._due if self._due is not None and self._due[0] == step else None
         return "disk" if anchor else level or (due[1] if due else "disk")
 
-    def _agreed(self, step: int, level: Level, saved: plans.Saved) -> Sequence[int]:
+    def _agreed(self, step: int, level: Level, saved: plans.LocalItems) -> Sequence[int]:
         """The images that may be filled now; none for a snapshot while all are in use.
 
         With two levels all ranks take the same one, once all have the last one whole: so there is
@@ -242,11 +255,11 @@ class Checkpointer:
             self._pacing.agreed(step, self._ranks.first(wanted) if wanted else {})
             return range(self._staging.images)
         last = self._staging.last
-        older = (last + 1) % IMAGES
+        older = (last + 1) % BUFFERS
         filling = not self._taker.idle
         busy = [filling or image in status["busy"] for image in (older, last)]
         mine = {"busy": busy, "wanted": wanted}
-        word = self._ranks.decided(mine, lambda everyone: _choice(level, everyone))
+        word = self._ranks.decided(mine, lambda everyone: _choose_buffer(level, everyone))
         self._pacing.agreed(step, word["wanted"], level)
         return [(older, last)[number] for number in word["images"]]
 
@@ -271,8 +284,8 @@ class Checkpointer:
         self,
         step: int,
         level: Level,
-        plan: plans.Plan,
-        saved: plans.Saved,
+        plan: plans.RankSavePlan,
+        saved: plans.LocalItems,
         job: dict[str, Any],
         images: Sequence[int],
     ) -> float:
@@ -281,7 +294,7 @@ class Checkpointer:
         image = self._staging.free_image(images)
         waited = time.monotonic() - begun
         self._staging.tell("filling", image=image, step=step)
-        values = [text(value) for value in saved.values]
+        values = [to_base64(value) for value in saved.values]
         write = level == "disk"
         about = {"layout": plan.id, "values": values, "job": job, "write": write}
         views = self._staging.views[image]
@@ -292,7 +305,7 @@ class Checkpointer:
             self._parent = job["save_id"]
             self._since_full = 1 if full else (self._since_full + 1) % self.full_every
 
-        def whole(good: bool, changed: list[Changed]) -> None:
+        def whole(good: bool, changed: list[ChangedRows]) -> None:
             with contextlib.suppress(WriterFailed):  # the next save finds that out
                 self._staging.whole(good, changed, image=image, **about)
             self._outcomes.copied(step, level, time.monotonic() - begun, good)
@@ -300,9 +313,9 @@ class Checkpointer:
         self._taker.take(image, saved.tensors, views, whole, written=write, by_rows=not full)
         return waited
 
-    def _insist(self, call: Callable[[], Told], saved: plans.Saved) -> Told:
+    def _insist(self, call: Callable[[], ResultT], saved: plans.LocalItems) -> ResultT:
         """With another writer, and one more, should they be killed."""
-        for _ in range(WRITERS - 1):
+        for _ in range(WRITER_ATTEMPTS - 1):
             try:
                 return call()
             except WriterFailed as error:
@@ -310,7 +323,7 @@ class Checkpointer:
                     self._revive(error, saved)
         return call()
 
-    def _revive(self, error: WriterFailed, saved: plans.Saved) -> None:
+    def _revive(self, error: WriterFailed, saved: plans.LocalItems) -> None:
         text = f"{error}; another one is started"
         warnings.warn(HeadwayWarning(text, code="writer-restarted"), stacklevel=4)
         self._taker.forget_images()
@@ -323,11 +336,13 @@ class Checkpointer:
         if self._is_writer_lost and level == "disk":
             with contextlib.suppress(WriterFailed, StoreSilent):
                 self._taker.wait()
-                patience_s = DURABLE_S + 2 * self._outcomes.durable_s  # another rank may be gone
+                patience_s = (
+                    MIN_DURABLE_WAIT_S + 2 * self._outcomes.durable_s
+                )  # another rank may be gone
                 status = self._staging.settled(time.monotonic() + patience_s)
                 self._is_writer_lost = bool(status["busy"] or status["waiting"])
 
-    def replan(self, state: Mapping[str, Any] | None = None) -> plans.Plan:
+    def replan(self, state: Mapping[str, Any] | None = None) -> plans.RankSavePlan:
         """Who saves what; again after tensors came or went. Every rank calls it."""
         collected = state or self.parts.collect()
         plan = self._planned(collected)
@@ -335,15 +350,15 @@ class Checkpointer:
         self._insist(lambda: self._staging.reserve(plan, saved.tensors), saved)
         return plan
 
-    def _planned(self, state: Mapping[str, Any]) -> plans.Plan:
+    def _planned(self, state: Mapping[str, Any]) -> plans.RankSavePlan:
         self._taker.wait()
         first = self.parts.of_first_rank(state)
-        self._plan = plan = plans.make(state, self.group, first)
+        self._plan = plan = plans.make_plan(state, self.group, first)
         self._taker.forget_images()
         self._staging.forget_plan()
         return plan
 
-    def restore(self, *, strict: bool = True) -> Restored | None:
+    def restore(self, *, strict: bool = True) -> RestoredState | None:
         """The newest state that is whole, put into all parts; None where there is none.
 
         `strict`: every tensor of the modules and optimizers comes from the checkpoint, and every
@@ -352,7 +367,7 @@ class Checkpointer:
         """
         begun = time.monotonic()
         with sdk.span("checkpoint_load"):
-            found = newest(self.store, self.group)
+            found = latest_restore_point(self.store, self.group)
             restored = self._from_memory(found, strict) or from_store(
                 self.store, self.parts, self.group, found, strict=strict, trust=self.trust
             )
@@ -360,8 +375,8 @@ class Checkpointer:
             level: Level = "memory" if restored.source == "memory" else "disk"
             sdk.progress(step=restored.step)
             told = {"step": restored.step, "level": level, "source": restored.source}
-            record.restored(**told, seconds=time.monotonic() - begun)
-            self._pacing.resumed(restored.extra, failed=restarted(), level=level)
+            record.note_restore(**told, seconds=time.monotonic() - begun)
+            self._pacing.resumed(restored.extra, failed=is_restart(), level=level)
         return restored
 
     def anchor(
@@ -374,7 +389,7 @@ class Checkpointer:
         model: nn.Module | None = None,
         metrics: Mapping[str, float] | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> Saving:
+    ) -> SaveHandle:
         """Save, and keep it until it is released; returns once it is on disk.
 
         What a publish would else be told by its recipe goes with it: `model_ref`, the factory of
@@ -382,11 +397,11 @@ class Checkpointer:
         has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
         """
         told: dict[str, Any] = {"factory": model_ref} if model_ref else {}
-        told |= golden.plain(model_arguments, self._say) if model_arguments else {}
+        told |= golden.json_arguments(model_arguments, self._say) if model_arguments else {}
         if example_inputs is not None:
-            told |= golden.put(self.parts, self._ranks, example_inputs, model, self._say)
+            told |= golden.add_golden(self.parts, self._ranks, example_inputs, model, self._say)
             self._plan = None  # there is a part more
-        about = {**(extra or {}), **({golden.TOLD: told} if told else {}), **_run()}
+        about = {**(extra or {}), **({golden.SERVING_INFO: told} if told else {}), **run_identity()}
         try:
             saving = self.save(step, anchor=True, metrics=metrics, extra=about)
             self.wait()
@@ -463,36 +478,38 @@ class Checkpointer:
     def _last_save(self, step: int) -> Level | None:
         assert self._preemption is not None
         left = self._preemption.left_s
-        record.preempted(step=step, saved=self._preemption.in_time, left_s=left)
+        record.note_preemption(step=step, saved=self._preemption.in_time, left_s=left)
         if self._preemption.in_time:
             text = f"told to stop: a last save of step {step}, with {left:.1f} s left for it"
-            record.noted(text, code="last-save")
+            record.note(text, code="last-save")
             return "disk"
         takes = f"one takes {self._outcomes.durable_s:.1f} s"
         why = f"{takes} and {max(left, 0.0):.1f} s are left"
         self._say(f"told to stop: no last save of step {step}, as {why}", code="no-last-save")
         return None
 
-    def _from_memory(self, on_disk: Found, strict: bool) -> Restored | None:
+    def _from_memory(self, on_disk: RestorePoint, strict: bool) -> RestoredState | None:
         """From what the writers of all ranks still hold, if that is newer than what is on disk."""
-        if not _job_name():
+        if not job_name():
             return None  # another start of the same script may want to begin anew
-        mine = held(self._staging.found, self._staging.descriptors())
+        mine = held_buffers(self._staging.found, self._staging.descriptors())
         saves = {image.save: image.step for image in mine}
-        save = _newest_common(self._ranks.gathered(saves))
+        save = newest_common_save(self._ranks.gathered(saves))
         durable = on_disk.checkpoint.step if on_disk.checkpoint else -1
         if not save or saves[save] < durable:
             return None
         images = [image for image in mine if image.save == save]
         for rank in range(images[0].world):
-            seen = look(_name(self.store, rank)) if rank != self.rank else None
-            images += [image for image in (held(*seen) if seen else []) if image.save == save]
+            seen = peek(writer_name(self.store, rank)) if rank != self.rank else None
+            images += [
+                image for image in (held_buffers(*seen) if seen else []) if image.save == save
+            ]
         there = len(images) == images[0].world  # or some are on other machines
         if not all(self._ranks.gathered(there)):
             return None
         values, notes = from_memory(self.parts, images, self.group, strict)
         self._staging.spare(save)
-        return Restored(saves[save], "memory", values, images[0].extra, tuple(notes))
+        return RestoredState(saves[save], "memory", values, images[0].extra, tuple(notes))
 
     def _warn(self, status: dict[str, Any]) -> None:
         for error in self._outcomes.heard(self._staging.new_outcomes(status)):
@@ -504,11 +521,11 @@ class Checkpointer:
             raise errors[0]
 
     def _say(self, text: str, *, code: str) -> None:
-        record.noted(text, code=code)
+        record.note(text, code=code)
         warnings.warn(HeadwayWarning(text, code=code), stacklevel=4)
 
 
-def _newest_common(ranks: Sequence[Mapping[str, int]]) -> str:
+def newest_common_save(ranks: Sequence[Mapping[str, int]]) -> str:
     """Of the saves that all ranks have, with their steps; empty if there is none.
 
     Two saves may be of one step, and all ranks have to choose the same one.
@@ -517,18 +534,18 @@ def _newest_common(ranks: Sequence[Mapping[str, int]]) -> str:
     return max(common, key=lambda save: (ranks[0][save], save), default="")
 
 
-def _choice(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _choose_buffer(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Which image all ranks fill, the older (0) or the last one (1), by who writes which.
 
     The last one only while the older one is being written, as that one is whole then.
     """
-    busy = [any(one["busy"][number] for one in everyone) for number in range(IMAGES)]
-    free = [number for number in range(IMAGES) if not busy[number]]
+    busy = [any(one["busy"][number] for one in everyone) for number in range(BUFFERS)]
+    free = [number for number in range(BUFFERS) if not busy[number]]
     waits = [0] if level == "disk" else []
     return {"images": free[:1] or waits, "wanted": everyone[0]["wanted"]}
 
 
-def _run() -> dict[str, Any]:
+def run_identity() -> dict[str, Any]:
     """The run that this process is recorded in, if it is."""
     journal = os.environ.get(ENV_FOLDER)
     if not journal:
@@ -538,14 +555,14 @@ def _run() -> dict[str, Any]:
     return {"run": known.get("run") or os.path.basename(path), "ledger": path}
 
 
-def _job_name() -> str:
+def job_name() -> str:
     """What the attempts of one job have in common; empty where nobody says."""
     names = (ENV_FOLDER, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     given = (os.environ.get(name, "") for name in names)
     return next((name for name in given if name not in ("", "none")), "")  # torchrun's for no name
 
 
-def _name(store: str, rank: int) -> str:
+def writer_name(store: str, rank: int) -> str:
     """The writer of this rank of this job, as it was called before a restart.
 
     A folder is known by what it is: containers may have others at the same path.
@@ -556,5 +573,5 @@ def _name(store: str, rank: int) -> str:
             os.makedirs(store, exist_ok=True)
             about = os.stat(store)
             where = f"{store} {about.st_dev} {about.st_ino}"
-    told = f"{os.geteuid()} {_job_name()} {where} {rank}"
+    told = f"{os.geteuid()} {job_name()} {where} {rank}"
     return f"headway-checkpoint-{hashlib.sha256(told.encode()).hexdigest()[:24]}"

@@ -15,7 +15,7 @@ HALVINGS = 200  # of the bracket around the optimum; fewer reach the last bit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Best:
+class BestInterval:
     """An interval, what set it ("law", "durable" or "bandwidth"), and the share that it loses."""
 
     interval: float
@@ -79,7 +79,7 @@ def best(
     size: float = 0.0,
     bandwidth: float = math.inf,
     exact: bool = False,
-) -> Best:
+) -> BestInterval:
     """The interval that loses least; `exact` takes the renewal form instead of the first order.
 
     Never shorter than a save takes to become durable, nor than `size` bytes take at `bandwidth`
@@ -99,7 +99,7 @@ def best(
     share = (renewal if exact else wasted)(
         found[bound], cost=cost, mtbf=mtbf, durable=durable, recover=recover
     )
-    return Best(interval=found[bound], bound=bound, wasted=share)
+    return BestInterval(interval=found[bound], bound=bound, wasted=share)
 
 
 def _renewal_optimum(cost: float, mtbf: float) -> float:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from headway.errors import CheckpointMismatch
 
 WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-SHOWN = 10  # names of each side that an error lists
-COMPARED = 1000  # names among which the nearest one is looked for
+MAX_NAMES = 10  # names of each side that an error lists
+MAX_CANDIDATES = 1000  # names among which the nearest one is looked for
 
 
-def paired(saved: Iterable[str], live: Iterable[str]) -> dict[str, str]:
+def pair_names(saved: Iterable[str], live: Iterable[str]) -> dict[str, str]:
     """For each saved name the live one: the same, or the only one that differs by wrappers."""
     saved, live = list(saved), dict.fromkeys(live)
     pairs = {name: name for name in saved if name in live}
@@ -69,16 +69,20 @@ class Mismatch:
 
     def _clauses(self) -> list[str]:
         clauses = [
-            _listed(self.missing, "not in the checkpoint", self.unexpected, "the checkpoint has"),
-            _listed(self.unexpected, "without a place in the state", self.missing, "the state has"),
-            _shown("of another shape", self.different),
-            _shown("of another type", self.converted),
-            _shown("that cannot be read into", self.unreadable),
+            _names_clause(
+                self.missing, "not in the checkpoint", self.unexpected, "the checkpoint has"
+            ),
+            _names_clause(
+                self.unexpected, "without a place in the state", self.missing, "the state has"
+            ),
+            _clause("of another shape", self.different),
+            _clause("of another type", self.converted),
+            _clause("that cannot be read into", self.unreadable),
         ]
         return [clause for clause in clauses if clause]
 
 
-def merged(ranks: Sequence[Mismatch]) -> Mismatch:
+def merge_mismatches(ranks: Sequence[Mismatch]) -> Mismatch:
     """Of all ranks: a name of the checkpoint has a place if it has one on any of them."""
     everywhere = set.intersection(*(set(one.unexpected) for one in ranks))
     return Mismatch(
@@ -90,16 +94,16 @@ def merged(ranks: Sequence[Mismatch]) -> Mismatch:
     )
 
 
-def _listed(names: Sequence[str], what: str, others: Sequence[str], have: str) -> str:
+def _names_clause(names: Sequence[str], what: str, others: Sequence[str], have: str) -> str:
     """With the nearest name of the other side, where there is one."""
     near = []
-    for name in names[:SHOWN]:
-        best = difflib.get_close_matches(name, others[:COMPARED], 1)
+    for name in names[:MAX_NAMES]:
+        best = difflib.get_close_matches(name, others[:MAX_CANDIDATES], 1)
         near.append(f"{name} ({have} {best[0]})" if best else name)
-    return _shown(what, near, len(names))
+    return _clause(what, near, len(names))
 
 
-def _shown(what: str, items: Sequence[str], count: int | None = None) -> str:
+def _clause(what: str, items: Sequence[str], count: int | None = None) -> str:
     count = len(items) if count is None else count
-    more = f" and {count - SHOWN} more" if count > SHOWN else ""
-    return f"{count} {what}: {', '.join(items[:SHOWN])}{more}" if items else ""
+    more = f" and {count - MAX_NAMES} more" if count > MAX_NAMES else ""
+    return f"{count} {what}: {', '.join(items[:MAX_NAMES])}{more}" if items else ""

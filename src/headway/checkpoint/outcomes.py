@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headway.checkpoint import record
-from headway.checkpoint.pacing import Level, Pacing
-from headway.checkpoint.writer.write import problem
+from headway.checkpoint.pacing import Level, SaveSchedule
+from headway.checkpoint.writer.write import error_outcome
 from headway.errors import SaveFailed
 
-RECENT = 16  # saves from which it is known how long one takes
+RECENT_SAVES = 16  # saves from which it is known how long one takes
 
 
-class Outcomes:
+class SaveOutcomes:
     """Of one rank's saves."""
 
-    def __init__(self, pacing: Pacing, rank: int) -> None:
+    def __init__(self, pacing: SaveSchedule, rank: int) -> None:
         self._pacing, self._rank = pacing, rank
         self._copied: deque[dict[str, Any]] = deque()  # what ends with its image: a thread adds it
         self._copied_s: dict[int, float] = {}  # by step, until the image of a save was whole
-        self._durable_s: deque[float] = deque(maxlen=RECENT)
+        self._durable_s: deque[float] = deque(maxlen=RECENT_SAVES)
         self.broken = False  # a save to disk has failed since this was set
 
     @property
@@ -39,7 +39,7 @@ class Outcomes:
                 code="image-not-whole",
                 step=step,
             )
-            self._copied.append({**outcome, **problem(void)})
+            self._copied.append({**outcome, **error_outcome(void)})
         elif level == "memory":
             self._copied.append(outcome)
         else:
@@ -71,4 +71,4 @@ class Outcomes:
         told = {"step": cost.step, "level": level, "blocked_s": cost.blocked_s}
         told |= {"slower_s": max(0.0, cost.slower_s), "durable_s": outcome["seconds"]}
         told |= {name: outcome[name] for name in ("bytes", "error") if name in outcome}
-        record.saved(**told, **self._pacing.rhythm(level))
+        record.note_save(**told, **self._pacing.rhythm(level))

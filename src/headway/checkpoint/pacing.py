@@ -16,18 +16,18 @@ from statistics import median
 from typing import Any, Literal
 
 from headway.checkpoint.interval import wasted
-from headway.checkpoint.tuner import HOUR, Advice, SaveCost, Tuner
+from headway.checkpoint.tuner import HOUR, IntervalAdvice, SaveCost, Tuner
 from headway.probe import ENV_LAUNCH
 
 Level = Literal["memory", "disk"]
 LEVELS: tuple[Level, ...] = ("disk", "memory")  # of two that are due the first is taken
 FIRST_STEPS = 10  # until the ranks know how long a step takes
-RECENT = 50  # steps
+RECENT_STEPS = 50  # steps
 TOTALS = "headway"  # of `extra`: what this run has been through, over all its attempts
 
 
 @dataclass(kw_only=True)
-class Cost:
+class PendingCost:
     """What a save that is under way has cost so far."""
 
     step: int
@@ -36,7 +36,7 @@ class Cost:
     slower_s: float = 0.0  # the steps meanwhile, all together
 
 
-class Pacing:
+class SaveSchedule:
     """The intervals of one training's saves, fixed or tuned."""
 
     def __init__(
@@ -56,9 +56,9 @@ class Pacing:
         self._next: dict[Level, int] = {}
         self._seen = 0
         self._begun = self._at = clock()
-        self._usual: deque[float] = deque(maxlen=RECENT)  # steps with no save under way
+        self._usual: deque[float] = deque(maxlen=RECENT_STEPS)  # steps with no save under way
         self._away = 0.0  # of the step that goes on: in a save
-        self._saves: list[Cost] = []  # under way
+        self._saves: list[PendingCost] = []  # under way
         self._uptime_s, self._failures = 0.0, 0  # of earlier attempts
         self._from_memory = 0  # failures after which training went on from memory
 
@@ -92,9 +92,9 @@ class Pacing:
     def saved(self, step: int, level: Level, blocked_s: float) -> None:
         """A save was begun."""
         self._away += blocked_s
-        self._saves.append(Cost(step=step, level=level, blocked_s=blocked_s))
+        self._saves.append(PendingCost(step=step, level=level, blocked_s=blocked_s))
 
-    def ended(self, outcome: Mapping[str, Any]) -> Cost | None:
+    def ended(self, outcome: Mapping[str, Any]) -> PendingCost | None:
         """What became of a save: its step, level, seconds and bytes; None of one not begun here."""
         step, level = outcome["step"], outcome["level"]
         cost = next((one for one in self._saves if (one.step, one.level) == (step, level)), None)
@@ -126,7 +126,7 @@ class Pacing:
         """Seconds that this run has been up, over all attempts."""
         return self._uptime_s + self._clock() - self._begun
 
-    def advice(self, level: Level = "disk") -> Advice | None:
+    def advice(self, level: Level = "disk") -> IntervalAdvice | None:
         """Of the tuner of that level."""
         tuner = self._tuners.get(level)
         return None if tuner is None else tuner.advice()
@@ -183,7 +183,7 @@ class Pacing:
                 cost.slower_s += longer
 
 
-def restarted(env: Mapping[str, str] = os.environ) -> bool:
+def is_restart(env: Mapping[str, str] = os.environ) -> bool:
     """Whether this process belongs to an attempt after a failure."""
     _, dot, attempt = env.get(ENV_LAUNCH, "").rpartition(".")
     again = bool(dot) and attempt.isdecimal()

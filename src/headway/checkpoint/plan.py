@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
-from headway.checkpoint.state import flattened, unsupported
+from headway.checkpoint.state import flatten, unsupported_reason
 from headway.errors import HeadwayError, UsageError
 
 
@@ -32,14 +32,14 @@ class StateChanged(HeadwayError):
 
 
 @dataclass
-class Saved:
+class LocalItems:
     """This rank's share of one state: tensors that are live, and values as bytes."""
 
     tensors: list[Tensor]
     values: list[bytes]
 
 
-class Plan:
+class RankSavePlan:
     """This rank's share, and what the whole checkpoint consists of."""
 
     def __init__(self, items: list[WriteItem], metadata: bytes, looks: str) -> None:
@@ -49,20 +49,22 @@ class Plan:
         self.looks = looks
         self.id = hashlib.sha256(looks.encode() + metadata).hexdigest()[:16]
 
-    def share(self, state: Mapping[str, Any]) -> Saved:
+    def share(self, state: Mapping[str, Any]) -> LocalItems:
         """What this rank saves of the state as it is now."""
         planner = _planner(state)
-        if _looks(planner.state_dict) != self.looks:
+        if _signature(planner.state_dict) != self.looks:
             raise StateChanged(
                 "the state has other tensors than at the first save; "
                 "call replan() on all ranks before the next one"
             )
         tensors: list[Any] = [planner.resolve_data(item) for item in self.tensors]
-        values = [_content(planner.resolve_data(item)) for item in self.values]
-        return Saved([tensor.detach() for tensor in tensors], values)
+        values = [_value_bytes(planner.resolve_data(item)) for item in self.values]
+        return LocalItems([tensor.detach() for tensor in tensors], values)
 
 
-def make(state: Mapping[str, Any], group: Any = None, first: Container[str] = ()) -> Plan:
+def make_plan(
+    state: Mapping[str, Any], group: Any = None, first: Container[str] = ()
+) -> RankSavePlan:
     """Every rank of the group calls this with its state.
 
     `first`: the flat names of tensors that the first rank saves which has them.
@@ -73,7 +75,7 @@ def make(state: Mapping[str, Any], group: Any = None, first: Container[str] = ()
     try:
         planner = _planner(state, coordinator=rank == 0)
         plan = planner.create_local_plan()
-        own = plan, {item.index.fqn for item in plan.items if _is_of_first(item, first)}
+        own = plan, {item.index.fqn for item in plan.items if _is_saved_by_first(item, first)}
     except UsageError as error:  # the others would wait for this one
         own = error
     everyone: list[Any] = [own] * world
@@ -83,18 +85,18 @@ def make(state: Mapping[str, Any], group: Any = None, first: Container[str] = ()
         if isinstance(told, UsageError):
             raise told
     _check_replicas([plan for plan, _ in everyone])
-    plans = _of_first(everyone)
+    plans = _drop_replicas(everyone)
     # Every rank works out the same from the same plans: nothing has to be sent back.
     shares, metadata = planner.create_global_plan(plans)
     mine: SavePlan = planner.finish_plan(shares[rank])
-    return Plan(list(mine.items), pickle.dumps(metadata), _looks(planner.state_dict))
+    return RankSavePlan(list(mine.items), pickle.dumps(metadata), _signature(planner.state_dict))
 
 
-def _is_of_first(item: WriteItem, first: Container[str]) -> bool:
+def _is_saved_by_first(item: WriteItem, first: Container[str]) -> bool:
     return item.type == WriteItemType.BYTE_IO or item.index.fqn in first
 
 
-def _of_first(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePlan]:
+def _drop_replicas(everyone: Sequence[tuple[SavePlan, set[str]]]) -> list[SavePlan]:
     """Without what an earlier rank saves as well, of the names that any rank has told."""
     names = set().union(*(told for _, told in everyone))
     taken: set[Any] = set()
@@ -130,10 +132,10 @@ def _planner(state: Mapping[str, Any], *, coordinator: bool = True) -> DefaultSa
     try:
         planner.set_up_planner(dict(state), is_coordinator=coordinator)
     except ValueError:
-        flattened(state)
+        flatten(state)
         raise
     for name, value in planner.state_dict.items():
-        if why := unsupported(value):
+        if why := unsupported_reason(value):
             raise UsageError(
                 f"{name} cannot be saved as a tensor: {why}",
                 code="tensor-not-supported",
@@ -142,7 +144,7 @@ def _planner(state: Mapping[str, Any], *, coordinator: bool = True) -> DefaultSa
     return planner
 
 
-def _looks(flat: Mapping[str, Any]) -> str:
+def _signature(flat: Mapping[str, Any]) -> str:
     """Names, shapes and types."""
     return "\n".join(
         f"{key!r} {tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else repr(key)
@@ -150,7 +152,7 @@ def _looks(flat: Mapping[str, Any]) -> str:
     )
 
 
-def _content(value: Any) -> bytes:
+def _value_bytes(value: Any) -> bytes:
     if isinstance(value, io.BytesIO):
         return value.getvalue()
     buffer = io.BytesIO()

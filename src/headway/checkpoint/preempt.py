@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.checkpoint.ranks import Ranks
+    from headway.checkpoint.ranks import RankCoordinator
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # by a scheduler or torchrun; by Slurm's --signal
-SAME_S = 5.0  # a scheduler and torchrun may both send one: within that time it is one notice
-LOOK_S = 1.0  # between two looks of all ranks
-LEAVING_S = 1.0  # of the grace, for what comes after the last save; a tenth of a short one
+SAME_NOTICE_S = 5.0  # a scheduler and torchrun may both send one: within that time it is one notice
+CHECK_S = 1.0  # between two looks of all ranks
+EXIT_S = 1.0  # of the grace, for what comes after the last save; a tenth of a short one
 
 
 class Notice:
@@ -54,7 +54,7 @@ class Notice:
             return
         for number, before in self._before.items():
             if signal.getsignal(number) == self._heard:
-                signal.signal(number, _handler(before))
+                signal.signal(number, _python_handler(before))
         self._before.clear()
         self.at = None
 
@@ -67,10 +67,10 @@ class Notice:
 
     def _heard(self, number: int, frame: Any) -> None:
         now = self._clock()
-        again = self.at is not None and now - self.at > SAME_S
+        again = self.at is not None and now - self.at > SAME_NOTICE_S
         before = self._before.get(number)
         if again or os.getpid() != self._pid:  # or a child, which has inherited this
-            signal.signal(number, _handler(before))
+            signal.signal(number, _python_handler(before))
             os.kill(os.getpid(), number)
             return
         first, self.at = self.at is None, now if self.at is None else self.at
@@ -83,7 +83,7 @@ class Notice:
 notice = Notice()
 
 
-def stay(worker: int) -> None:
+def ignore_in_worker(worker: int) -> None:
     """A DataLoader's `worker_init_fn`: its rank ends it, not the signal that its rank gets too."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -94,7 +94,7 @@ class Preemption:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: RankCoordinator,
         grace_s: float,
         heard: Notice = notice,
         clock: Callable[[], float] = time.monotonic,
@@ -115,7 +115,7 @@ class Preemption:
     def left_s(self) -> float:
         """What is left of the grace, without what it takes to leave."""
         since = self._since if self._since is not None else self._clock()
-        leaving = min(LEAVING_S, self._grace_s / 10)
+        leaving = min(EXIT_S, self._grace_s / 10)
         return self._grace_s - leaving - (self._clock() - since)
 
     def look(self, step: int, step_s: Callable[[], float], takes_s: Callable[[], float]) -> bool:
@@ -138,7 +138,7 @@ class Preemption:
 
     def _word(self, step_s: float, takes_s: Callable[[], float]) -> dict[str, Any]:
         stop = self._passed_on or self._ranks.waved()
-        steps = max(1, round(LOOK_S / step_s)) if step_s else 1
+        steps = max(1, round(CHECK_S / step_s)) if step_s else 1
         return {"stop": stop, "in_time": not stop or takes_s() <= self.left_s, "next": steps}
 
     def close(self) -> None:
@@ -146,5 +146,5 @@ class Preemption:
         self._heard.leave()
 
 
-def _handler(before: Any) -> Any:
+def _python_handler(before: Any) -> Any:
     return signal.SIG_DFL if before is None else before  # None: it was not set by Python

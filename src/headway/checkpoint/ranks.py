@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 
-class Ranks:
+class RankCoordinator:
     """The ranks of one group; all of them ask the same, in the same order."""
 
     def __init__(self, group: Any = None) -> None:
@@ -20,7 +20,7 @@ class Ranks:
         if dist.is_initialized():
             self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._group = group
-        self._store = _store() if self.world > 1 else None
+        self._store = _default_store() if self.world > 1 else None
         self._name = ""
         self._count = 0
 
@@ -53,7 +53,7 @@ class Ranks:
             return decide(self.gathered(mine))
         key = self._key()
         if self.rank == 0:
-            others = _all(self._store, [f"{key}/{rank}" for rank in range(1, self.world)])
+            others = _get_all(self._store, [f"{key}/{rank}" for rank in range(1, self.world)])
             word = decide([mine, *map(json.loads, others)])
             self._store.set(key, json.dumps(word))
             return word
@@ -85,14 +85,14 @@ class Ranks:
         return word
 
 
-def _store() -> Any:
+def _default_store() -> Any:
     """The one that the ranks have met in, as a connection of its own where torch can do that."""
     find = getattr(dist.distributed_c10d, "_get_default_store", None)
     found: Any = find() if find is not None else None
     return found.clone() if hasattr(found, "clone") else found
 
 
-def _all(store: Any, keys: list[str]) -> list[bytes]:
+def _get_all(store: Any, keys: list[str]) -> list[bytes]:
     if store.has_extended_api():
         found: list[bytes] = store.multi_get(keys)
         return found

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from headway.errors import UsageError
 
-TERMS = 100_000  # of a series that ends by itself: some square roots of the shape
-CLOSE = 1e-12  # relative
+_MAX_TERMS = 100_000  # of a series that ends by itself: some square roots of the shape
+_TOLERANCE = 1e-12  # relative
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class FailureRate:
         if not self.known:
             return math.inf
         low, high = 0.0, self.shape
-        while _below(self.shape, high) < share:
+        while _gamma_cdf(self.shape, high) < share:
             low, high = high, high * 2
-        while high - low > CLOSE * high:
+        while high - low > _TOLERANCE * high:
             middle = (low + high) / 2
-            if _below(self.shape, middle) < share:
+            if _gamma_cdf(self.shape, middle) < share:
                 low = middle
             else:
                 high = middle
@@ -72,20 +72,22 @@ class FailureRate:
 
 
 # Jeffreys' prior: nothing is known but that it is a rate.
-UNKNOWN = FailureRate(0.5, 0.0)
+UNKNOWN_RATE = FailureRate(0.5, 0.0)
 
 
-def _below(shape: float, x: float) -> float:
+def _gamma_cdf(shape: float, x: float) -> float:
     """The regularised lower incomplete gamma function."""
     if x <= 0:
         return 0.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
-    return scale * _series(shape, x) if x < shape + 1 else 1 - scale * _fraction(shape, x)
+    return (
+        scale * _gamma_series(shape, x) if x < shape + 1 else 1 - scale * _gamma_fraction(shape, x)
+    )
 
 
-def _series(shape: float, x: float) -> float:
+def _gamma_series(shape: float, x: float) -> float:
     term = total = 1 / shape
-    for number in range(1, TERMS):
+    for number in range(1, _MAX_TERMS):
         term *= x / (shape + number)
         total += term
         if term < total * 1e-16:
@@ -93,13 +95,13 @@ def _series(shape: float, x: float) -> float:
     return total
 
 
-def _fraction(shape: float, x: float) -> float:
+def _gamma_fraction(shape: float, x: float) -> float:
     """Lentz's continued fraction of the upper function, which converges beyond the mode."""
     tiny = 1e-300
     b = x + 1 - shape
     c, d = 1 / tiny, 1 / b
     found = d
-    for number in range(1, TERMS):
+    for number in range(1, _MAX_TERMS):
         a = -number * (number - shape)
         b += 2
         d = 1 / (a * d + b or tiny)

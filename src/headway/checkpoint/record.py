@@ -7,28 +7,28 @@ from typing import Any
 from headway import sdk
 
 
-def saved(**told: Any) -> None:
+def note_save(**told: Any) -> None:
     """What became of a save, what it cost, and how often to save."""
     _emit("checkpoint", told)
 
 
-def restored(**told: Any) -> None:
+def note_restore(**told: Any) -> None:
     """Where the state came from."""
     _emit("restored", told)
 
 
-def preempted(**told: Any) -> None:
+def note_preemption(**told: Any) -> None:
     """All ranks leave the loop, as they were told to."""
     _emit("preempted", told)
 
 
-def noted(text: str, *, code: str) -> None:
+def note(text: str, *, code: str) -> None:
     """Something that a reader of the ledger should know."""
     _emit("note", {"hook": "checkpoint", "code": code, "text": text})
 
 
 def _emit(event: str, told: dict[str, Any]) -> None:
-    recorder = sdk._recording()
+    recorder = sdk.active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
 

@@ -26,16 +26,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from headway.checkpoint.matching import Mismatch, merged
-from headway.checkpoint.snapshot.gpu import gpu
-from headway.checkpoint.snapshot.memory import Memory
-from headway.checkpoint.state import Parts
+from headway.checkpoint.matching import Mismatch, merge_mismatches
+from headway.checkpoint.snapshot.gpu import gpu_of
+from headway.checkpoint.snapshot.memory import MappedBuffer
+from headway.checkpoint.state import StateTree
 from headway.checkpoint.store import dcp, packed
 from headway.checkpoint.store.delta import apply_rows
-from headway.checkpoint.store.manifest import changed
-from headway.checkpoint.store.read import Checkpoint, Found, Store
+from headway.checkpoint.store.manifest import delta_tables
+from headway.checkpoint.store.read import Checkpoint, RestorePoint, Store
 from headway.checkpoint.store.trust import load_metadata, load_value
-from headway.checkpoint.writer.images import WHOLE
+from headway.checkpoint.writer.images import READY
 from headway.errors import (
     CheckpointDamaged,
     HeadwayError,
@@ -46,7 +46,7 @@ from headway.errors import (
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredState:
     """Where training goes on from."""
 
     step: int
@@ -57,7 +57,7 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBuffer:
     """One image that a writer holds: the layout of what is in it, and its memory."""
 
     save: str
@@ -66,24 +66,24 @@ class Held:
     layout: dict[str, Any]
     values: list[str]
     extra: dict[str, Any]
-    memory: Memory
+    memory: MappedBuffer
 
 
-def held(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[Held]:
+def held_buffers(status: Mapping[str, Any], descriptors: Sequence[int]) -> list[HeldBuffer]:
     """The whole ones; the descriptors are closed."""
     found = []
     for image, descriptor in zip(status["images"], descriptors, strict=True):
         layout = status["layouts"].get(image.get("layout", ""))
-        if image["state"] == WHOLE and layout is not None:
-            memory = Memory(descriptor, os.fstat(descriptor).st_size)
+        if image["state"] == READY and layout is not None:
+            memory = MappedBuffer(descriptor, os.fstat(descriptor).st_size)
             told = image["save"], image["step"], image["world"], layout
-            found.append(Held(*told, image["values"], image["extra"], memory))
+            found.append(HeldBuffer(*told, image["values"], image["extra"], memory))
         os.close(descriptor)
     return found
 
 
 def from_memory(
-    parts: Parts, images: Sequence[Held], group: Any, strict: bool = True
+    parts: StateTree, images: Sequence[HeldBuffer], group: Any, strict: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
     """Of one save by all ranks: the images of every rank of this machine; values, and notes."""
     reader = _MemoryReader(images)
@@ -91,12 +91,14 @@ def from_memory(
     wanted = parts.value_names(metadata)
     values = _read(dict.fromkeys(wanted), reader, group, trusted=True)
     targets = parts.match(metadata, values)
-    notes = _agreed(targets.mismatch, "in memory", strict, group)
+    notes = _check_mismatch(targets.mismatch, "in memory", strict, group)
     _read(targets.flat, reader, group, trusted=True)
     return parts.give_back(targets, values, metadata), notes
 
 
-def newest(store: str, group: Any, damaged: Mapping[str, str] | None = None) -> Found:
+def latest_restore_point(
+    store: str, group: Any, damaged: Mapping[str, str] | None = None
+) -> RestorePoint:
     """The newest good one, as rank 0 sees it; `damaged`: what has shown that it is not."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return Store(store).newest_good(damaged=damaged)
@@ -104,36 +106,36 @@ def newest(store: str, group: Any, damaged: Mapping[str, str] | None = None) -> 
     told: list[Any] = [Store(store).newest_good(damaged=damaged) if first else None]
     source = dist.get_global_rank(group, 0) if group is not None else 0
     dist.broadcast_object_list(told, src=source, group=group)
-    found: Found = told[0]
+    found: RestorePoint = told[0]
     return found
 
 
 def from_store(
     store: str,
-    parts: Parts,
+    parts: StateTree,
     group: Any,
-    found: Found | None = None,
+    found: RestorePoint | None = None,
     *,
     strict: bool = True,
     trust: bool | None = None,
-) -> Restored | None:
+) -> RestoredState | None:
     """From `found`, the newest; from an older one if it turns out to be damaged, which is said.
 
     `strict`: an error if the checkpoint and the parts have other tensors, before any is changed.
     `trust`: whether what is read may run code; None: if this user alone can have written it.
     """
     damaged: dict[str, str] = {}
-    found = found or newest(store, group)
+    found = found or latest_restore_point(store, group)
     while (one := found.checkpoint) is not None:
         try:
-            values, left_out = _composed(found.chain, parts, group, strict, trust)
-        except _Damaged as error:
+            values, left_out = _load_chain(found.chain, parts, group, strict, trust)
+        except _DamagedOnRanks as error:
             damaged[error.one.manifest.save_id] = error.why
-            found = newest(store, group, damaged)
+            found = latest_restore_point(store, group, damaged)
             continue
-        _say(store, found, f"{one.name} is restored")
+        _warn_skipped(store, found, f"{one.name} is restored")
         notes = (*found.notes, *left_out)
-        return Restored(one.step, one.name, values, one.manifest.extra, notes)
+        return RestoredState(one.step, one.name, values, one.manifest.extra, notes)
     if damaged:  # and some of it is in the state by now
         why = "; ".join(found.notes)
         raise CheckpointDamaged(
@@ -141,41 +143,41 @@ def from_store(
             code="no-good-checkpoint",
             notes=found.notes,
         )
-    _say(store, found, "nothing is restored")
+    _warn_skipped(store, found, "nothing is restored")
     return None
 
 
-def _say(store: str, found: Found, then: str) -> None:
+def _warn_skipped(store: str, found: RestorePoint, then: str) -> None:
     if found.notes:
         notes = "; ".join(found.notes)
         text = f"not all checkpoints of {store} are good: {notes}; {then}"
         warnings.warn(HeadwayWarning(text, code="checkpoints-passed-over"), stacklevel=4)
 
 
-class _Damaged(Exception):
+class _DamagedOnRanks(Exception):
     """Found on all ranks at once: which checkpoint it is, and why it cannot be used."""
 
     def __init__(self, one: Checkpoint, why: str) -> None:
         self.one, self.why = one, why
 
 
-def _composed(
-    chain: Sequence[Checkpoint], parts: Parts, group: Any, strict: bool, trust: bool | None
+def _load_chain(
+    chain: Sequence[Checkpoint], parts: StateTree, group: Any, strict: bool, trust: bool | None
 ) -> tuple[dict[str, Any], list[str]]:
     """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
     if any(item.unpacked for one in chain for f in one.manifest.files for item in f.items):
-        packed.needed()
-    readers = [dcp.Reader(one.path, check=True, trusted=trust) for one in chain]
+        packed.require_zstd()
+    readers = [dcp.CheckpointReader(one.path, check=True, trusted=trust) for one in chain]
     for one, reader in zip(chain, readers, strict=True):
-        _together(one, reader.read_metadata, group)
+        _on_all_ranks(one, reader.read_metadata, group)
     metadata = readers[0].read_metadata()
     known = {
         dcp.item_name(index): index.fqn
         for reader in readers
-        for index in dcp.indices(reader.read_metadata())
+        for index in dcp.item_indices(reader.read_metadata())
     }
     by_rows = [
-        {known.get(item, "") for file in one.manifest.files for item in changed(file)}
+        {known.get(item, "") for file in one.manifest.files for item in delta_tables(file)}
         for one in chain
     ]
     whole = {  # the last time that it was saved as a whole; of what other ranks have, too
@@ -185,7 +187,7 @@ def _composed(
     for one, names in zip(chain, by_rows, strict=True):
         if not names <= whole.keys():
             why = "it has rows of a tensor that it does not name"
-            raise _Damaged(one, with_code(why, code="rows-not-planned"))
+            raise _DamagedOnRanks(one, with_code(why, code="rows-not-planned"))
 
     def read(wanted: dict[str, Any]) -> None:
         for at in sorted(set(whole.values())):
@@ -193,13 +195,13 @@ def _composed(
             try:
                 _read(mine, readers[at], group, trusted=readers[at].trusted)
             except CheckpointException as error:
-                raise _told(chain[at], error) from None
+                raise _classify(chain[at], error) from None
             wanted.update(mine)
 
     values = dict.fromkeys(parts.value_names(metadata))
     read(values)
     targets = parts.match(metadata, values)
-    notes = _agreed(targets.mismatch, chain[-1].name, strict, group)
+    notes = _check_mismatch(targets.mismatch, chain[-1].name, strict, group)
     read(targets.flat)
     for at, one in enumerate(chain):
         here = by_rows[at] & targets.flat.keys()
@@ -208,42 +210,42 @@ def _composed(
             name: readers[whole[name]].read_metadata().state_dict_metadata[name] for name in rows
         }
         if by_rows[at]:
-            _together(one, partial(apply_rows, one.path, one.manifest, rows, told), group)
+            _on_all_ranks(one, partial(apply_rows, one.path, one.manifest, rows, told), group)
     return parts.give_back(targets, values, metadata), notes
 
 
-def _agreed(mine: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
+def _check_mismatch(mine: Mismatch, name: str, strict: bool, group: Any) -> list[str]:
     """What does not fit, of all ranks: an error on each of them, or notes."""
     everyone = [mine]
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         everyone *= dist.get_world_size(group)
         dist.all_gather_object(everyone, mine, group=group)
-    mismatch = merged(everyone)
+    mismatch = merge_mismatches(everyone)
     if mismatch and strict:
         raise mismatch.error(name)
     return mismatch.notes(name)
 
 
-def _together(one: Checkpoint, do: Callable[[], Any], group: Any) -> None:
+def _on_all_ranks(one: Checkpoint, do: Callable[[], Any], group: Any) -> None:
     """On all ranks; what is damaged for one of them is for all."""
     mine = ""
     try:
         do()
     except (CheckpointDamaged, OSError) as error:
-        mine = _why(error)
+        mine = _failure_reason(error)
     told = [mine]
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         told *= dist.get_world_size(group)
         dist.all_gather_object(told, mine, group=group)
     if any(told):
-        raise _Damaged(one, next(filter(None, told)))
+        raise _DamagedOnRanks(one, next(filter(None, told)))
 
 
-def _told(one: Checkpoint, error: CheckpointException) -> BaseException:
+def _classify(one: Checkpoint, error: CheckpointException) -> BaseException:
     """A damaged file is passed over; anything else is for the user to see."""
     found = [exception for exception, _ in error.failures.values()]
     if all(isinstance(exception, (CheckpointDamaged, OSError)) for exception in found):
-        return _Damaged(one, _why(found[0]))
+        return _DamagedOnRanks(one, _failure_reason(found[0]))
     first = next(e for e in found if not isinstance(e, (CheckpointDamaged, OSError)))
     if isinstance(first, HeadwayError):
         return first
@@ -251,7 +253,7 @@ def _told(one: Checkpoint, error: CheckpointException) -> BaseException:
     return RestoreFailed(f"{one.name} cannot be restored: {why}")
 
 
-def _why(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     """The clause that follows "it is passed over"."""
     if isinstance(error, FileNotFoundError):
         name = os.path.basename(str(error.filename))
@@ -301,7 +303,7 @@ class _Planner(DefaultLoadPlanner):
 class _MemoryReader(StorageReader):
     """Reads what writers hold, by the names that items have on disk."""
 
-    def __init__(self, images: Sequence[Held]) -> None:
+    def __init__(self, images: Sequence[HeldBuffer]) -> None:
         self.tensors = {
             name: (image.memory, at, nbytes)
             for image in images
@@ -355,7 +357,7 @@ class _MemoryReader(StorageReader):
                 target.copy_(found)
             planner.commit_tensor(one, target)
         for device, pairs in over_bus.items():
-            gpu(device).lanes.to_device(pairs)
+            gpu_of(device).lanes.to_device(pairs)
         done: Future[None] = Future()
         done.set_result(None)
         return done

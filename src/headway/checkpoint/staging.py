@@ -11,19 +11,21 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.checkpoint.behind.memory import available
-from headway.checkpoint.plan import Plan
-from headway.checkpoint.snapshot.memory import Memory, place
-from headway.checkpoint.snapshot.take import Changed
+from headway.checkpoint.behind.memory import available_memory
+from headway.checkpoint.plan import RankSavePlan
+from headway.checkpoint.snapshot.memory import MappedBuffer, lay_out
+from headway.checkpoint.snapshot.take import ChangedRows
 from headway.checkpoint.store import dcp
-from headway.checkpoint.writer.client import Client, WriterFailed, WriterTaken
+from headway.checkpoint.writer.client import WriterClient, WriterFailed, WriterTaken
 from headway.errors import SaveFailed
 
-IMAGES = 2  # one is written while the other is filled
+BUFFERS = 2  # one is written while the other is filled
 STORE_TIMEOUT_S = 300.0  # without a sign of life of the store
-LOOK_S = 0.002
-ROOM = 1 << 20  # bytes of an image, or a share of them, that are left for what an anchor has more
-SHARE = 64
+POLL_S = 0.002
+SPARE_BYTES = (
+    1 << 20
+)  # bytes of an image, or a share of them, that are left for what an anchor has more
+SPARE_SHARE = 64
 
 
 class StoreSilent(SaveFailed):
@@ -32,7 +34,7 @@ class StoreSilent(SaveFailed):
     code = "store-silent"
 
 
-class Staging:
+class StagingBuffers:
     """Room for this rank's share of a state, twice if it is not said otherwise."""
 
     def __init__(
@@ -41,28 +43,28 @@ class Staging:
         linger_s: float,
         *,
         commits: bool = False,
-        images: int = IMAGES,
+        images: int = BUFFERS,
         timeout_s: float = STORE_TIMEOUT_S,
     ) -> None:
         self.name, self.linger_s, self.images = name, linger_s, images
         self._timeout_s = timeout_s
         self._commits = commits  # the writer of rank 0 makes checkpoints of what all have written
         self.views: list[list[Tensor]] = []  # of each image
-        self._plan: Plan | None = None
+        self._plan: RankSavePlan | None = None
         self._lock = threading.Lock()  # two threads talk
         self.last = images - 1  # the image that was filled last
         self._size = 0  # of an image
-        self._memories: list[Memory] = []
+        self._memories: list[MappedBuffer] = []
         self._client = self._connect()
         self.found = self._client.found
         numbers = [outcome["number"] for outcome in self.found["outcomes"]]
         self._heard = max(numbers, default=-1)  # the last outcome that is no news
 
-    def _connect(self) -> Client:
+    def _connect(self) -> WriterClient:
         try:
-            client = Client(self.name, self.linger_s)
+            client = WriterClient(self.name, self.linger_s)
         except WriterTaken:  # another job with the same store
-            client = Client(f"{self.name}-{os.getpid()}", self.linger_s)
+            client = WriterClient(f"{self.name}-{os.getpid()}", self.linger_s)
         if self._commits:
             try:
                 client.tell("prepare")
@@ -75,39 +77,41 @@ class Staging:
         """Of the images that were there when this process came; the caller closes them."""
         return self._client.images()
 
-    def reserve(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
+    def reserve(self, plan: RankSavePlan, tensors: Sequence[Tensor]) -> None:
         """Memory for what the plan says, and a note of what lies where."""
         self._plan = plan
-        offsets, needed = place(tensors)
-        if not needed <= self._size <= 2 * needed + ROOM:  # else the memory that is there serves
-            size = needed + max(ROOM, needed // SHARE)
+        offsets, needed = lay_out(tensors)
+        if (
+            not needed <= self._size <= 2 * needed + SPARE_BYTES
+        ):  # else the memory that is there serves
+            size = needed + max(SPARE_BYTES, needed // SPARE_SHARE)
             self._memories = self._reserved(size, needed)
             self._size = size
         self.views = [
             [m.tensor(at, t.dtype, t.shape) for at, t in zip(offsets, tensors, strict=True)]
             for m in self._memories
         ]
-        self.tell("layout", id=plan.id, layout=_layout(plan, tensors, offsets))
+        self.tell("layout", id=plan.id, layout=_describe_layout(plan, tensors, offsets))
 
     def forget_plan(self) -> None:
         """Another one will be reserved for."""
         self.views, self._plan = [], None
 
-    def _reserved(self, size: int, needed: int) -> list[Memory]:
+    def _reserved(self, size: int, needed: int) -> list[MappedBuffer]:
         with self._lock:
             self._check_memory(size)
             self._client.reserve(self.images, size)
             handles = self._client.images()
-        memories = [Memory(handle, size) for handle in handles]
+        memories = [MappedBuffer(handle, size) for handle in handles]
         for handle in handles:
             os.close(handle)
-        threading.Thread(target=_prepare, args=(memories, needed), daemon=True).start()
+        threading.Thread(target=_populate, args=(memories, needed), daemon=True).start()
         return memories
 
     def _check_memory(self, size: int) -> None:
         """Raise if the images do not fit: the kernel would end the training instead."""
         there = sum(memory.nbytes for memory in self._memories) or self._client.nbytes()
-        left = available() + there
+        left = available_memory() + there
         if self.images * size > left:
             count = "an image" if self.images == 1 else f"{self.images} images"
             raise SaveFailed(
@@ -137,7 +141,7 @@ class Staging:
                 self.last = next((image for image in free if image != self.last), free[0])
                 return self.last
             self.check_store(status)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def settled(self, until: float | None = None) -> dict[str, Any]:
         """The status once the writer has done everything, or at that time."""
@@ -148,7 +152,7 @@ class Staging:
             if until is not None and time.monotonic() > until:
                 return status
             self.check_store(status)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def check_store(self, status: Mapping[str, Any]) -> None:
         """Raise StoreSilent if nobody should wait for the store any longer."""
@@ -169,7 +173,7 @@ class Staging:
         with self._lock:
             self._client.tell(op, *descriptors, **message)
 
-    def whole(self, good: bool, changed: Sequence[Changed], **about: Any) -> None:
+    def whole(self, good: bool, changed: Sequence[ChangedRows], **about: Any) -> None:
         """An image is there; of some tables it is told which rows differ from the last one."""
         told, at = [], 8  # memory of no bytes cannot be mapped
         for one in changed:
@@ -181,7 +185,7 @@ class Staging:
         with open(ids, "wb") as file:
             file.write(bytes(8))
             for one in changed:
-                file.write(dcp.raw(one.ids))
+                file.write(dcp.tensor_bytes(one.ids))
             file.flush()
             self.tell("whole", ids, good=good, changed=told, **about)
 
@@ -211,24 +215,31 @@ class Staging:
         return status
 
 
-def _layout(plan: Plan, tensors: Sequence[Tensor], offsets: Sequence[int]) -> dict[str, Any]:
+def _describe_layout(
+    plan: RankSavePlan, tensors: Sequence[Tensor], offsets: Sequence[int]
+) -> dict[str, Any]:
     """What the writer needs to write the images without this process."""
     return {
         "tensors": [
-            [dcp.item_name(item.index), text(dcp.record(t.dtype, t.shape)), at, t.nbytes]
+            [
+                dcp.item_name(item.index),
+                to_base64(dcp.tensor_pickle(t.dtype, t.shape)),
+                at,
+                t.nbytes,
+            ]
             for item, t, at in zip(plan.tensors, tensors, offsets, strict=True)
         ],
         "values": [dcp.item_name(item.index) for item in plan.values],
-        "metadata": text(plan.metadata),
+        "metadata": to_base64(plan.metadata),
     }
 
 
-def _prepare(memories: Sequence[Memory], size: int) -> None:
+def _populate(memories: Sequence[MappedBuffer], size: int) -> None:
     """What the first copies into new memory would wait for."""
     for memory in memories:
         memory.populate(size)
 
 
-def text(content: bytes) -> str:
+def to_base64(content: bytes) -> str:
     """For a message."""
     return base64.b64encode(content).decode()

@@ -30,16 +30,16 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.optim import Optimizer
 
-from headway.checkpoint.matching import Mismatch, paired
+from headway.checkpoint.matching import Mismatch, pair_names
 from headway.errors import UsageError
 
 SKELETON = "headway"  # among the parts
-ENTRIES = ("state", "param_groups")  # of an optimizer
-SMALL = 1 << 20  # bytes: one rank may save it for all
-NAMES_OF_GROUP = ("params", "param_names")
-EXTRA = "_extra_state"  # at the end of its key in the state of a module
-GOLDEN = "golden"  # a part that anchors have besides those of the training
-OWN = re.compile(r"(.+)@(\d+)", re.DOTALL)  # the part that a rank has for itself
+OPTIMIZER_ENTRIES = ("state", "param_groups")  # of an optimizer
+REPLICATED_MAX_BYTES = 1 << 20  # bytes: one rank may save it for all
+GROUP_NAME_KEYS = ("params", "param_names")
+EXTRA_STATE = "_extra_state"  # at the end of its key in the state of a module
+GOLDEN_PART = "golden"  # a part that anchors have besides those of the training
+PER_RANK_NAME = re.compile(r"(.+)@(\d+)", re.DOTALL)  # the part that a rank has for itself
 
 INTEGERS = frozenset(
     getattr(torch, name)
@@ -74,7 +74,7 @@ class Targets:
     mismatch: Mismatch = field(default_factory=Mismatch)
 
 
-class Parts:
+class StateTree:
     """The parts of one training's state."""
 
     def __init__(self, parts: Mapping[str, Any], own: Mapping[str, Any], rank: int) -> None:
@@ -85,7 +85,7 @@ class Parts:
                 code="part-name-reserved",
                 name=odd[0],
             )
-        self.parts = {name: unwrapped(part) for name, part in parts.items()}
+        self.parts = {name: unwrap(part) for name, part in parts.items()}
         self.own = {f"{name}@{rank}": part for name, part in own.items()}
         self._rank = rank
 
@@ -111,27 +111,27 @@ class Parts:
         state: dict[str, Any] = {}
         others: dict[str, Any] = {}  # of which a skeleton is needed
         for name, part in self.parts.items():
-            collected, known = _collected(part), _numbered(part, names)
+            collected, known = _collect_part(part), parameter_names(part, names)
             if isinstance(part, nn.Module):
-                state[name] = {key: _sealed(value) for key, value in collected.items()}
-            elif known is not None and _is_plain(collected, known):
-                state[name] = _by_name(collected, known)
+                state[name] = {key: pickle_if_needed(value) for key, value in collected.items()}
+            elif known is not None and is_numbered_state(collected, known):
+                state[name] = by_name(collected, known)
             else:
-                state[name] = others[name] = _with_types(collected)
-        own = {name: Skeleton(_collected(part)) for name, part in self.own.items()}
-        _, paths = flattened(others)
-        return {**state, **own, SKELETON: Skeleton(_bare(others, (), paths))}
+                state[name] = others[name] = pickle_custom_containers(collected)
+        own = {name: Skeleton(_collect_part(part)) for name, part in self.own.items()}
+        _, paths = flatten(others)
+        return {**state, **own, SKELETON: Skeleton(structure(others, (), paths))}
 
     def of_first_rank(self, state: Mapping[str, Any]) -> set[str]:
         """Of a state of `collect`, the names of tensors in which ranks may differ.
 
         They are buffers, and small tensors of parts that are no modules and no optimizers.
         """
-        flat, paths = flattened(state)
+        flat, paths = flatten(state)
         found = set()
         for name, value in flat.items():
             part = self.parts.get(str(paths[name][0]))
-            plain = type(value) in (Tensor, nn.Parameter) and value.nbytes < SMALL
+            plain = type(value) in (Tensor, nn.Parameter) and value.nbytes < REPLICATED_MAX_BYTES
             if plain and not isinstance(part, (nn.Module, Optimizer)):
                 found.add(name)
         for name, part in self.parts.items():
@@ -145,7 +145,7 @@ class Parts:
             key
             for key, kept in metadata.state_dict_metadata.items()
             if not isinstance(kept, TensorStorageMetadata)
-            and (key in self.own or not _is_own(key, metadata))
+            and (key in self.own or not is_per_rank(key, metadata))
         ]
 
     def match(self, metadata: Metadata, values: Mapping[str, Any]) -> Targets:
@@ -153,7 +153,7 @@ class Parts:
 
         `values`: what it has of `value_names`.
         """
-        return _Match(self, metadata, values).targets
+        return _StateMatch(self, metadata, values).targets
 
     def give_back(
         self, targets: Targets, values: Mapping[str, Any], metadata: Metadata
@@ -165,19 +165,21 @@ class Parts:
             if isinstance(kept := flat.pop(name, None), Skeleton):
                 part.load_state_dict(kept.bare)
         names = self._parameter_names()
-        for name, saved in _nested(flat, metadata, self.parts).items():
+        for name, saved in _unflatten(flat, metadata, self.parts).items():
             part = self.parts.get(name)
             if isinstance(part, nn.Module):
                 self._give_module(name, part, saved, targets)
             elif isinstance(part, Optimizer) and name in targets.names.keys() - targets.numbered:
-                live = _live_names(part, names)
-                _give_optimizer(part, live, _opened(saved), targets.names[name])
+                live = live_keys(part, names)
+                load_optimizer(part, live, unpack_skeletons(saved), targets.names[name])
             elif name in targets.numbered and not targets.names[name]:
                 continue  # it does not fit
             elif part is not None and hasattr(part, "load_state_dict"):
-                saved = _by_number(saved) if name in targets.numbered else _own(part, saved)
+                saved = (
+                    by_number(saved) if name in targets.numbered else only_local_state(part, saved)
+                )
                 part.load_state_dict(saved)
-                _set_types(part, saved)
+                set_saved_types(part, saved)
             elif not isinstance(part, Tensor):
                 found[name] = saved
         return found
@@ -186,12 +188,12 @@ class Parts:
         self, name: str, part: nn.Module, saved: Mapping[str, Any], targets: Targets
     ) -> None:
         """What was not read into its memory: values, and tensors that its state only copies."""
-        known, memory = targets.names.get(name, {}), _memory(part)
+        known, memory = targets.names.get(name, {}), _storage_addresses(part)
         rest = {}
         for key, value in saved.items():
             read = f"{name}.{key}" in targets.live
-            if key in known and not (read and _is_in(value, memory)):
-                rest[known[key]] = _opened(value)
+            if key in known and not (read and _is_at(value, memory)):
+                rest[known[key]] = unpack_skeletons(value)
         if rest:
             part.load_state_dict(rest, strict=False)
 
@@ -211,17 +213,17 @@ class Parts:
         return found
 
 
-class _Match:
+class _StateMatch:
     """Of one checkpoint with the live state."""
 
-    def __init__(self, parts: Parts, metadata: Metadata, values: Mapping[str, Any]) -> None:
+    def __init__(self, parts: StateTree, metadata: Metadata, values: Mapping[str, Any]) -> None:
         self._parts, self._metadata, self._values = parts, metadata, values
-        self._paths = {key: _path(metadata, key) for key in metadata.state_dict_metadata}
+        self._paths = {key: item_path(metadata, key) for key in metadata.state_dict_metadata}
         skeleton = values.get(SKELETON)
         bare = skeleton.bare if isinstance(skeleton, Skeleton) else None
         self._bare: Mapping[str, Any] = bare if isinstance(bare, Mapping) else {}
         state = parts.collect()
-        self._here, _ = flattened(state)
+        self._here, _ = flatten(state)
         planner = DefaultSavePlanner()
         planner.set_up_planner(state)
         self._live: Mapping[str, Any] = planner.state_dict
@@ -243,8 +245,8 @@ class _Match:
             paths, live = saved.get(name, []), state[name]
             if isinstance(part, nn.Module):
                 self._look_at_module(name, paths, live)
-            elif isinstance(part, Optimizer) and _is_counted(part, live):
-                self._look_at_optimizer(name, part, paths, _live_names(part, names))
+            elif isinstance(part, Optimizer) and is_torch_state(part, live):
+                self._look_at_optimizer(name, part, paths, live_keys(part, names))
             elif isinstance(part, Tensor) or hasattr(part, "load_state_dict"):
                 there = bool(paths) or name in self._bare
                 self._mismatch.missing += [] if there else [name]
@@ -280,7 +282,7 @@ class _Match:
             keys = dict.fromkeys(str(key) for one in lists.values() for key in one)
             pairs = self._pair(name, keys, live, f"{name}.state")
             self._compare_groups(name, part, live, lists)
-        of = dict(zip(live, _parameters(part), strict=True))
+        of = dict(zip(live, optimizer_parameters(part), strict=True))
         self._parameters[name] = {key: of[to] for key, to in pairs.items() if to in of}
 
     def _compare_groups(
@@ -291,7 +293,7 @@ class _Match:
         group_of = {pairs.get(key): group for group, keys in lists.items() for key in keys}
         settings: dict[Any, list[str]] = {}
         for path in self._paths.values():
-            if path[:2] == (name, "param_groups") and path[3] not in NAMES_OF_GROUP:
+            if path[:2] == (name, "param_groups") and path[3] not in GROUP_NAME_KEYS:
                 value = self._values.get(".".join(map(str, path)))
                 settings.setdefault(path[2], []).append(f"{path[3:]} {value!r}")
         names = iter(live)
@@ -306,7 +308,7 @@ class _Match:
     def _pair(
         self, part: str, saved: Iterable[str], live: Iterable[str], prefix: str
     ) -> dict[str, str]:
-        pairs = self.targets.names[part] = paired(saved, live)
+        pairs = self.targets.names[part] = pair_names(saved, live)
         there = set(pairs.values())
         self._mismatch.missing += [f"{prefix}.{key}" for key in live if key not in there]
         self._mismatch.unexpected += [f"{prefix}.{key}" for key in saved if key not in pairs]
@@ -322,7 +324,7 @@ class _Match:
         self._mismatch.unexpected += sorted(saved - mine)
 
     def _own(self, key: str) -> re.Match[str] | None:
-        return OWN.fullmatch(key) if _is_own(key, self._metadata) else None
+        return PER_RANK_NAME.fullmatch(key) if is_per_rank(key, self._metadata) else None
 
     # -- where a tensor goes --
 
@@ -336,12 +338,12 @@ class _Match:
                 self._mismatch.unexpected.append(key)
             return
         known = self._live.get(live_key)
-        if isinstance(known, Tensor) and not _is_extra(part, path):
+        if isinstance(known, Tensor) and not _is_extra_state(part, path):
             # Others than torch's optimizers may leave it at what was read into their memory.
             fixed = isinstance(part, (nn.Module, Tensor)) or (
                 hasattr(part, "load_state_dict") and name not in self.targets.names
             )
-            if why := _unreadable(known):
+            if why := unreadable_reason(known):
                 if fixed:
                     self._mismatch.unreadable.append(f"{live_key} ({why})")
                     return
@@ -357,7 +359,7 @@ class _Match:
                 return
         elif isinstance(self._here.get(live_key), ShardedTensor) or self._elsewhere(path):
             return  # it has shards, and this rank none of them
-        elif name not in (*self._parts.parts, GOLDEN):
+        elif name not in (*self._parts.parts, GOLDEN_PART):
             self._mismatch.unexpected.append(key)
             return
         self.targets.flat[key] = self._made_like(path, kept)
@@ -393,7 +395,7 @@ class _Match:
 
     def _elsewhere(self, path: Path) -> bool:
         """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
-        named = _named(_optimizer(self._parts.parts, path))
+        named = named_parameters(optimizer_at(self._parts.parts, path))
         return named is not None and path[2] not in named
 
     def _made_like(self, path: Path, kept: TensorStorageMetadata) -> Tensor:
@@ -408,16 +410,16 @@ class _Match:
 
     def _like(self, path: Path) -> Tensor | None:
         """The parameter of which an optimizer keeps it."""
-        part = _optimizer(self._parts.parts, path)
+        part = optimizer_at(self._parts.parts, path)
         if part is None:
             return None
-        named = _named(part)
+        named = named_parameters(part)
         known = self._parameters.get(str(path[0]), {}) if named is None else named
         like = known.get(str(path[2]))
         return like if isinstance(like, Tensor) else None
 
 
-def flattened(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+def flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
     """By its flat names, and the path of each; UsageError if two things have the same one."""
     try:
         flat, paths = flatten_state_dict(dict(state))
@@ -428,7 +430,7 @@ def flattened(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]
     return flat, paths
 
 
-def unwrapped(part: Any) -> Any:
+def unwrap(part: Any) -> Any:
     """A module without what DDP and `torch.compile` have put around it."""
     while True:
         if isinstance(part, nn.parallel.DistributedDataParallel):
@@ -444,7 +446,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return any(base.__name__ == "OptimizedModule" for base in type(module).__mro__)
 
 
-def _collected(part: Any) -> Any:
+def _collect_part(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.detach()
     if hasattr(part, "state_dict"):
@@ -452,21 +454,21 @@ def _collected(part: Any) -> Any:
     return part() if callable(part) else part
 
 
-def _path(metadata: Metadata, key: str) -> Path:
+def item_path(metadata: Metadata, key: str) -> Path:
     return tuple((metadata.planner_data or {}).get(key, (key,)))
 
 
-def _is_own(key: str, metadata: Metadata) -> bool:
+def is_per_rank(key: str, metadata: Metadata) -> bool:
     """Whether it is what one rank has for itself: no other part has an @ in its name."""
     if isinstance(metadata.state_dict_metadata[key], TensorStorageMetadata):
         return False
-    return len(_path(metadata, key)) == 1 and OWN.fullmatch(key) is not None
+    return len(item_path(metadata, key)) == 1 and PER_RANK_NAME.fullmatch(key) is not None
 
 
 # -- tensors --------------------------------------------------------------------------------
 
 
-def unsupported(value: Any) -> str:
+def unsupported_reason(value: Any) -> str:
     """Why the bytes of a tensor are not all that it is, or not there; empty if they are."""
     if not isinstance(value, Tensor) or isinstance(value, ShardedTensor):
         return ""
@@ -487,9 +489,9 @@ def unsupported(value: Any) -> str:
     return "" if in_reach else f"its class {type(tensor).__qualname__} has the data elsewhere"
 
 
-def _unreadable(tensor: Tensor) -> str:
+def unreadable_reason(tensor: Tensor) -> str:
     """Why nothing can be read into it in place; empty if it can."""
-    if why := unsupported(tensor):
+    if why := unsupported_reason(tensor):
         return why
     plain = type(tensor) in (Tensor, nn.Parameter)
     overlaps = plain and torch._debug_has_internal_overlap(tensor) == 1
@@ -499,19 +501,19 @@ def _unreadable(tensor: Tensor) -> str:
 # -- modules --------------------------------------------------------------------------------
 
 
-def _is_extra(part: Any, path: Path) -> bool:
+def _is_extra_state(part: Any, path: Path) -> bool:
     """Whether it is in the extra state of a module, which takes what it once gave."""
     words = str(path[1]).rpartition(".") if isinstance(part, nn.Module) and len(path) > 1 else [""]
-    return words[-1] == EXTRA
+    return words[-1] == EXTRA_STATE
 
 
-def _memory(module: nn.Module) -> set[int]:
+def _storage_addresses(module: nn.Module) -> set[int]:
     """Where its own parameters and buffers are."""
     tensors = (*module.parameters(), *module.buffers())
     return {_address(tensor) for tensor in tensors if type(tensor) in (Tensor, nn.Parameter)}
 
 
-def _is_in(value: Any, memory: set[int]) -> bool:
+def _is_at(value: Any, memory: set[int]) -> bool:
     """Whether it is a tensor there; tensors in shards are taken to be."""
     if not isinstance(value, Tensor):
         return False
@@ -528,9 +530,9 @@ def _address(tensor: Tensor) -> int:
 # -- optimizers -----------------------------------------------------------------------------
 
 
-def _is_counted(part: Optimizer, collected: Any) -> bool:
+def is_torch_state(part: Optimizer, collected: Any) -> bool:
     """Whether its state is as torch has it, by numbers or with names in their place."""
-    if not isinstance(collected, Mapping) or _named(part) is not None:
+    if not isinstance(collected, Mapping) or named_parameters(part) is not None:
         return False
     groups, state = collected.get("param_groups"), collected.get("state", {})
     return isinstance(groups, Mapping) or (
@@ -538,9 +540,9 @@ def _is_counted(part: Optimizer, collected: Any) -> bool:
     )
 
 
-def _numbered(part: Any, names: Mapping[int, str]) -> list[str] | None:
+def parameter_names(part: Any, names: Mapping[int, str]) -> list[str] | None:
     """What the parameters of an optimizer are called, by its numbers; None if one has no name."""
-    if not isinstance(part, Optimizer) or _named(part) is not None:
+    if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return None
     found = [
         name
@@ -554,21 +556,23 @@ def _numbered(part: Any, names: Mapping[int, str]) -> list[str] | None:
     ]
     return (
         found
-        if len(set(found)) == len(_parameters(part)) and not any(map(str.isdecimal, found))
+        if len(set(found)) == len(optimizer_parameters(part)) and not any(map(str.isdecimal, found))
         else None
     )
 
 
-def _live_names(part: Optimizer, names: Mapping[int, str]) -> list[str]:
+def live_keys(part: Optimizer, names: Mapping[int, str]) -> list[str]:
     """The keys under which the live state has its parameters."""
-    return _numbered(part, names) or [str(number) for number in range(len(_parameters(part)))]
+    return parameter_names(part, names) or [
+        str(number) for number in range(len(optimizer_parameters(part)))
+    ]
 
 
-def _parameters(part: Optimizer) -> list[Tensor]:
+def optimizer_parameters(part: Optimizer) -> list[Tensor]:
     return [parameter for group in part.param_groups for parameter in group["params"]]
 
 
-def _is_plain(saved: Any, names: Sequence[str]) -> bool:
+def is_numbered_state(saved: Any, names: Sequence[str]) -> bool:
     """Whether it is the state of an optimizer as torch has it."""
     if not isinstance(saved, Mapping):
         return False
@@ -581,18 +585,22 @@ def _is_plain(saved: Any, names: Sequence[str]) -> bool:
     )
 
 
-def _by_name(saved: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def by_name(saved: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The same with names instead of numbers; a group is known by those in it."""
     groups = {}
     for number, group in enumerate(saved["param_groups"]):
         here = [names[one] for one in group["params"]]
         groups[_group_key(number, here)] = {
-            **{key: _sealed(value) for key, value in group.items()},
+            **{key: pickle_if_needed(value) for key, value in group.items()},
             "params": here,
         }
     return {
-        **{key: _sealed(value) for key, value in saved.items() if key not in ENTRIES},
-        "state": {names[number]: _sealed(kept) for number, kept in saved["state"].items()},
+        **{
+            key: pickle_if_needed(value)
+            for key, value in saved.items()
+            if key not in OPTIMIZER_ENTRIES
+        },
+        "state": {names[number]: pickle_if_needed(kept) for number, kept in saved["state"].items()},
         "param_groups": groups,
     }
 
@@ -603,7 +611,7 @@ def _group_key(number: int, names: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(names).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
+def by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved by numbers, which DCP has made text of."""
     state = {
         int(key) if str(key).isdecimal() else key: kept
@@ -612,7 +620,7 @@ def _by_number(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {**saved, "state": state}
 
 
-def _give_optimizer(
+def load_optimizer(
     part: Optimizer, names: Sequence[str], saved: Mapping[str, Any], pairs: Mapping[str, str]
 ) -> None:
     """What was saved by names; a group takes over what was saved of the one its parameters had."""
@@ -629,7 +637,7 @@ def _give_optimizer(
     for number, group in enumerate(here["param_groups"]):
         first = names[group["params"][0]] if group["params"] else None
         taken = saved_groups.get(_group_key(number, ())) if first is None else group_of.get(first)
-        groups.append(_group(part.param_groups[number], group, taken))
+        groups.append(_load_group(part.param_groups[number], group, taken))
     state = {
         numbers[pairs[key]]: kept
         for key, kept in saved.get("state", {}).items()
@@ -637,16 +645,16 @@ def _give_optimizer(
     }
     state = dict(sorted(state.items()))
     part.load_state_dict({**here, **saved, "state": state, "param_groups": groups})
-    _set_types(part, {"state": state})
+    set_saved_types(part, {"state": state})
 
 
-def _group(
+def _load_group(
     live: Mapping[str, Any], here: Mapping[str, Any], saved: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A group as it was saved; a tensor in it, such as a learning rate, stays the same one."""
     group = dict(here)
     for key, value in (saved or {}).items():
-        if key in NAMES_OF_GROUP:
+        if key in GROUP_NAME_KEYS:
             continue
         mine = live.get(key)
         group[key] = value
@@ -659,45 +667,45 @@ def _is_like(tensor: Any, other: Tensor) -> TypeGuard[Tensor]:
     return isinstance(tensor, Tensor) and (tensor.shape, tensor.dtype) == (other.shape, other.dtype)
 
 
-def _set_types(part: Any, saved: Mapping[str, Any]) -> None:
+def set_saved_types(part: Any, saved: Mapping[str, Any]) -> None:
     """torch gives what it loads the type of the parameter: it gets the type that was saved."""
-    if not isinstance(part, Optimizer) or _named(part) is not None:
+    if not isinstance(part, Optimizer) or named_parameters(part) is not None:
         return
-    parameters = _parameters(part)
+    parameters = optimizer_parameters(part)
     for number, kept in saved.get("state", {}).items():
         if isinstance(number, int) and number < len(parameters):
             loaded = part.state.get(parameters[number])
             if isinstance(loaded, dict) and isinstance(kept, Mapping):
                 for key, value in kept.items():
                     if key in loaded:
-                        loaded[key] = _of_type(loaded[key], value)
+                        loaded[key] = _with_saved_type(loaded[key], value)
 
 
-def _of_type(loaded: Any, saved: Any) -> Any:
+def _with_saved_type(loaded: Any, saved: Any) -> Any:
     if isinstance(loaded, Tensor) and isinstance(saved, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(loaded, dict) and isinstance(saved, Mapping) and loaded.keys() == saved.keys():
-        return {key: _of_type(one, saved[key]) for key, one in loaded.items()}
+        return {key: _with_saved_type(one, saved[key]) for key, one in loaded.items()}
     if isinstance(loaded, (list, tuple)) and type(loaded) is type(saved):
-        return type(loaded)(_of_type(*pair) for pair in zip(loaded, saved, strict=True))
+        return type(loaded)(_with_saved_type(*pair) for pair in zip(loaded, saved, strict=True))
     return loaded
 
 
-def _optimizer(parts: Mapping[str, Any], path: Sequence[Any]) -> Optimizer | None:
+def optimizer_at(parts: Mapping[str, Any], path: Sequence[Any]) -> Optimizer | None:
     """The one that keeps what lies at that path, of a parameter."""
     part = parts.get(path[0]) if len(path) >= 4 and path[1] == "state" else None
     return part if isinstance(part, Optimizer) else None
 
 
-def _named(part: Any) -> Mapping[str, Any] | None:
+def named_parameters(part: Any) -> Mapping[str, Any] | None:
     """The parameters of an optimizer that knows them by name, as TorchRec's do."""
     named = getattr(part, "params", None)
     return named if isinstance(part, Optimizer) and isinstance(named, Mapping) else None
 
 
-def _own(part: Any, saved: Any) -> Any:
+def only_local_state(part: Any, saved: Any) -> Any:
     """With what is kept of the parameters that are here, be it nothing, and of no others."""
-    named = _named(part)
+    named = named_parameters(part)
     if named is None:
         return saved
     kept = saved.get("state", {})
@@ -708,48 +716,52 @@ def _own(part: Any, saved: Any) -> Any:
 # -- structures -----------------------------------------------------------------------------
 
 
-def _sealed(value: Any) -> Any:
+def pickle_if_needed(value: Any) -> Any:
     """A value of which the flat names tell the form, or else one that is pickled as a whole."""
-    plain = isinstance(value, Mapping) and not isinstance(value, OrderedDict) and not _is_odd(value)
+    plain = (
+        isinstance(value, Mapping)
+        and not isinstance(value, OrderedDict)
+        and not _is_custom_container(value)
+    )
     if plain and value and all(isinstance(key, str) for key in value):
-        return {key: _sealed(one) for key, one in value.items()}
-    return value if _is_told_by_names(value) else Skeleton(value)
+        return {key: pickle_if_needed(one) for key, one in value.items()}
+    return value if _survives_flattening(value) else Skeleton(value)
 
 
-def _is_told_by_names(value: Any) -> bool:
+def _survives_flattening(value: Any) -> bool:
     """Whether DCP makes the same of it again: it drops what is empty, and numbers become text."""
-    if _is_odd(value) or type(value) is OrderedDict:
+    if _is_custom_container(value) or type(value) is OrderedDict:
         return False
     if isinstance(value, Mapping):
         return bool(value) and all(
-            isinstance(key, str) and _is_told_by_names(one) for key, one in value.items()
+            isinstance(key, str) and _survives_flattening(one) for key, one in value.items()
         )
-    return not isinstance(value, list) or all(map(_is_told_by_names, value))
+    return not isinstance(value, list) or all(map(_survives_flattening, value))
 
 
-def _is_odd(value: Any) -> bool:
+def _is_custom_container(value: Any) -> bool:
     """Whether it is a dictionary or a list of another class, such as a Counter."""
     return isinstance(value, (dict, list)) and type(value) not in (dict, OrderedDict, list)
 
 
-def _with_types(value: Any) -> Any:
+def pickle_custom_containers(value: Any) -> Any:
     """With what is odd pickled as a whole: DCP would make a plain one of it."""
-    if _is_odd(value):
+    if _is_custom_container(value):
         return Skeleton(value)
     if isinstance(value, dict):
-        return type(value)((key, _with_types(one)) for key, one in value.items())
-    return [_with_types(one) for one in value] if isinstance(value, list) else value
+        return type(value)((key, pickle_custom_containers(one)) for key, one in value.items())
+    return [pickle_custom_containers(one) for one in value] if isinstance(value, list) else value
 
 
-def _opened(value: Any) -> Any:
+def unpack_skeletons(value: Any) -> Any:
     if isinstance(value, Skeleton):
         return value.bare
     if type(value) in (dict, OrderedDict):
-        return type(value)((key, _opened(one)) for key, one in value.items())
-    return [_opened(one) for one in value] if type(value) is list else value
+        return type(value)((key, unpack_skeletons(one)) for key, one in value.items())
+    return [unpack_skeletons(one) for one in value] if type(value) is list else value
 
 
-def _bare(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
+def structure(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
     name = ".".join(map(str, path))
     if paths.get(name) == path and path:
         return Name(name)
@@ -761,14 +773,14 @@ def _bare(value: Any, path: Path, paths: Mapping[str, Path]) -> Any:
                 name=name,
             )
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        return kind((key, _bare(one, (*path, str(key)), paths)) for key, one in value.items())
+        return kind((key, structure(one, (*path, str(key)), paths)) for key, one in value.items())
     if isinstance(value, (list, tuple)):
-        found = [_bare(one, (*path, at), paths) for at, one in enumerate(value)]
+        found = [structure(one, (*path, at), paths) for at, one in enumerate(value)]
         return tuple(found) if isinstance(value, tuple) else found
     return value
 
 
-def _nested(
+def _unflatten(
     flat: Mapping[str, Any], metadata: Metadata, parts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """As it was collected; what the skeleton does not name is as its flat names say.
@@ -777,28 +789,28 @@ def _nested(
     """
     skeleton = flat.get(SKELETON)
     if not isinstance(skeleton, Skeleton):
-        return dict(unflatten_state_dict(dict(flat), {k: _path(metadata, k) for k in flat}))
+        return dict(unflatten_state_dict(dict(flat), {k: item_path(metadata, k) for k in flat}))
     missing = {key: value for key, value in flat.items() if key != SKELETON}
-    found: dict[str, Any] = _filled(skeleton.bare, missing)
+    found: dict[str, Any] = fill_structure(skeleton.bare, missing)
     for key, value in missing.items():
-        path = _path(metadata, key)
-        part = _optimizer(parts, path)
+        path = item_path(metadata, key)
+        part = optimizer_at(parts, path)
         if str(path[0]) not in skeleton.bare:
             set_element(found, path, value)
         elif part is not None and len(path) == 4:
-            numbered = _named(part) is None and str(path[2]).isdecimal()
+            numbered = named_parameters(part) is None and str(path[2]).isdecimal()
             name = int(path[2]) if numbered else path[2]
             found[str(path[0])]["state"].setdefault(name, {})[path[3]] = value
     return found
 
 
-def _filled(bare: Any, flat: dict[str, Any]) -> Any:
+def fill_structure(bare: Any, flat: dict[str, Any]) -> Any:
     """With what is there of it, which is taken out."""
     if isinstance(bare, Name):
-        return _opened(flat.pop(bare, None))
+        return unpack_skeletons(flat.pop(bare, None))
     if isinstance(bare, dict):
         there = {k: one for k, one in bare.items() if not isinstance(one, Name) or one in flat}
-        return type(bare)((key, _filled(one, flat)) for key, one in there.items())
+        return type(bare)((key, fill_structure(one, flat)) for key, one in there.items())
     if isinstance(bare, (list, tuple)):
-        return type(bare)(_filled(one, flat) for one in bare)
+        return type(bare)(fill_structure(one, flat) for one in bare)
     return bare

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from headway.checkpoint.interval import best, wasted
-from headway.checkpoint.rate import UNKNOWN, FailureRate
+from headway.checkpoint.rate import UNKNOWN_RATE, FailureRate
 from headway.errors import UsageError
 
 HOUR = 3600.0
@@ -43,7 +43,7 @@ class SaveCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advice:
+class IntervalAdvice:
     """The interval to use now, and why."""
 
     interval_s: float
@@ -87,7 +87,7 @@ class Tuner:
         self,
         *,
         first: float,
-        prior: FailureRate = UNKNOWN,
+        prior: FailureRate = UNKNOWN_RATE,
         bandwidth: float = math.inf,
         shortest: float = 0.0,
         longest: float = math.inf,
@@ -126,13 +126,13 @@ class Tuner:
         if self._rate.known:
             self._move()
 
-    def advice(self) -> Advice:
+    def advice(self) -> IntervalAdvice:
         """What to use until the next save."""
         low, high = self._rate.credible()
         measured = bool(self._saves) and self._bound != "first"
         cost, durable = self._mean("cost_s"), self._mean("durable_s")
         share = wasted(self._interval, cost=cost, mtbf=self._mtbf(), durable=durable)
-        return Advice(
+        return IntervalAdvice(
             interval_s=self._interval,
             bound=self._bound,
             target_s=self._target,

@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except HeadwayError as error:
-        _complain(with_code(_masked(f"headway: {error}"), code=error.code))
+        _print_error(with_code(_redacted(f"headway: {error}"), code=error.code))
         return error.exit_code
     except BrokenPipeError:  # `headway report | head`
-        _forget_output()
+        _discard_stdout()
         return 0
     except KeyboardInterrupt:
         return 130
@@ -64,31 +64,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("HEADWAY_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
-            text = _masked(f"headway: cannot use {error.filename}: {error.strerror}")
-            _complain(with_code(text, code="path-unusable"))
+            text = _redacted(f"headway: cannot use {error.filename}: {error.strerror}")
+            _print_error(with_code(text, code="path-unusable"))
             return 2
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             text = f"headway: cannot write the output: {error.strerror}"
-            _complain(with_code(text, code="output-unwritable"))
-            _forget_output()
+            _print_error(with_code(text, code="output-unwritable"))
+            _discard_stdout()
             return HeadwayError.exit_code
         text = f"headway: internal fault, {type(error).__name__}: {error}; "
         text += "set HEADWAY_DEBUG=1 and run it again to see where"
-        _complain(with_code(_masked(text), code="internal-fault"))
+        _print_error(with_code(_redacted(text), code="internal-fault"))
         return 70
 
 
-def _forget_output() -> None:
+def _discard_stdout() -> None:
     """Else Python tries to write the rest of it as it ends."""
     with contextlib.suppress(OSError, ValueError):  # not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _complain(line: str) -> None:
+def _print_error(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _masked(text: str) -> str:
+def _redacted(text: str) -> str:
     from headway import redact
 
     return redact.text(text)
@@ -132,7 +132,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse, but a wrong use is one sentence."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        text = _masked(f"headway: {message}; try `{self.prog} --help`")
+        text = _redacted(f"headway: {message}; try `{self.prog} --help`")
         self.exit(2, with_code(text, code="wrong-usage") + "\n")
 
 

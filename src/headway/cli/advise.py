@@ -43,7 +43,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Of a run or of a store."""
-    store = _store(args.path)
+    store = _open_store(args.path)
     if store is None and args.since:
         raise UsageError(
             f"--since is for a store, and {args.path} is none", code="flag-needs-store"
@@ -51,29 +51,29 @@ def run(args: argparse.Namespace) -> int:
     if store is not None and args.others:
         raise UsageError(f"--with is for a run, and {args.path} is a store", code="flag-needs-run")
     if store is not None:
-        return _of_store(store, args)
+        return _advise_store(store, args)
     from headway.advise.contract import to_dict
     from headway.advise.run import advise, gather
-    from headway.advise.show import lines
+    from headway.advise.show import report_lines
 
     plan = advise(gather(args.path, args.others))
     if args.json:
         print(json.dumps(to_dict(plan), indent=2))
     else:
-        _print(lines(plan))
+        _print(report_lines(plan))
     return 0
 
 
-def _of_store(store: Store | Database, args: argparse.Namespace) -> int:
+def _advise_store(store: Store | Database, args: argparse.Namespace) -> int:
     from datetime import datetime
 
-    from headway.advise.fleet import advise
-    from headway.cli.fleet_ask import told
-    from headway.units import when
+    from headway.advise.fleet import advise_fleet
+    from headway.cli.fleet_ask import store_errors
+    from headway.units import parse_time
 
-    since = when(args.since, datetime.now(UTC).replace(tzinfo=None))
-    with told(store):
-        found = advise(store, since)
+    since = parse_time(args.since, datetime.now(UTC).replace(tzinfo=None))
+    with store_errors(store):
+        found = advise_fleet(store, since)
     for note in found.notes:
         print(f"headway: {note}", file=sys.stderr)
     if args.json:
@@ -83,18 +83,18 @@ def _of_store(store: Store | Database, args: argparse.Namespace) -> int:
     return 0
 
 
-def _store(path: str) -> Store | Database | None:
+def _open_store(path: str) -> Store | Database | None:
     """The store at a place; None where there is none."""
     from pathlib import Path
 
     from headway.fleet.database import SCHEMES, Database
-    from headway.fleet.log import STORE
+    from headway.fleet.log import STORE_MARKER
     from headway.fleet.store import Store
 
     if path.startswith(SCHEMES):
         return Database(path)
     if "://" not in path:
-        return Store(path) if (Path(path) / STORE).is_file() else None
+        return Store(path) if (Path(path) / STORE_MARKER).is_file() else None
     found = Store(path)
     return found if found.exists() else None
 
@@ -102,8 +102,8 @@ def _store(path: str) -> Store | Database | None:
 def _print(lines: Iterable[str]) -> None:
     from rich.text import Text
 
-    from headway.report.screen import console, say
+    from headway.report.screen import console, print_line
 
     screen = console()
     for line in lines:
-        say(screen, Text(line))
+        print_line(screen, Text(line))

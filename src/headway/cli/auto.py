@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.boosters.kept import Shelf
-    from headway.boosters.profile import Profile
+    from headway.boosters.kept import ProfileStore
+    from headway.boosters.profile import JobProfile
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_auto(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway auto`."""
     parser.add_argument("what", choices=("show", "forget"), help="show or forget")
     parser.add_argument("job", metavar="JOB", nargs="?", help="as `headway auto show` names it")
@@ -29,9 +29,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="show it as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_auto(args: argparse.Namespace) -> int:
     """Find the job, and show it or forget it."""
-    from headway.boosters.kept import Shelf
+    from headway.boosters.kept import ProfileStore
 
     runs = Path(args.runs)
     if not runs.is_dir():
@@ -39,30 +39,32 @@ def run(args: argparse.Namespace) -> int:
             f"there is no folder {runs}; name the one your runs are in with --runs",
             code="runs-folder-not-found",
         )
-    shelf = Shelf(runs)
+    shelf = ProfileStore(runs)
     if args.what == "forget":
         if not args.job:
             raise UsageError(
                 "which job is to be forgotten? `headway auto show` lists them", code="job-not-given"
             )
-        job = _find(shelf, args.job)
-        _forget(shelf, job)
+        job = _find_job(shelf, args.job)
+        _forget_job(shelf, job)
         print(f"forgotten: {job}")
         return 0
-    found = [shelf.look(job) for job in ([_find(shelf, args.job)] if args.job else shelf.jobs())]
+    found = [
+        shelf.look(job) for job in ([_find_job(shelf, args.job)] if args.job else shelf.jobs())
+    ]
     if args.json:
         from headway.boosters.profile import to_dict
 
         told = [to_dict(profile) for profile in found]
         print(json.dumps(told[0] if args.job else told, indent=1))
     elif args.job:
-        _show(shelf, found[0])
+        _print_job(shelf, found[0])
     else:
-        _list(shelf, found)
+        _print_jobs(shelf, found)
     return 0
 
 
-def _find(shelf: Shelf, wanted: str) -> str:
+def _find_job(shelf: ProfileStore, wanted: str) -> str:
     """The job of that id, or the only one of that name."""
     jobs = shelf.jobs()
     found = [job for job in jobs if wanted in (job, job.rpartition("-")[0])]
@@ -76,7 +78,7 @@ def _find(shelf: Shelf, wanted: str) -> str:
     raise UsageError(f"there is no job {wanted}{known}", code="job-not-found", job=wanted)
 
 
-def _forget(shelf: Shelf, job: str) -> None:
+def _forget_job(shelf: ProfileStore, job: str) -> None:
     """With it the sources that its name has learned, unless another job has that name too."""
     from headway.compile.recompiles import learned
 
@@ -84,14 +86,14 @@ def _forget(shelf: Shelf, job: str) -> None:
     try:
         shelf.forget(job)
         if all(other.rpartition("-")[0] != name for other in shelf.jobs()):
-            (shelf.runs / learned.FOLDER / f"{name}.json").unlink(missing_ok=True)
+            (shelf.runs / learned.LEARNED_FOLDER / f"{name}.json").unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"{job} cannot be forgotten: {shelf.root}: {error.strerror}", code="profile-not-deleted"
         ) from None
 
 
-def _list(shelf: Shelf, found: list[Profile]) -> None:
+def _print_jobs(shelf: ProfileStore, found: list[JobProfile]) -> None:
     if not found:
         print(f"nothing was learned in {shelf.runs} yet; type: headway run --auto -- YOUR COMMAND")
     for one in found:
@@ -99,7 +101,7 @@ def _list(shelf: Shelf, found: list[Profile]) -> None:
         print(f"{one.job}  {one.runs} run(s), last {one.last_run or 'none'}{off}")
 
 
-def _show(shelf: Shelf, one: Profile) -> None:
+def _print_job(shelf: ProfileStore, one: JobProfile) -> None:
     from headway.boosters.choose import hang_limit
 
     print(f"{one.job}: {' '.join(one.words)}")

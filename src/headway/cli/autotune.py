@@ -90,10 +90,10 @@ def _journals(run: str) -> list[Journal]:
     from headway.journal import folder, reader, remote
 
     if "://" not in run:
-        return reader.read_journals(str(folder.find(run) / folder.JOURNAL))[0]
+        return reader.read_journals(str(folder.find_run(run) / folder.JOURNAL))[0]
     with tempfile.TemporaryDirectory() as copy:
-        remote.fetch(run, Path(copy))
-        return reader.read_journals(str(folder.find(copy) / folder.JOURNAL))[0]
+        remote.fetch_run(run, Path(copy))
+        return reader.read_journals(str(folder.find_run(copy) / folder.JOURNAL))[0]
 
 
 def _content(
@@ -107,20 +107,20 @@ def _content(
 
 def _write(args: argparse.Namespace, content: dict[str, Any]) -> Path | None:
     """The file; None if there is nothing that could be pruned."""
-    from headway.compile.autotune.advice import FILE, check
-    from headway.report.target import write
+    from headway.compile.autotune.advice import ADVICE_FILE, check_advice_file
+    from headway.report.target import write_output
 
     if not content["kernels"]:
         return None
-    target = Path(args.output) if args.output else Path(args.runs[0]) / FILE
+    target = Path(args.output) if args.output else Path(args.runs[0]) / ADVICE_FILE
     ours = not args.output
     if target.is_file() and not ours and not args.force:
         try:
-            check(target)
+            check_advice_file(target)
             ours = True
         except UsageError:
             pass
-    write(target, (json.dumps(content, indent=1) + "\n").encode(), force=args.force or ours)
+    write_output(target, (json.dumps(content, indent=1) + "\n").encode(), force=args.force or ours)
     return target
 
 
@@ -141,11 +141,11 @@ def _rankings(advised: Sequence[KernelAdvice]) -> dict[str, list[dict[str, Any]]
 
 
 def _print_code(advised: Sequence[KernelAdvice], loss: float) -> None:
-    from headway.compile.autotune.code import code
+    from headway.compile.autotune.code import python_code
 
     for advice in advised:
         if advice.kernel.kind == "triton" and advice.keys:
-            print(code(advice, loss))
+            print(python_code(advice, loss))
     others = sum(advice.kernel.kind != "triton" for advice in advised)
     if others:
         print(f"# {others} kernels are torch's own: `headway run --autotune` prunes those.")
@@ -160,21 +160,23 @@ def _print(
 ) -> None:
     from rich.text import Text
 
-    from headway.compile.autotune.show import lines
-    from headway.report.screen import console, say
+    from headway.compile.autotune.show import report_lines
+    from headway.report.screen import console, print_line
 
     screen = console()
-    for line in lines(setup, advised, everything=args.all):
-        say(screen, Text(line))
+    for line in report_lines(setup, advised, everything=args.all):
+        print_line(screen, Text(line))
     if any(advice.kernel.pruned for advice in advised):
         earlier = "  what an earlier file has pruned is not in this one: name that run too, as in"
-        say(screen, Text(f"{earlier} `headway autotune EARLIER {' '.join(args.runs)}`"))
+        print_line(screen, Text(f"{earlier} `headway autotune EARLIER {' '.join(args.runs)}`"))
     if left_out:
-        say(screen, Text(f"  {left_out} kernels were tuned on another GPU or Triton: left out"))
-    say(screen, Text(""))
+        print_line(
+            screen, Text(f"  {left_out} kernels were tuned on another GPU or Triton: left out")
+        )
+    print_line(screen, Text(""))
     if target is None:
-        say(screen, Text("  nothing to write: every tuning was pruned already, or failed"))
+        print_line(screen, Text("  nothing to write: every tuning was pruned already, or failed"))
         return
     named = args.output or args.runs[0]
-    say(screen, Text(f"  wrote {target}"))
-    say(screen, Text(f"  next: headway run --autotune {named} -- YOUR COMMAND"))
+    print_line(screen, Text(f"  wrote {target}"))
+    print_line(screen, Text(f"  next: headway run --autotune {named} -- YOUR COMMAND"))

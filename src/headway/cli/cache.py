@@ -26,8 +26,8 @@ from headway import redact
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.compile.archive.keep import Shelved
-    from headway.compile.archive.store import Store
+    from headway.compile.archive.keep import StoredArchive
+    from headway.compile.archive.store import ArchiveStore
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 TIMES = {"h": 3600, "d": 86400, "w": 604800}
@@ -56,17 +56,17 @@ def run(args: argparse.Namespace) -> int:
     return ACTIONS[args.action](store, args)
 
 
-def _open(url: str, key: str | None) -> Store:
+def _open(url: str, key: str | None) -> ArchiveStore:
     from headway.compile.archive.signing import read_key
-    from headway.compile.archive.store import Store
+    from headway.compile.archive.store import ArchiveStore
 
-    return Store(url, read_key(key) if key else None)
+    return ArchiveStore(url, read_key(key) if key else None)
 
 
-def _list(store: Store, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import shelf
+def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import list_archives
 
-    rows = [_row(one) for one in shelf(store)]
+    rows = [_row(one) for one in list_archives(store)]
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
@@ -85,7 +85,7 @@ def _list(store: Store, args: argparse.Namespace) -> int:
     return 0
 
 
-def _row(one: Shelved) -> dict[str, Any]:
+def _row(one: StoredArchive) -> dict[str, Any]:
     found = one.manifest
     row: dict[str, Any] = {"id": one.id, "why": one.why}
     if found is None:
@@ -102,8 +102,8 @@ def _row(one: Shelved) -> dict[str, Any]:
     }
 
 
-def _show(store: Store, args: argparse.Namespace) -> int:
-    one = _one(store, args.rest)
+def _show(store: ArchiveStore, args: argparse.Namespace) -> int:
+    one = _find_archive(store, args.rest)
     found = one.manifest
     if found is None:
         raise UsageError(
@@ -124,12 +124,12 @@ def _show(store: Store, args: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(store: Store, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import shelf, verify
+def _verify(store: ArchiveStore, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import list_archives, verify_archive
 
     bad = total = 0
-    for one in shelf(store):
-        why = verify(store, one)
+    for one in list_archives(store):
+        why = verify_archive(store, one)
         total += 1
         bad += bool(why)
         print(f"{one.id:<22} {why or 'whole'}", flush=True)
@@ -137,9 +137,9 @@ def _verify(store: Store, args: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _pull(store: Store, args: argparse.Namespace) -> int:
+def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
     from headway.compile.archive import chunks
-    from headway.compile.archive.tree import Tree
+    from headway.compile.archive.tree import CacheFolder
 
     if len(args.rest) != 2:
         raise UsageError(
@@ -149,14 +149,16 @@ def _pull(store: Store, args: argparse.Namespace) -> int:
     why = store.distrust()
     if why:
         raise UsageError(f"archives are run as code, and {why}", code="archive-key-missing")
-    one = _one(store, args.rest[:1])
+    one = _find_archive(store, args.rest[:1])
     if one.manifest is None:
         raise UsageError(
             f"the archive {args.rest[0]} cannot be used: {one.why}", code="archive-unusable"
         )
     try:
-        made = Tree(Path(args.rest[1]), own=False).restore(one.manifest, store.fetch(one.manifest))
-    except chunks.Corrupt as error:
+        made = CacheFolder(Path(args.rest[1]), own=False).restore(
+            one.manifest, store.fetch(one.manifest)
+        )
+    except chunks.DamagedData as error:
         raise UsageError(
             f"the archive {args.rest[0]} cannot be used: {error}", code="archive-unusable"
         ) from None
@@ -164,9 +166,9 @@ def _pull(store: Store, args: argparse.Namespace) -> int:
     return 0
 
 
-def _push(store: Store, args: argparse.Namespace) -> int:
+def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
     from headway.compile.archive import chunks
-    from headway.compile.archive.keep import shelf
+    from headway.compile.archive.keep import list_archives
 
     if not args.rest:
         raise UsageError(
@@ -188,26 +190,30 @@ def _push(store: Store, args: argparse.Namespace) -> int:
             f"nobody could use archives that are pushed there without a key: {why}",
             code="archive-key-missing",
         )
-    chosen = [_one(store, [name]) for name in args.rest[1:]] or list(shelf(store))
+    chosen = [_find_archive(store, [name]) for name in args.rest[1:]] or list(list_archives(store))
     for one in chosen:
         if one.manifest is None:
             print(f"{one.id:<22} left out: {one.why}")
             continue
         try:
             other.adopt(one.manifest, store.chunk)
-        except chunks.Corrupt as error:
+        except chunks.DamagedData as error:
             print(f"{one.id:<22} left out: {error}")
             continue
         print(f"{one.id:<22} pushed to {args.rest[0]}", flush=True)
     return 0
 
 
-def _gc(store: Store, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import clear
+def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import collect_garbage
 
-    size = None if args.max_size is None else _number(args.max_size, UNITS, "--max-size", "50G")
-    age = None if args.max_age is None else _number(args.max_age, TIMES, "--max-age", "30d")
-    done = clear(store, max_size=size, max_age_s=age, dry=args.dry_run)
+    size = (
+        None
+        if args.max_size is None
+        else _parse_quantity(args.max_size, UNITS, "--max-size", "50G")
+    )
+    age = None if args.max_age is None else _parse_quantity(args.max_age, TIMES, "--max-age", "30d")
+    done = collect_garbage(store, max_size=size, max_age_s=age, dry=args.dry_run)
     would = "would be " if args.dry_run else ""
     print(
         f"{done.archives} archives and {done.chunks} chunks {would}cleared away, "
@@ -218,11 +224,11 @@ def _gc(store: Store, args: argparse.Namespace) -> int:
     return 0
 
 
-def _stats(store: Store, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import shelf, sizes
+def _stats(store: ArchiveStore, args: argparse.Namespace) -> int:
+    from headway.compile.archive.keep import chunk_sizes, list_archives
 
-    found = [one.manifest for one in shelf(store) if one.manifest is not None]
-    stored = sizes(store)
+    found = [one.manifest for one in list_archives(store) if one.manifest is not None]
+    stored = chunk_sizes(store)
     told = {
         "archives": len(found),
         "jobs": len({one.job for one in found}),
@@ -240,7 +246,7 @@ def _stats(store: Store, args: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS: dict[str, Callable[[Store, argparse.Namespace], int]] = {
+ACTIONS: dict[str, Callable[[ArchiveStore, argparse.Namespace], int]] = {
     "list": _list,
     "show": _show,
     "verify": _verify,
@@ -251,15 +257,15 @@ ACTIONS: dict[str, Callable[[Store, argparse.Namespace], int]] = {
 }
 
 
-def _one(store: Store, rest: list[str]) -> Shelved:
+def _find_archive(store: ArchiveStore, rest: list[str]) -> StoredArchive:
     """The archive whose name begins so."""
-    from headway.compile.archive.keep import shelf
+    from headway.compile.archive.keep import list_archives
 
     if len(rest) != 1:
         raise UsageError(
             "name one archive; `headway cache list STORE` shows them", code="archive-not-given"
         )
-    found: Iterator[Shelved] = shelf(store)
+    found: Iterator[StoredArchive] = list_archives(store)
     matching = [one for one in found if one.id.startswith(rest[0])]
     if len(matching) != 1:
         what = "no archive" if not matching else f"{len(matching)} archives"
@@ -269,7 +275,7 @@ def _one(store: Store, rest: list[str]) -> Shelved:
     return matching[0]
 
 
-def _number(text: str, units: dict[str, int], flag: str, example: str) -> int:
+def _parse_quantity(text: str, units: dict[str, int], flag: str, example: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
     unit = found[2] if found else "?"
     scale = units.get(unit, units.get(unit.upper(), units.get(unit.lower())))

@@ -18,7 +18,7 @@ from headway.cli import run as run_verb
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.launch.chaos import Plan
+    from headway.launch.chaos import FaultPlan
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -38,19 +38,19 @@ def run(args: argparse.Namespace) -> int:
             code="plan-missing",
         )
     if not args.dry_run:
-        return run_verb.run(args)
+        return run_verb.run_session(args)
     from headway.launch.chaos import schedule
 
     plan = read_plan(args.chaos)
     print(f"seed {plan.seed}, {len(plan.faults)} fault(s)")
-    for line in schedule.told(plan):
+    for line in schedule.describe_schedule(plan):
         print(line)
     return 0
 
 
-def read_plan(text: str) -> Plan:
+def read_plan(text: str) -> FaultPlan:
     """The plan in a TOML or JSON file of that name, or written out in one line."""
-    from headway.launch.chaos import parse, parse_inline
+    from headway.launch.chaos import parse_inline_plan, parse_plan
 
     path = Path(text)
     try:
@@ -58,13 +58,13 @@ def read_plan(text: str) -> Plan:
     except (OSError, ValueError):  # too long for a name
         is_file = False
     if is_file:
-        return parse(_read(path), text)
+        return parse_plan(_read_file(path), text)
     if path.suffix in (".toml", ".json") and "=" not in text:
         raise UsageError(f"there is no plan {text}; check its name", code="plan-not-found")
-    return parse_inline(text, "the plan")
+    return parse_inline_plan(text, "the plan")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
         from headway.settings import read_toml
 

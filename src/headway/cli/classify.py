@@ -30,9 +30,12 @@ RANK = re.compile(
     r"(?:^|[/_.-])(?:local_?)?rank[_.=-]?(\d+)|/(\d+)/std(?:err|out)\S*$|[/_.-]worker[_.-](\d+)\b"
 )
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
-PACKED = b"\x1f\x8b"
-SNIFFED, MOST_ODD = 8192, 0.2  # bytes that are looked at, and the share that may be no text
-SHOWN = 64 << 20  # bytes between two signs of life
+GZIP_MAGIC = b"\x1f\x8b"
+SNIFF_BYTES, MAX_BINARY_SHARE = (
+    8192,
+    0.2,
+)  # bytes that are looked at, and the share that may be no text
+PROGRESS_BYTES = 64 << 20  # bytes between two signs of life
 
 
 class Source(NamedTuple):
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     facts: list[Fact] = []
     with _Progress() as progress:
         for name, path in sources:
-            with _opened(path) as stream:
+            with _open_log(path) as stream:
                 _check(stream, name)
                 facts += read_log(stream, rank=_rank(path), file=name, seen=progress.add)
     verdict = classify(facts) if failed(facts) else None
@@ -69,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(stream: BinaryIO, name: str) -> None:
     """In the bytes of something else, any words may stand by chance."""
-    head = stream.peek(SNIFFED)[:SNIFFED]  # type: ignore[attr-defined]
+    head = stream.peek(SNIFF_BYTES)[:SNIFF_BYTES]  # type: ignore[attr-defined]
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return
     text = head.replace(b"\0", b"").decode("utf-8", "replace")  # a lost disk leaves zeros
     odd = sum(c == "\ufffd" or (c < " " and c not in "\a\b\t\n\f\r\x1b") for c in text)
-    if odd > MOST_ODD * len(text):
+    if odd > MAX_BINARY_SHARE * len(text):
         raise UsageError(
             f"{name} is not the text of a log; name what the job has printed", code="log-not-text"
         )
@@ -124,7 +127,7 @@ def _rank(path: Path | None) -> int | None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[BinaryIO]:
+def _open_log(path: Path | None) -> Iterator[BinaryIO]:
     if path is None:
         yield sys.stdin.buffer
         return
@@ -135,7 +138,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
                 f"{path} is a device; name a file, a folder, or - for a pipe", code="log-not-text"
             )
         with path.open("rb") as file:
-            if not file.peek(2).startswith(PACKED):
+            if not file.peek(2).startswith(GZIP_MAGIC):
                 yield file
                 return
             with gzip.open(file) as unpacked:
@@ -163,7 +166,7 @@ class _Progress:
 
     def add(self, size: int) -> None:
         self.bytes += size
-        if self.tty and self.bytes - self.shown >= SHOWN:
+        if self.tty and self.bytes - self.shown >= PROGRESS_BYTES:
             self.shown = self.bytes
             print(f"\rheadway: read {self.bytes >> 20:,} MB", end="", file=sys.stderr, flush=True)
 

@@ -66,7 +66,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load both runs, compare them, judge the gates."""
     if args.waterfall:
-        from headway.cli.compare_series import run as series
+        from headway.cli.compare_series import run_waterfall as series
 
         return series(args)
     for name in ("html", "store", "by", "where", "since"):
@@ -93,22 +93,22 @@ def run(args: argparse.Namespace) -> int:
     else:
         from headway.report.screen import console
 
-        show(result, console())
+        print_comparison(result, console())
     return 1 if result.failed else 0
 
 
-def show(result: Comparison, console: Console) -> None:
+def print_comparison(result: Comparison, console: Console) -> None:
     """Headline measures always, buckets where they changed; the gates last."""
     from rich.text import Text
 
-    from headway.ledger.leaves import LEAVES
+    from headway.ledger.leaves import BUCKETS
     from headway.report.words import one_line
 
     before, after = one_line(result.before, 60), one_line(result.after, 60)
     console.print(Text(f"headway: {before} -> {after}"), soft_wrap=True)
     console.print(Text(f"  {'':<29}{'before':>11}{'after':>12}{'change':>12}", style="dim"))
     for change in result.changes:
-        if change.name in LEAVES and abs(change.difference) < 0.001:
+        if change.name in BUCKETS and abs(change.difference) < 0.001:
             continue
         line = Text(f"  {change.name:<29}{_value(change, change.before):>11}")
         line.append(f"{_value(change, change.after):>12}")
@@ -116,7 +116,7 @@ def show(result: Comparison, console: Console) -> None:
         console.print(line, soft_wrap=True)
     for verdict in result.verdicts:
         word, style = ("FAILED", "bold red") if verdict.failed else ("ok", "green")
-        line = Text("  gate ").append(f"{word:<7}", style).append(_told(verdict))
+        line = Text("  gate ").append(f"{word:<7}", style).append(_gate_result(verdict))
         console.print(line, soft_wrap=True)
 
 
@@ -151,7 +151,7 @@ def _style(change: Change) -> str:
     return "green" if (change.difference > 0) == more_is_better else "red"
 
 
-def _told(verdict: Verdict) -> str:
+def _gate_result(verdict: Verdict) -> str:
     if math.isinf(verdict.change):
         return f"{verdict.gate.text}: the change is without bound"
     return f"{verdict.gate.text}: the change is {verdict.change:+.3g}{verdict.gate.suffix}"

@@ -6,12 +6,12 @@ import argparse
 import json
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_config(parser: argparse.ArgumentParser) -> None:
     """The flags of `headway config`."""
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_config(args: argparse.Namespace) -> int:
     """Print them."""
     from headway import redact
     from headway.settings import resolve

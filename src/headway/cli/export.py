@@ -29,17 +29,17 @@ from headway.ledger.model import Ledger
 if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.store import Store
-    from headway.schedule.publish.gauges import Family as GaugeFamily
+    from headway.schedule.publish.gauges import MetricFamily as GaugeFamily
 
-OF_RUNS = ("perfetto", "openmetrics", "csv", "otlp")
+RUN_FORMATS = ("perfetto", "openmetrics", "csv", "otlp")
 TRACKERS = ("wandb", "mlflow", "tensorboard")
-OF_NOTHING = ("prometheus-rules", "grafana")
-FORMATS = (*OF_RUNS, *TRACKERS, "prometheus", *OF_NOTHING)
+STATIC_FORMATS = ("prometheus-rules", "grafana")
+FORMATS = (*RUN_FORMATS, *TRACKERS, "prometheus", *STATIC_FORMATS)
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway export`."""
-    from headway.cli.fleet_metrics import shape
+    from headway.cli.fleet_metrics import add_window_options
 
     parser.add_argument("words", metavar="FORMAT RUN", nargs="+", help="and a run, or a store")
     parser.add_argument("--to", choices=FORMATS, help="the format, where no word says it")
@@ -48,12 +48,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument("--endpoint", metavar="URL", help="otlp: post it to this collector")
     parser.add_argument("--project", metavar="NAME", help="of wandb, or experiment of mlflow")
-    shape(parser.add_argument_group("of a store"))
+    add_window_options(parser.add_argument_group("of a store"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Load what is named and write it."""
-    form, path = _asked(args.to, args.words)
+    form, path = _parse_words(args.to, args.words)
     target, force = _target(args), args.force or args.textfile is not None
     if form in TRACKERS:
         return _track(form, path, args)
@@ -62,16 +62,16 @@ def run(args: argparse.Namespace) -> int:
     if target is None:
         sys.stdout.writelines(_text(form, path, args))
         return 0
-    from headway.report.target import check, write
+    from headway.report.target import check_output, write_output
 
-    check(target, force=force)
+    check_output(target, force=force)
     text = "".join(_text(form, path, args))
-    write(target, _packed(text.encode("utf-8", "replace"), target), force=force)
+    write_output(target, _compressed(text.encode("utf-8", "replace"), target), force=force)
     print(f"headway: wrote {target}")
     return 0
 
 
-def _asked(to: str | None, words: list[str]) -> tuple[str, str]:
+def _parse_words(to: str | None, words: list[str]) -> tuple[str, str]:
     """The format, and what to export."""
     form, *rest = [*([to] if to else []), *words]
     if form not in FORMATS:
@@ -79,8 +79,8 @@ def _asked(to: str | None, words: list[str]) -> tuple[str, str]:
             f"{form!r} is no format; the formats are {', '.join(FORMATS)}",
             code="export-format-unknown",
         )
-    if len(rest) != (0 if form in OF_NOTHING else 1):
-        what = "nothing else" if form in OF_NOTHING else "one run or store"
+    if len(rest) != (0 if form in STATIC_FORMATS else 1):
+        what = "nothing else" if form in STATIC_FORMATS else "one run or store"
         raise UsageError(
             f"`headway export {form}` takes {what}; see `headway export --help`",
             code="export-arguments",
@@ -103,10 +103,10 @@ def _text(form: str, path: str, args: argparse.Namespace) -> Iterable[str]:
 
         return [dashboard()]
     if form == "prometheus" and (store := _store(path)) is not None:
-        from headway.cli.fleet_metrics import text, window
+        from headway.cli.fleet_metrics import metrics_text, parse_window
 
-        return [text(store, window(args))]
-    return _of_run(_ledger(path), form)
+        return [metrics_text(store, parse_window(args))]
+    return _run_text(_ledger(path), form)
 
 
 def _store(path: str) -> Store | Database | None:
@@ -123,36 +123,40 @@ def _ledger(path: str) -> Ledger:
     return load(path).ledger
 
 
-def _of_run(ledger: Ledger, form: str) -> Iterator[str]:
+def _run_text(ledger: Ledger, form: str) -> Iterator[str]:
     if form == "perfetto":
-        from headway.report.perfetto import trace
+        from headway.report.perfetto import perfetto_lines
 
-        return trace(ledger)
+        return perfetto_lines(ledger)
     if form == "csv":
-        from headway.report.csv import rows
+        from headway.report.csv import csv_lines
 
-        return rows(ledger)
+        return csv_lines(ledger)
     if form == "otlp":
-        from headway.report.otlp import text as lines
+        from headway.report.otlp import otlp_lines as lines
 
         return lines(ledger)
-    from headway.report.openmetrics import Family, text
+    from headway.report.openmetrics import Family, openmetrics_lines
 
-    return text(ledger, (Family(*one) for one in _price(ledger)))
+    return openmetrics_lines(ledger, (Family(*one) for one in _eviction_cost(ledger)))
 
 
-def _price(ledger: Ledger) -> list[GaugeFamily]:
+def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
     """What evicting it now would waste; of a run that is over, nothing."""
-    from headway.schedule.cost import of_ledger
-    from headway.schedule.publish.gauges import families
+    from headway.schedule.cost import from_ledger
+    from headway.schedule.publish.gauges import metric_families
 
-    return families([({}, of_ledger(ledger))]) if ledger.running and ledger.attempts else []
+    return (
+        metric_families([({}, from_ledger(ledger))]) if ledger.running and ledger.attempts else []
+    )
 
 
 def _track(form: str, path: str, args: argparse.Namespace) -> int:
-    from headway.report.trackers import export
+    from headway.report.trackers import export_to_tracker
 
-    where = export(_ledger(path), form, args.output if form == "tensorboard" else args.project)
+    where = export_to_tracker(
+        _ledger(path), form, args.output if form == "tensorboard" else args.project
+    )
     print(f"headway: {path} is in {form}: {where}")
     return 0
 
@@ -164,7 +168,7 @@ def _send(path: str, endpoint: str) -> int:
     return 0
 
 
-def _packed(content: bytes, target: Path) -> bytes:
+def _compressed(content: bytes, target: Path) -> bytes:
     if target.suffix != ".gz":
         return content
     import gzip

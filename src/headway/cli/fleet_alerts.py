@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from headway.fleet.alerts.rules import Rules
     from headway.fleet.store import Store
 
-COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
+ALERT_COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_alerts(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument("--rules", metavar="FILE", help="the rules, a TOML file")
@@ -35,7 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="--list as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_alerts(args: argparse.Namespace) -> int:
     """Do what is asked."""
     if args.every is not None and not (args.watch and args.every >= 1):
         raise UsageError(
@@ -46,23 +46,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json and not args.list:
         raise UsageError("--json goes with --list", code="option-not-allowed")
     if args.check:
-        return _check(_rules(args.rules))
-    from headway.cli.fleet_ask import open_store, told
+        return _print_rules(_read_rules(args.rules))
+    from headway.cli.fleet_ask import open_store, store_errors
 
-    rules = None if args.list or args.ack is not None else _rules(args.rules)
+    rules = None if args.list or args.ack is not None else _read_rules(args.rules)
     store = open_store(args.store)
-    with told(store):
+    with store_errors(store):
         store.check()
         if args.list:
-            return _list(store, args.json)
+            return _print_alerts(store, args.json)
         if args.ack is not None:
-            return _ack(store, args.ack, args.by)
+            return _acknowledge(store, args.ack, args.by)
         assert rules is not None
-        return _watch(store, rules, args)
+        return _evaluate(store, rules, args)
 
 
-def _rules(path: str | None) -> Rules:
-    from headway.fleet.alerts.read import read
+def _read_rules(path: str | None) -> Rules:
+    from headway.fleet.alerts.read import read_rules
 
     if path is None:
         raise UsageError("no rules are named; give the file with --rules", code="rules-not-named")
@@ -74,26 +74,26 @@ def _rules(path: str | None) -> Rules:
         ) from None
     except UnicodeDecodeError:
         raise UsageError(f"--rules {path} is no text in UTF-8", code="file-unreadable") from None
-    return read(text, path)
+    return read_rules(text, path)
 
 
-def _check(rules: Rules) -> int:
+def _print_rules(rules: Rules) -> int:
     for rule in rules.rules:
         print(rule.words())
     return 0
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     from headway import redact
 
     print(redact.text(f"headway: {text}"), file=sys.stderr)
 
 
-def _watch(store: Store, rules: Rules, args: argparse.Namespace) -> int:
-    from headway.fleet.alerts.watch import Watch
+def _evaluate(store: Store, rules: Rules, args: argparse.Namespace) -> int:
+    from headway.fleet.alerts.watch import AlertWatcher
 
     every = 60.0 if args.every is None else args.every
-    watch = Watch(store, rules, every, _say)
+    watch = AlertWatcher(store, rules, every, _log)
     if args.watch:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
@@ -113,13 +113,13 @@ def _watch(store: Store, rules: Rules, args: argparse.Namespace) -> int:
     return 1 if left or notes else 0
 
 
-def _list(store: Store, as_json: bool) -> int:
-    from headway.cli.fleet_ask import show
+def _print_alerts(store: Store, as_json: bool) -> int:
+    from headway.cli.fleet_ask import print_rows
     from headway.fleet.alerts.evaluate import acknowledge
-    from headway.fleet.alerts.kept import Kept
+    from headway.fleet.alerts.kept import AlertStateStore
     from headway.fleet.alerts.model import to_json
 
-    kept = Kept(store)
+    kept = AlertStateStore(store)
     state, _ = kept.load()
     found = to_json(acknowledge(state, kept.acks()))
     if as_json:
@@ -127,8 +127,8 @@ def _list(store: Store, as_json: bool) -> int:
         return 0
     rows = sorted(found["alerts"], key=lambda row: str(row["since"]), reverse=True)
     if rows:
-        short = [{**row, **{at: _minute(row[at]) for at in ("since", "until")}} for row in rows]
-        show(COLUMNS, short, as_json=False, as_csv=False)
+        short = [{**row, **{at: _to_minute(row[at]) for at in ("since", "until")}} for row in rows]
+        print_rows(ALERT_COLUMNS, short, as_json=False, as_csv=False)
     else:
         print("headway: no rule has raised an alert")
     for one in found["outbox"]:
@@ -138,15 +138,15 @@ def _list(store: Store, as_json: bool) -> int:
     return 0
 
 
-def _minute(text: str | None) -> str | None:
+def _to_minute(text: str | None) -> str | None:
     return text and text[:16].replace("T", " ")
 
 
-def _ack(store: Store, name: str, by: str | None) -> int:
-    from headway.fleet.alerts.kept import Kept
+def _acknowledge(store: Store, name: str, by: str | None) -> int:
+    from headway.fleet.alerts.kept import AlertStateStore
     from headway.fleet.alerts.model import ACKNOWLEDGED, PENDING, RESOLVED
 
-    kept = Kept(store)
+    kept = AlertStateStore(store)
     state, _ = kept.load()
     alert = next((one for one in state.alerts if one.id == name and one.state != PENDING), None)
     if alert is None:

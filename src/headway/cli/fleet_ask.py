@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NO_STORE = "no store is named; give its folder or URL, or set HEADWAY_STORE"
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_question(parser: argparse.ArgumentParser) -> None:
     """What every question can be told."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument("--by", metavar="NAMES", help="split by these, such as team,model,week")
@@ -33,34 +33,36 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--csv", action="store_true", help="print CSV")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_question(args: argparse.Namespace) -> int:
     """Ask, and show the answer."""
-    from headway.units import when
+    from headway.units import parse_time
 
     now = datetime.now(UTC).replace(tzinfo=None)
     store = open_any(args.store)
-    since, until = when(args.since, now), when(args.until, now)
+    since, until = parse_time(args.since, now), parse_time(args.until, now)
     if args.limit is not None and args.limit < 1:
         raise UsageError(
             f"--limit is {args.limit}, but it must be 1 or more",
             code="value-out-of-range",
             option="--limit",
         )
-    from headway.fleet.engine import ask
-    from headway.fleet.queries import question
-    from headway.fleet.queries.slices import Asked
+    from headway.fleet.engine import run_query
+    from headway.fleet.queries import build_query
+    from headway.fleet.queries.slices import Filter
     from headway.fleet.store import Store
 
-    asked = Asked(names(args.by), since, until, conditions(args.where), args.limit)
-    put = question(args.action, asked)
-    with told(store):
+    asked = Filter(split_names(args.by), since, until, parse_conditions(args.where), args.limit)
+    put = build_query(args.action, asked)
+    with store_errors(store):
         if isinstance(store, Store):
-            answer = ask(store, put, since=since, until=until)
+            answer = run_query(store, put, since=since, until=until)
         else:
             answer = store.ask(put)
     for note in answer.notes:
         print(f"headway: {note}", file=sys.stderr)
-    show(answer.rows.column_names, answer.rows.to_pylist(), as_json=args.json, as_csv=args.csv)
+    print_rows(
+        answer.rows.column_names, answer.rows.to_pylist(), as_json=args.json, as_csv=args.csv
+    )
     return 0
 
 
@@ -89,7 +91,7 @@ def open_store(url: str | None) -> Store:
 
 
 @contextlib.contextmanager
-def told(store: Store | Database) -> Iterator[None]:
+def store_errors(store: Store | Database) -> Iterator[None]:
     """What the disk of a store refuses, in one sentence."""
     try:
         yield
@@ -100,41 +102,41 @@ def told(store: Store | Database) -> Iterator[None]:
         ) from error
 
 
-def names(text: str | None) -> tuple[str, ...]:
+def split_names(text: str | None) -> tuple[str, ...]:
     """`team,week` as its parts, each once."""
     return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
-def conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+def parse_conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
     """`--where team=ads`."""
-    from headway.fleet.queries.slices import OF_RUNS
+    from headway.fleet.queries.slices import RUN_DIMENSIONS
 
     found = []
     for text in given or ():
         name, equals, value = text.partition("=")
-        if not equals or name not in OF_RUNS:
+        if not equals or name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(OF_RUNS)}",
+                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(RUN_DIMENSIONS)}",
                 code="condition-invalid",
             )
         found.append((name, value))
     return tuple(found)
 
 
-def show(
+def print_rows(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, as_json: bool, as_csv: bool
 ) -> None:
     """As JSON, as CSV or as a table for people."""
     if as_json:
-        print(json.dumps(list(rows), indent=1, default=_iso))
+        print(json.dumps(list(rows), indent=1, default=_isoformat))
     elif as_csv:
         out = csv.writer(sys.stdout, lineterminator="\n")
         out.writerow(columns)
-        out.writerows([_plain(row[name]) for name in columns] for row in rows)
+        out.writerows([_csv_value(row[name]) for name in columns] for row in rows)
     elif not rows:
         print("headway: nothing of that is in the store")
     else:
-        cells = [list(columns), *([_text(row[name]) for name in columns] for row in rows)]
+        cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         left = [not _is_number(rows, name) for name in columns]
         for line in cells:
@@ -147,15 +149,15 @@ def _is_number(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return kinds <= {int, float}
 
 
-def _iso(value: Any) -> str:
+def _isoformat(value: Any) -> str:
     return str(value.isoformat())
 
 
-def _plain(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _text(value: Any) -> str:
+def _cell(value: Any) -> str:
     from headway.report.words import one_line
 
     if value is None:

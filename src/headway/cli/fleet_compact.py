@@ -6,7 +6,7 @@ import argparse
 import sys
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_compact(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument(
@@ -18,9 +18,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_compact(args: argparse.Namespace) -> int:
     """One round; to be called every hour or day by whoever likes."""
-    from headway.cli.fleet_ask import open_store, told
+    from headway.cli.fleet_ask import open_store, store_errors
     from headway.errors import UsageError
 
     if not args.grace >= 0:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     from headway.fleet.compact import compact
 
-    with told(store):
+    with store_errors(store):
         done = compact(store, grace_s=args.grace)
     for note in done.notes:
         print(f"headway: {note}", file=sys.stderr)

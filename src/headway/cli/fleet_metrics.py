@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from headway.fleet.database import Database
     from headway.fleet.metrics import Window
     from headway.fleet.store import Store
-    from headway.schedule.publish.gauges import Family as GaugeFamily
+    from headway.schedule.publish.gauges import MetricFamily as GaugeFamily
 
-DEFAULT = "127.0.0.1:9464"
+METRICS_ADDRESS = "127.0.0.1:9464"
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_metrics(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT, help=DEFAULT)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default=METRICS_ADDRESS, help=METRICS_ADDRESS
+    )
     parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
     parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
     parser.add_argument(
@@ -32,44 +34,46 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", metavar="DIR", help="also what evicting each run below it now would waste"
     )
-    shape(parser)
+    add_window_options(parser)
 
 
-def shape(parser: argparse._ActionsContainer) -> None:
+def add_window_options(parser: argparse._ActionsContainer) -> None:
     """What the figures are of, and what they are split by."""
     parser.add_argument("--by", metavar="NAMES", help="labels of runs; team,model")
     parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
     parser.add_argument("--since", metavar="AGE", help="of the last 24h, or 7d, 2w")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_metrics(args: argparse.Namespace) -> int:
     """Serve until it is stopped."""
     from headway.cli.fleet_ask import open_any
     from headway.errors import UsageError
-    from headway.fleet.metrics_http import Page, Rules, Server
+    from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
     from headway.fleet.store import Store
     from headway.serve import listen
 
-    host, port = listen.parse(args.listen)
+    host, port = listen.parse_address(args.listen)
     token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
-    listen.check(host, token)
+    listen.check_token(host, token)
     if not args.every >= 0:
         raise UsageError(
             f"--every is {args.every}, but it must be 0 or more",
             code="value-out-of-range",
             option="--every",
         )
-    found = window(args)
+    found = parse_window(args)
     store = open_any(args.store)
     if isinstance(store, Store):
         store.check()
     if args.runs:
-        _prices(Path(args.runs))
+        _eviction_costs(Path(args.runs))
     bound = listen.bind(host, port)
     runs = Path(args.runs) if args.runs else None
     names = frozenset(name.lower() for name in (socket.gethostname(), host, *(args.name or ())))
-    rules = Rules(token, lambda header: listen.known_host(header, names))
-    serving = Server(bound, Page(lambda: text(store, found, runs), args.every), rules)
+    rules = AccessRules(token, lambda header: listen.is_known_host(header, names))
+    serving = MetricsServer(
+        bound, CachedPage(lambda: metrics_text(store, found, runs), args.every), rules
+    )
     shown = f"[{host}]" if ":" in host else host
     print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -77,44 +81,44 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def window(args: argparse.Namespace) -> Window:
+def parse_window(args: argparse.Namespace) -> Window:
     """Out of the flags of `shape`."""
-    from headway.cli.fleet_ask import conditions, names
+    from headway.cli.fleet_ask import parse_conditions, split_names
     from headway.errors import UsageError
     from headway.fleet.metrics import BY, SINCE, Window
-    from headway.fleet.queries.slices import OF_RUNS
-    from headway.units import when
+    from headway.fleet.queries.slices import RUN_DIMENSIONS
+    from headway.units import parse_time
 
     now = datetime.now(UTC).replace(tzinfo=None)
-    since = when(args.since, now)
-    by = names(args.by) or BY
+    since = parse_time(args.since, now)
+    by = split_names(args.by) or BY
     for one in by:
-        if one not in OF_RUNS:
+        if one not in RUN_DIMENSIONS:
             raise UsageError(
-                f"metrics cannot be split by {one!r}; they can by {', '.join(OF_RUNS)}",
+                f"metrics cannot be split by {one!r}; they can by {', '.join(RUN_DIMENSIONS)}",
                 code="split-unknown",
                 split=one,
             )
-    return Window(SINCE if since is None else now - since, by, conditions(args.where))
+    return Window(SINCE if since is None else now - since, by, parse_conditions(args.where))
 
 
-def text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
+def metrics_text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
     """All metrics, as a scraper reads them."""
-    from headway.cli.fleet_ask import told
+    from headway.cli.fleet_ask import store_errors
     from headway.fleet.metrics import families
-    from headway.report.openmetrics import Family, lines
+    from headway.report.openmetrics import Family, format_families
 
     now = datetime.now(UTC).replace(tzinfo=None)
-    with told(store):
+    with store_errors(store):
         found = families(store, window, now)
-    more = _prices(runs) if runs is not None else []
-    return "".join(lines((Family(*one) for one in (*found, *more)), {}))
+    more = _eviction_costs(runs) if runs is not None else []
+    return "".join(format_families((Family(*one) for one in (*found, *more)), {}))
 
 
-def _prices(runs: Path) -> list[GaugeFamily]:
+def _eviction_costs(runs: Path) -> list[GaugeFamily]:
     """What evicting each run that goes on would waste."""
-    from headway.schedule.publish.gauges import families
-    from headway.schedule.publish.offer import offers
+    from headway.schedule.publish.gauges import metric_families
+    from headway.schedule.publish.offer import run_costs
 
-    found = offers(runs, time.time(), grace=0.0, repeat=0.0)
-    return families([(one.labels, one.price) for one in found if one.price is not None])
+    found = run_costs(runs, time.time(), grace=0.0, repeat=0.0)
+    return metric_families([(one.labels, one.price) for one in found if one.price is not None])

@@ -12,16 +12,18 @@ from headway.errors import UsageError
 
 if TYPE_CHECKING:
     from headway.fleet.regressions.find import Finding
-    from headway.fleet.regressions.look import Seen
+    from headway.fleet.regressions.look import ScanResult
 
-BY = "team,model"
-PARTS = 3  # of a slice that are shown
+DEFAULT_SLICES = "team,model"
+MAX_PARTS = 3  # of a slice that are shown
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_regressions(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
-    parser.add_argument("--by", metavar="NAMES", default=BY, help=f"the slices; {BY}")
+    parser.add_argument(
+        "--by", metavar="NAMES", default=DEFAULT_SLICES, help=f"the slices; {DEFAULT_SLICES}"
+    )
     parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
     parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
     parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
@@ -42,10 +44,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_regressions(args: argparse.Namespace) -> int:
     """Look, and tell."""
-    from headway.cli.fleet_ask import conditions, names, open_store
-    from headway.units import when
+    from headway.cli.fleet_ask import open_store, parse_conditions, split_names
+    from headway.units import parse_time
 
     if not 0 < args.level < 1:
         raise UsageError(
@@ -59,46 +61,50 @@ def run(args: argparse.Namespace) -> int:
             code="value-out-of-range",
             option="--points",
         )
-    by = names(args.by)
+    by = split_names(args.by)
     if not by:
-        raise UsageError(f"--by names no field; give some, such as {BY}", code="split-empty")
+        raise UsageError(
+            f"--by names no field; give some, such as {DEFAULT_SLICES}", code="split-empty"
+        )
     now = datetime.now(UTC).replace(tzinfo=None)
-    since, until = when(args.since, now), when(args.until, now)
+    since, until = parse_time(args.since, now), parse_time(args.until, now)
     store = open_store(args.store)
-    from headway.fleet.queries.slices import Asked
-    from headway.fleet.regressions.find import Options
-    from headway.fleet.regressions.look import look
+    from headway.fleet.queries.slices import Filter
+    from headway.fleet.regressions.find import ScanOptions
+    from headway.fleet.regressions.look import scan
 
-    asked = Asked(by, since, until, conditions(args.where))
-    options = Options(level=args.level, points=args.points, dependent=args.dependent)
-    seen = look(store, asked, options, _tell if sys.stderr.isatty() else lambda done, of: None)
+    asked = Filter(by, since, until, parse_conditions(args.where))
+    options = ScanOptions(level=args.level, points=args.points, dependent=args.dependent)
+    seen = scan(
+        store, asked, options, _print_progress if sys.stderr.isatty() else lambda done, of: None
+    )
     for note in seen.notes:
         print(f"headway: {note}", file=sys.stderr)
     found = [one for one in seen.findings if args.gains or one.regression]
     if args.json:
-        print(json.dumps(_dict(seen, found), indent=1))
+        print(json.dumps(_regressions_to_dict(seen, found), indent=1))
     else:
-        _show(seen, found)
+        _print_regressions(seen, found)
     return 0
 
 
-def _tell(done: int, of: int) -> None:
+def _print_progress(done: int, of: int) -> None:
     print(f"\r{done} of {of} slices", end="\n" if done == of else "", file=sys.stderr, flush=True)
 
 
-def _show(seen: Seen, found: list[Finding]) -> None:
+def _print_regressions(seen: ScanResult, found: list[Finding]) -> None:
     if not found:
         print(f"no change of that size in {seen.slices} slices with {seen.jobs:,} jobs")
     for one in found:
         change = one.ett_after - one.ett_before
         print(
-            f"{_minute(one.at)}  {'/'.join(one.slice)}: {one.bucket} {one.points:+.1f} points\n"
+            f"{_format_minute(one.at)}  {'/'.join(one.slice)}: {one.bucket} {one.points:+.1f} points\n"
             f"    ETT {one.ett_before:.1f} -> {one.ett_after:.1f} ({change:+.1f}: "
             f"the same jobs {one.within:+.1f}, other jobs {one.mix:+.1f}); "
             f"{one.hours:,.0f} accelerator-hours since; p {one.p:.4f}, "
             f"false discovery rate {one.level:.2%}"
         )
-        for part in one.parts[:PARTS]:
+        for part in one.parts[:MAX_PARTS]:
             print(
                 f"    {'/'.join(part.name)}: {part.mix + part.within:+.2f} of it "
                 f"(itself {part.within:+.2f}, its share {part.mix:+.2f})"
@@ -121,11 +127,11 @@ def _show(seen: Seen, found: list[Finding]) -> None:
         )
 
 
-def _minute(seconds: float) -> str:
+def _format_minute(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _dict(seen: Seen, found: list[Finding]) -> dict[str, Any]:
+def _regressions_to_dict(seen: ScanResult, found: list[Finding]) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {

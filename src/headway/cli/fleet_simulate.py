@@ -7,7 +7,7 @@ import sys
 import time
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_fleet(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
     parser.add_argument("--jobs", type=int, default=10_000, metavar="N", help="how many; 10000")
@@ -22,16 +22,16 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lemons", type=int, default=5, metavar="N", help="bad hosts to plant; 5")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_fleet(args: argparse.Namespace) -> int:
     """Draw and write it."""
     from headway.cli.fleet_ask import open_store
 
     store = open_store(args.store)
     from headway import redact
-    from headway.fleet.simulate.fleet import TRUTH, simulate
-    from headway.fleet.simulate.plan import plan
+    from headway.fleet.simulate.fleet import TRUTH_FILE, simulate
+    from headway.fleet.simulate.plan import make_scenario
 
-    made = plan(args.seed, args.jobs, args.days, args.scale, args.regressions, args.lemons)
+    made = make_scenario(args.seed, args.jobs, args.days, args.scale, args.regressions, args.lemons)
     began = time.monotonic()
 
     def tell(days: int, rows: int) -> None:
@@ -41,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
     counts = simulate(store, made, tell)
     print(
         f"headway: {counts['runs']:,} runs and {counts['buckets']:,} rows of buckets are in "
-        f"{redact.text(store.url)}; what was planted stands in {TRUTH} there"
+        f"{redact.text(store.url)}; what was planted stands in {TRUTH_FILE} there"
     )
     return 0

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from headway.report import target
 
     if args.html:
-        target.check(Path(args.html), force=args.force)
+        target.check_output(Path(args.html), force=args.force)
     made = _plan(args)
     if args.json:
         import json
@@ -76,33 +76,33 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         from headway.plan.show import csv
 
-        print(csv.text(made), end="")
+        print(csv.csv_text(made), end="")
     elif args.html:
-        from headway.plan.show.html import page
+        from headway.plan.show.html import html_page
 
-        target.write(Path(args.html), page(made).encode(), force=args.force)
+        target.write_output(Path(args.html), html_page(made).encode(), force=args.force)
         print(f"headway: wrote {args.html}")
     else:
-        from headway.plan.show.text import text
+        from headway.plan.show.text import terminal_text
 
-        print(text(made))
+        print(terminal_text(made))
     return 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from headway.plan.case import Case
+    from headway.plan.case import JobSpec
     from headway.plan.sweep import plan
 
-    seen = _seen(args) if args.source else None
-    values: dict[str, Any] = {**(seen.values if seen else {}), **_given(args)}
+    seen = _measured(args) if args.source else None
+    values: dict[str, Any] = {**(seen.values if seen else {}), **_typed(args)}
     if "mtbf" not in values:
         raise UsageError(
             "how often nodes fail is not known; give --mtbf, --failures-a-day or --from",
             code="mtbf-unknown",
         )
     nodes = _nodes(args.nodes, seen)
-    case = Case(nodes=nodes[0], length=_time(args.length, "--length"), **values)
-    intervals = [_interval(one) for one in _parts(args.interval, "--interval")]
+    case = JobSpec(nodes=nodes[0], length=_time(args.length, "--length"), **values)
+    intervals = [_interval(one) for one in _split(args.interval, "--interval")]
     try:
         return plan(case, nodes, intervals, trials=args.trials, seed=args.seed, measured=seen)
     except UsageError as error:
@@ -123,7 +123,7 @@ def _too_short(seen: Measured, length: str) -> UsageError:
     )
 
 
-def _given(args: argparse.Namespace) -> dict[str, float]:
+def _typed(args: argparse.Namespace) -> dict[str, float]:
     """By field of a Case; only what was typed."""
     found = {}
     if args.mtbf is not None and args.failures_a_day is not None:
@@ -133,7 +133,7 @@ def _given(args: argparse.Namespace) -> dict[str, float]:
     if args.mtbf is not None:
         found["mtbf"] = _time(args.mtbf, "--mtbf")
     if args.failures_a_day is not None:
-        found["mtbf"] = _between(args.failures_a_day)
+        found["mtbf"] = _parse_failure_rate(args.failures_a_day)
     for flag, field, _ in TIMES:
         typed = getattr(args, flag.replace("-", "_"))
         if typed is not None:
@@ -144,9 +144,9 @@ def _given(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _time(text: str, flag: str) -> float:
-    from headway.units import seconds
+    from headway.units import parse_duration
 
-    found = seconds(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
+    found = parse_duration(f"{text}s" if re.fullmatch(r"[\d.]+", text) else text)
     if found is None:
         raise UsageError(
             f"{flag} is {text!r}, which is no time; give one such as 90s, 5min or 2h",
@@ -160,7 +160,7 @@ def _interval(text: str) -> float | None:
     return None if text == BEST else _time(text, "--interval")
 
 
-def _between(text: str) -> float:
+def _parse_failure_rate(text: str) -> float:
     """`3@64`: seconds between two failures of one node."""
     from headway.plan.case import DAY
 
@@ -182,7 +182,7 @@ def _nodes(text: str | None, seen: Measured | None) -> list[int]:
                 code="nodes-unknown",
             )
         return [1 if seen is None or seen.nodes is None else seen.nodes]
-    found = _parts(text, "--nodes")
+    found = _split(text, "--nodes")
     if not all(one.isascii() and one.isdecimal() and int(one) for one in found):
         raise UsageError(
             f"--nodes is {text!r}; give numbers from 1 on, such as 8,64,512", code="nodes-invalid"
@@ -190,19 +190,19 @@ def _nodes(text: str | None, seen: Measured | None) -> list[int]:
     return [int(one) for one in found]
 
 
-def _parts(text: str, flag: str) -> list[str]:
+def _split(text: str, flag: str) -> list[str]:
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise UsageError(f"{flag} is {text!r}, which names nothing", code="list-empty", option=flag)
     return found
 
 
-def _seen(args: argparse.Namespace) -> Measured:
+def _measured(args: argparse.Namespace) -> Measured:
     """By a run or in a store, whichever stands there."""
     if _is_store(args.source):
-        return _of_store(args)
+        return _from_store(args)
     from headway.ledger.run import load
-    from headway.plan.measured import of_ledger
+    from headway.plan.measured import measured_by_run
 
     if args.where or args.since:
         raise UsageError(
@@ -210,7 +210,7 @@ def _seen(args: argparse.Namespace) -> Measured:
             code="option-not-allowed",
         )
     found = load(args.source)
-    return of_ledger(found.ledger, found.name)
+    return measured_by_run(found.ledger, found.name)
 
 
 def _is_store(source: str) -> bool:
@@ -225,30 +225,30 @@ def _is_store(source: str) -> bool:
     return Path(source).is_dir() and not (Path(source) / JOURNAL).is_dir()
 
 
-def _of_store(args: argparse.Namespace) -> Measured:
+def _from_store(args: argparse.Namespace) -> Measured:
     from datetime import datetime
 
-    from headway.cli.fleet_ask import conditions, open_any, told
-    from headway.fleet.engine import Question, ask
-    from headway.fleet.queries.slices import Asked
+    from headway.cli.fleet_ask import open_any, parse_conditions, store_errors
+    from headway.fleet.engine import QueryFn, run_query
+    from headway.fleet.queries.slices import Filter
     from headway.fleet.store import Store
-    from headway.plan.of_store import of_store
-    from headway.units import when
+    from headway.plan.of_store import measured_in_store
+    from headway.units import parse_time
 
     store = open_any(args.source)
     if isinstance(store, Store):
         store.check()
     now = datetime.now(UTC).replace(tzinfo=None)
-    asked = Asked(since=when(args.since, now), where=conditions(args.where))
+    asked = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
 
-    def one(question: Question) -> dict[str, Any]:
+    def one(question: QueryFn) -> dict[str, Any]:
         answer = (
-            ask(store, question, since=asked.since)
+            run_query(store, question, since=asked.since)
             if isinstance(store, Store)
             else store.ask(question)
         )
         row: dict[str, Any] = answer.rows.to_pylist()[0]
         return row
 
-    with told(store):
-        return of_store(one, asked, store.url)
+    with store_errors(store):
+        return measured_in_store(one, asked, store.url)

@@ -28,7 +28,7 @@ from headway.errors import MissingExtra, SnapshotDamaged, UsageError
 
 if TYPE_CHECKING:
     from headway.publish.snapshot import Snapshot
-    from headway.publish.store import Store
+    from headway.publish.store import SnapshotStore
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +54,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from headway.publish.store import Store
+    from headway.publish.store import SnapshotStore
 
-    store = Store(args.to)
+    store = SnapshotStore(args.to)
     if args.list:
         return _list(store, args)
     if args.show is not None:
@@ -66,33 +66,33 @@ def run(args: argparse.Namespace) -> int:
     return _publish(store, args)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, flush=True)
 
 
-def _rollback(store: Store, args: argparse.Namespace) -> int:
-    _say(f"{store.rollback(args.rollback or None, _say).name} serves now")
+def _rollback(store: SnapshotStore, args: argparse.Namespace) -> int:
+    _log(f"{store.rollback(args.rollback or None, _log).name} serves now")
     from headway.publish import registry
 
-    told = registry.remembered(store)
+    told = registry.remembered_options(store)
     if told is not None:
-        version = registry.follow(store, told, registry.opened(told))
+        version = registry.follow(store, told, registry.open_registry(told))
         if version is not None:
-            _say(f"{told.alias} of {told.mlflow} is version {version} now")
+            _log(f"{told.alias} of {told.mlflow} is version {version} now")
     return 0
 
 
-def _publish(store: Store, args: argparse.Namespace) -> int:
+def _publish(store: SnapshotStore, args: argparse.Namespace) -> int:
     if args.recipe is None:
         raise UsageError(
             "a publish needs --recipe FILE; `headway publish --help` shows one",
             code="recipe-not-given",
         )
     from headway.publish import recipe
-    from headway.publish.anchor import find
+    from headway.publish.anchor import find_anchor
 
-    told = recipe.read(Path(args.recipe))
-    anchor = find(args.anchor) if args.watch is None else None
+    told = recipe.read_recipe(Path(args.recipe))
+    anchor = find_anchor(args.anchor) if args.watch is None else None
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -103,28 +103,28 @@ def _publish(store: Store, args: argparse.Namespace) -> int:
         from headway.publish.watch import watch
 
         how = {"every_s": args.every, "once": args.once}
-        watch(args.watch, told, store, say=_say, publish=training.publish, **how)
+        watch(args.watch, told, store, say=_log, publish=training.publish_linked, **how)
         return 0
     from headway.publish import claims
-    from headway.publish.after import after
+    from headway.publish.after import after_publish
 
     begun = time.monotonic()
-    then = after(told, store, _say)
-    anchor = training.linked(anchor, args.run)
-    with then.registering(), claims.publishing(anchor) as claim:
-        outcome = training.publish(anchor, told, store, again=args.again)
+    then = after_publish(told, store, _log)
+    anchor = training.with_training_run(anchor, args.run)
+    with then.registering(), claims.claim_anchor(anchor) as claim:
+        outcome = training.publish_linked(anchor, told, store, again=args.again)
         name = outcome.snapshot.name
         if outcome.fresh:
-            _say(_line(outcome.snapshot, serving=True))
-            _say(f"published in {time.monotonic() - begun:.1f} s; load it with:")
-            _say(f"  headway.publish.load({args.to!r}, {name!r})")
+            _log(_summary_line(outcome.snapshot, serving=True))
+            _log(f"published in {time.monotonic() - begun:.1f} s; load it with:")
+            _log(f"  headway.publish.load({args.to!r}, {name!r})")
         else:
-            _say(f"{args.anchor} was published before, as {name}; --again does it anew")
+            _log(f"{args.anchor} was published before, as {name}; --again does it anew")
         then.release(anchor, claim)
     return 0
 
 
-def _list(store: Store, args: argparse.Namespace) -> int:
+def _list(store: SnapshotStore, args: argparse.Namespace) -> int:
     found, unreadable = store.snapshots(), store.unreadable()
     why = {one.name: store.damage(one, every_byte=args.check) for one in found}
     serving, lost = None, None
@@ -140,7 +140,7 @@ def _list(store: Store, args: argparse.Namespace) -> int:
         if not found:
             print(f"no snapshots in {redact.text(store.place.url)}")
         for one in found:
-            print(_line(one, serving=one.name == serving), *filter(None, [why[one.name]]))
+            print(_summary_line(one, serving=one.name == serving), *filter(None, [why[one.name]]))
     if lost is not None:
         raise lost
     damaged = {name: told for name, told in (why | unreadable).items() if told}
@@ -166,7 +166,7 @@ def _row(one: Snapshot, serving: bool) -> dict[str, Any]:
     }
 
 
-def _line(one: Snapshot, *, serving: bool) -> str:
+def _summary_line(one: Snapshot, *, serving: bool) -> str:
     row = _row(one, serving)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["made"]))
     step = "" if row["step"] is None else f"step {row['step']}"
@@ -175,8 +175,8 @@ def _line(one: Snapshot, *, serving: bool) -> str:
     return f"{one.name} {'*' if serving else ' '} {made} {step:>12} {size:>10}  {targets}"
 
 
-def _show(store: Store, one: Snapshot, args: argparse.Namespace) -> int:
-    _detail(one, args)
+def _show(store: SnapshotStore, one: Snapshot, args: argparse.Namespace) -> int:
+    _print_details(one, args)
     if why := store.damage(one):
         raise SnapshotDamaged(
             f"the snapshot {one.name} cannot serve: {why}", code="snapshot-damaged"
@@ -184,7 +184,7 @@ def _show(store: Store, one: Snapshot, args: argparse.Namespace) -> int:
     return 0
 
 
-def _detail(one: Snapshot, args: argparse.Namespace) -> None:
+def _print_details(one: Snapshot, args: argparse.Namespace) -> None:
     told = one.manifest
     detail = {"snapshot": one.name, **vars(told)}
     detail["files"] = {name: vars(file) for name, file in told.files.items()}
@@ -198,19 +198,19 @@ def _detail(one: Snapshot, args: argparse.Namespace) -> None:
             continue
         print(name)
         for key, inner in value.items():
-            print(_printable(f"  {key:<22} {_plain(inner)}"))
+            print(_printable(f"  {key:<22} {_format_value(inner)}"))
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:
         return f"{value['size']:>12} bytes  {value['sha256']}"
     told = value.get("metrics", value)
-    return "  ".join(f"{key} {_number(one)}" for key, one in told.items())
+    return "  ".join(f"{key} {_format_number(one)}" for key, one in told.items())
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
 
 

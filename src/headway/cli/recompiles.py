@@ -25,7 +25,7 @@ from headway.journal.folder import COMMAND_JSON, RUN_JSON
 from headway.redact import MASK
 
 if TYPE_CHECKING:
-    from headway.compile.recompiles.load import Loaded
+    from headway.compile.recompiles.load import RecordedRun
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -42,35 +42,35 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the journals and show the advice, or try it."""
-    from headway.compile.recompiles.load import load
+    from headway.compile.recompiles.load import load_run
 
     if args.steps is not None and args.steps < 1:
         raise UsageError(
             f"--steps is {args.steps}, but it must be 1 or more", code="steps-out-of-range"
         )
-    loaded = load(args.run)
+    loaded = load_run(args.run)
     if args.verify:
         return _verify(loaded, args)
     if args.json:
         print(json.dumps(loaded.advice.to_dict(), indent=2))
         return 0
     from headway.compile.recompiles.show import page
-    from headway.report.screen import console, say
+    from headway.report.screen import console, print_line
 
     screen = console()
     for line in page(loaded.advice, args.run):
-        say(screen, line)
+        print_line(screen, line)
     return 0
 
 
-def _verify(loaded: Loaded, args: argparse.Namespace) -> int:
-    from headway.compile.recompiles.verify import MORE_STEPS, best, verify
+def _verify(loaded: RecordedRun, args: argparse.Namespace) -> int:
+    from headway.compile.recompiles.verify import EXTRA_STEPS, best_trial, verify
 
-    command, cwd = _job(loaded, args.run)
+    command, cwd = _recorded_command(loaded, args.run)
     advice = loaded.advice
-    steps = args.steps or (advice.last_step or 0) + MORE_STEPS
+    steps = args.steps or (advice.last_step or 0) + EXTRA_STEPS
     trials = verify(command, cwd, advice, steps, lambda text: print(text, file=sys.stderr))
-    helped = best(trials) is not trials[0]
+    helped = best_trial(trials) is not trials[0]
     if args.json:
         told = {"recorded": advice.to_dict(), "steps": steps}
         told["trials"] = [
@@ -79,18 +79,18 @@ def _verify(loaded: Loaded, args: argparse.Namespace) -> int:
         ]
         print(json.dumps(told, indent=2))
     else:
-        from headway.compile.recompiles.show import trials as table
-        from headway.report.screen import console, say
+        from headway.compile.recompiles.show import trials_table as table
+        from headway.report.screen import console, print_line
 
         screen = console()
         for line in table(advice, trials, steps):
-            say(screen, line)
+            print_line(screen, line)
     return 0 if not trials[-1].failed and (helped or not advice.env) else 1
 
 
-def _job(loaded: Loaded, run: str) -> tuple[list[str], Path]:
+def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
     """The command and its folder, as recorded; one sentence where it cannot be run again."""
-    why = _distrust(run)
+    why = _untrusted_reason(run)
     if why:
         raise UsageError(
             f"--verify runs the command that {run} names, and {why}", code="command-not-trusted"
@@ -121,11 +121,11 @@ def _job(loaded: Loaded, run: str) -> tuple[list[str], Path]:
     return command, Path(cwd)
 
 
-def _distrust(run: str) -> str:
+def _untrusted_reason(run: str) -> str:
     """Why somebody else may have written the command of a run; empty if only this user can."""
-    from headway.compile.archive.signing import own_and_safe
+    from headway.compile.archive.signing import path_untrusted_reason
 
     if "://" in run:
         return "what lies behind a URL may be anybody's; verify it in its own folder"
     files = (Path(run, name) for name in (RUN_JSON, COMMAND_JSON))
-    return next(filter(None, map(own_and_safe, files)), "")
+    return next(filter(None, map(path_untrusted_reason, files)), "")

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the run and show it."""
     from headway.ledger.run import load
 
-    path, html = _places(args.run, args.html)
+    path, html = _run_and_html(args.run, args.html)
     found = load(path)
     if args.json:
         _print_json(found.ledger)
@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
         _write_html(found.ledger, target, force=args.force or not html or _is_report(target))
     else:
         from headway.report.screen import console
-        from headway.report.terminal import full
+        from headway.report.terminal import print_report
 
-        full(found.ledger, path, console())
+        print_report(found.ledger, path, console())
     return 0
 
 
-def _places(path: str | None, html: str | None) -> tuple[str, str | None]:
+def _run_and_html(path: str | None, html: str | None) -> tuple[str, str | None]:
     """`--html RUN` means the run, not a file: argparse cannot tell."""
     if path is None and html:
         return html, ""
@@ -73,7 +73,7 @@ def _is_report(target: Path) -> bool:
 
 def _write_html(ledger: Ledger, target: Path, *, force: bool) -> None:
     from headway.report.html import page
-    from headway.report.target import write
+    from headway.report.target import write_output
 
-    write(target, page(ledger).encode(), force=force)
+    write_output(target, page(ledger).encode(), force=force)
     print(f"headway: wrote {target}")

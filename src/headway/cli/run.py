@@ -32,24 +32,24 @@ from typing import TYPE_CHECKING, Any, TextIO
 from headway.errors import HeadwayError, TargetUnwritable, UsageError
 
 if TYPE_CHECKING:
-    from headway.boosters.drive import Drive
-    from headway.boosters.pilot import Pilot
-    from headway.compile.archive.store import Store
-    from headway.compile.courier import Courier
-    from headway.compile.recompiles.learned import Lesson
-    from headway.launch.ingest import Ingester
-    from headway.launch.last_save import Saves
-    from headway.launch.publish import Order
-    from headway.launch.ship import Shipper
+    from headway.boosters.drive import AutoPolicy
+    from headway.boosters.pilot import BoosterMonitor
+    from headway.compile.archive.store import ArchiveStore
+    from headway.compile.courier import CompileCacheSync
+    from headway.compile.recompiles.learned import RecompileLearner
+    from headway.launch.ingest import StoreIngest
+    from headway.launch.last_save import SavedCheckpoints
+    from headway.launch.publish import PublishRequest
+    from headway.launch.ship import RunUploader
     from headway.launch.supervise import Options
-    from headway.launch.target import Target
+    from headway.launch.target import RunFolder
     from headway.settings import Settings
 
 
 TIERS = ("safe", "precompile")
-CLOSING_S = 900.0  # for all that follows the end of the job
-STALLED_S = 0.2  # for standard error to take a line
-HURRIED_S = 10.0  # what is left of it after a signal
+CLOSING_LIMIT_S = 900.0  # for all that follows the end of the job
+STDERR_WAIT_S = 0.2  # for standard error to take a line
+HURRIED_LIMIT_S = 10.0  # what is left of it after a signal
 
 
 def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
@@ -116,25 +116,25 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_session(args: argparse.Namespace) -> int:
     """Run it."""
     from headway.journal import files
     from headway.launch import process, signals
     from headway.ledger.model import shell_code
 
-    files.fill_standard()
+    files.fill_standard_fds()
     # First of all: threads that begin in it leave signals to this one.
-    with signals.held(to_the_end=args.ends_process):
+    with signals.blocked(to_the_end=args.ends_process):
         session = Session(args)
         try:
             session.prepare()
         except TargetUnwritable as error:
-            warn(f"{error}; the job runs as without Headway", code=error.code)
+            log_warning(f"{error}; the job runs as without Headway", code=error.code)
             status = process.run(session.command, os.environ)
         except UsageError:
             raise
         except Exception as error:  # a fault of ours
-            fault("the job runs as without Headway", error)
+            log_fault("the job runs as without Headway", error)
             status = process.run(session.command, os.environ)
         else:
             status = session.run()
@@ -143,9 +143,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         os._exit(code)
     if status == -signal.SIGINT:
-        signals.die_of(signal.SIGINT)
+        signals.die_of_signal(signal.SIGINT)
     if args.ends_process:  # what other libraries do at the end is not waited for without limit
-        last = threading.Timer(HURRIED_S, os._exit, [code])
+        last = threading.Timer(HURRIED_LIMIT_S, os._exit, [code])
         last.daemon = True
         with contextlib.suppress(RuntimeError):
             last.start()
@@ -159,10 +159,10 @@ class Session:
         self.args = args
         self.command = args.command[1:] if args.command[:1] == ["--"] else args.command
         self.cut_short = False  # the time for what follows the job was over
-        self.order: Order | None = None
-        self.lesson: Lesson | None = None
-        self.ingester: Ingester | None = None
-        self.shipper: Shipper | None = None
+        self.order: PublishRequest | None = None
+        self.lesson: RecompileLearner | None = None
+        self.ingester: StoreIngest | None = None
+        self.shipper: RunUploader | None = None
 
     def prepare(self) -> None:
         """Check what the user has given, then find a folder and start what works beside the job.
@@ -177,8 +177,8 @@ class Session:
             raise UsageError(
                 "no command to run; type: headway run -- torchrun train.py", code="command-missing"
             )
-        supervise.check(self.command)
-        self.settings, self.drive = _settings(
+        supervise.check_command(self.command)
+        self.settings, self.drive = _resolve_settings(
             self.command,
             args.publish,
             auto=args.auto,
@@ -205,11 +205,11 @@ class Session:
             hang_after=settings.hang_after,
             warm=settings.warm,
             chaos=None if args.chaos is None else read_plan(args.chaos),
-            env=_env(settings),
+            env=_probe_env(settings),
         )
-        store = _store(settings)
-        _check_ledgers(settings)
-        self.order = _order(args, self.drive)
+        store = _compile_store(settings)
+        _check_store_url(settings)
+        self.order = _publish_request(args, self.drive)
         try:
             self.target = target.prepare(
                 self.command,
@@ -218,11 +218,11 @@ class Session:
                 force=args.force,
                 join=args.join,
                 labels=_labels(settings, self.command),
-                boosters=_boosters(settings, self.order),
+                boosters=_enabled_boosters(settings, self.order),
             )
         except TargetUnwritable as error:
             url = settings.output if settings.output and "://" in settings.output else None
-            self.target = target.temporary(self.command, url, str(error))
+            self.target = target.prepare_temporary(self.command, url, str(error))
         self._announce()
         for part in (self._learn, self._ingest, self._ship):
             self._guarded(part)
@@ -240,40 +240,46 @@ class Session:
         where, note = self.target, self.target.note
         if note:
             reason = note if self._recorded else f"not recording: {note}"
-            warn(reason, code=note.code)
+            log_warning(reason, code=note.code)
         if self._recorded and (where.temporary or not note):  # else the note says where
-            say(f"headway: recording to {where.url or where.folder}")
+            log(f"headway: recording to {where.url or where.folder}")
         if self._recorded:
-            say(f"headway: watch it with `headway top {where.folder}`")
+            log(f"headway: watch it with `headway top {where.folder}`")
 
     def _learn(self) -> None:
-        from headway.compile.recompiles.learned import Lesson
-        from headway.launch.target import job
+        from headway.compile.recompiles.learned import RecompileLearner
+        from headway.launch.target import job_name
 
         if self.settings.learn and not self.target.temporary:
             folder = self.target.folder.parent
-            lesson = self.lesson = Lesson(folder, job(self.command), self.command, say)
+            lesson = self.lesson = RecompileLearner(
+                folder, job_name(self.command), self.command, log
+            )
             env = {**self.options.env, **lesson.begin(os.environ)}
             self.options = replace(self.options, env=env)
 
     def _ingest(self) -> None:
         if not self.target.temporary:
-            self.ingester = _ingester(self.settings, self.target)
+            self.ingester = _store_ingest(self.settings, self.target)
         if self.ingester is not None:
             self.ingester.start()
 
     def _ship(self) -> None:
-        from headway.launch.ship import Shipper
+        from headway.launch.ship import RunUploader
 
         if self.target.url:
-            self.shipper = Shipper(self.target.folder, self.target.url)
+            self.shipper = RunUploader(self.target.folder, self.target.url)
             self.shipper.start()
 
-    def _share(self, store: Store) -> None:
-        self.options = replace(self.options, companion=_courier(store, self.command, self.settings))
+    def _share(self, store: ArchiveStore) -> None:
+        self.options = replace(
+            self.options, companion=_compile_cache_sync(store, self.command, self.settings)
+        )
 
-    def _watch_boosters(self, drive: Drive) -> None:
-        self.options = replace(self.options, pilot=_pilot(drive, self.options, self.lesson))
+    def _watch_boosters(self, drive: AutoPolicy) -> None:
+        self.options = replace(
+            self.options, pilot=_booster_monitor(drive, self.options, self.lesson)
+        )
 
     def run(self) -> int:
         """The job, and what follows it; nothing after its end can cost it its exit code."""
@@ -281,9 +287,9 @@ class Session:
         from headway.launch.supervise import Supervisor
 
         try:
-            supervisor = Supervisor(self.command, self.target, self.options, say)
+            supervisor = Supervisor(self.command, self.target, self.options, log)
         except Exception as error:
-            fault("the job runs as without Headway", error)
+            log_fault("the job runs as without Headway", error)
             return process.run(self.command, os.environ)
         status = supervisor.run()
         unfinished: list[str] = []
@@ -295,9 +301,9 @@ class Session:
                 self._guarded(part)
                 unfinished.pop(0)
 
-        if not signals.limited(close, CLOSING_S, HURRIED_S):
+        if not signals.run_with_deadline(close, CLOSING_LIMIT_S, HURRIED_LIMIT_S):
             self.cut_short = True
-            warn(f"ended without: {', '.join(unfinished)}", code="closing-cut-short")
+            log_warning(f"ended without: {', '.join(unfinished)}", code="closing-cut-short")
         return status
 
     def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
@@ -305,7 +311,7 @@ class Session:
         folder = self.target.folder
         parts: list[tuple[str, Callable[[], object]]] = []
         if self.order is not None and status == 0:
-            parts.append(("publishing", partial(_publish, self.order, self.target)))
+            parts.append(("publishing", partial(_start_publish, self.order, self.target)))
         if self._recorded:
             parts.append(("report", self._report))
         if self.shipper is not None:
@@ -322,9 +328,9 @@ class Session:
 
     def _report(self) -> None:
         try:
-            conclude(self.target.folder, quiet=not self.settings.report)
+            write_results(self.target.folder, quiet=not self.settings.report)
         except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
-            warn(
+            log_warning(
                 f"the ledger could not be written ({type(error).__name__}: {error}); "
                 f"the journals are in {self.target.folder}",
                 code="ledger-not-written",
@@ -334,7 +340,7 @@ class Session:
         assert self.shipper is not None
         self.shipper.finish()
         if self.shipper.fault:
-            warn(
+            log_warning(
                 f"could not ship to {self.shipper.url}: {self.shipper.fault}",
                 code="run-not-shipped",
             )
@@ -344,12 +350,12 @@ class Session:
         try:
             part(*args)
         except Exception as error:
-            fault("continuing without it", error)
+            log_fault("continuing without it", error)
 
 
-def _settings(
+def _resolve_settings(
     command: Sequence[str], publish: str | None, **flags: Any
-) -> tuple[Settings, Drive | None]:
+) -> tuple[Settings, AutoPolicy | None]:
     """The settings in force; with --auto also those that the user has left to us."""
     from headway.settings import Settings, resolve
 
@@ -357,48 +363,50 @@ def _settings(
     settings = Settings(**{name: value for name, (value, _) in resolved.items()})
     if not settings.auto:
         return settings, None
-    from headway.boosters.drive import Drive
+    from headway.boosters.drive import AutoPolicy
 
     try:
-        drive = Drive(command, settings.output, resolved, publish, say)
+        drive = AutoPolicy(command, settings.output, resolved, publish, log)
     except Exception as error:  # the job runs as it would without
-        warn(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
+        log_warning(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
         return settings, None
     return replace(settings, **drive.choice.set), drive
 
 
-def _pilot(drive: Drive, options: Options, lesson: Lesson | None) -> Pilot:
+def _booster_monitor(
+    drive: AutoPolicy, options: Options, lesson: RecompileLearner | None
+) -> BoosterMonitor:
     """Who can take a booster back; told by which variables each of them acts."""
     from headway.boosters import names
-    from headway.boosters.pilot import Given
-    from headway.compile.courier import Courier
+    from headway.boosters.pilot import StaticBooster
+    from headway.compile.courier import CompileCacheSync
     from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
 
     parts = drive.pilot.parts
-    if isinstance(options.companion, Courier):
+    if isinstance(options.companion, CompileCacheSync):
         parts[names.COMPILE_CACHE] = options.companion
     if lesson is not None:
-        parts[names.LEARN] = Given(lesson.applied)
+        parts[names.LEARN] = StaticBooster(lesson.applied)
     for name, variable in ((names.AUTOTUNE, ENV_AUTOTUNE), (names.ASYNC_SAVE, ENV_ASYNC)):
         told = {variable: options.env[variable]} if variable in options.env else {}
         # A save behind the training is judged by what became of it.
-        parts[name] = Given(told, acts=name == names.AUTOTUNE)
+        parts[name] = StaticBooster(told, acts=name == names.AUTOTUNE)
     return drive.pilot
 
 
 def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
     """What the run belongs to; for a store also by which code and configuration it was made."""
-    from headway.fleet.labels import parse
+    from headway.fleet.labels import parse_labels
 
-    labels = parse(settings.labels)
+    labels = parse_labels(settings.labels)
     if not (labels or settings.store):
         return {}
-    from headway.compile.courier import code_of, config_of
+    from headway.compile.courier import code_digest, config_digest
 
-    return {"code": code_of(command), "config": config_of(command), **labels}
+    return {"code": code_digest(command), "config": config_digest(command), **labels}
 
 
-def _boosters(settings: Settings, order: Order | None) -> list[str]:
+def _enabled_boosters(settings: Settings, order: PublishRequest | None) -> list[str]:
     """The names of those that are on, whoever has turned them on."""
     from headway.boosters.names import BOOSTERS, PUBLISH
 
@@ -406,32 +414,32 @@ def _boosters(settings: Settings, order: Order | None) -> list[str]:
     return [*on, PUBLISH] if order is not None else on
 
 
-def _check_ledgers(settings: Settings) -> None:
+def _check_store_url(settings: Settings) -> None:
     """Where the ledger is to go; a place that does not answer now may do so later."""
     from headway.journal import remote
 
     url = settings.store or ""
     if "://" in url and not url.startswith(("postgresql://", "postgres://")):
-        remote.check(url)
+        remote.check_url(url)
 
 
-def _ingester(settings: Settings, where: Target) -> Ingester | None:
+def _store_ingest(settings: Settings, where: RunFolder) -> StoreIngest | None:
     """Who writes the run to a store, if that is wanted and can be done."""
     if not settings.store:
         return None
     from headway.errors import MissingExtra
-    from headway.fleet.arrow import TO_WRITE, need
-    from headway.launch.ingest import Ingester
+    from headway.fleet.arrow import WRITE_PACKAGES, require_packages
+    from headway.launch.ingest import StoreIngest
 
     try:
-        need(*TO_WRITE)
+        require_packages(*WRITE_PACKAGES)
     except MissingExtra as error:
-        warn(f"the run will not be in the store: {error}", code=error.code)
+        log_warning(f"the run will not be in the store: {error}", code=error.code)
         return None
-    return Ingester(where.folder, settings.store, say)
+    return StoreIngest(where.folder, settings.store, log)
 
 
-def _order(args: argparse.Namespace, drive: Drive | None) -> Order | None:
+def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> PublishRequest | None:
     """What is published when the job has ended well, if anything is."""
     from headway.launch import publish
 
@@ -439,8 +447,8 @@ def _order(args: argparse.Namespace, drive: Drive | None) -> Order | None:
     if not recipe:
         return None
     try:
-        order = publish.order(recipe, args.publish_to, args.publish_by)
-        _read_recipe(order)
+        order = publish.parse_request(recipe, args.publish_to, args.publish_by)
+        _check_recipe(order)
     except HeadwayError as error:
         if drive is None or args.publish:
             raise
@@ -449,19 +457,19 @@ def _order(args: argparse.Namespace, drive: Drive | None) -> Order | None:
     return order
 
 
-def _env(settings: Settings) -> dict[str, str]:
+def _probe_env(settings: Settings) -> dict[str, str]:
     """What the probe is told to do beside recording."""
     from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
 
     told = {ENV_ASYNC: "1"} if settings.async_save else {}
     if settings.autotune:
-        from headway.compile.autotune.advice import find
+        from headway.compile.autotune.advice import find_advice_file
 
-        told[ENV_AUTOTUNE] = str(find(settings.autotune))
+        told[ENV_AUTOTUNE] = str(find_advice_file(settings.autotune))
     return told
 
 
-def _store(settings: Settings) -> Store | None:
+def _compile_store(settings: Settings) -> ArchiveStore | None:
     """Where compiled code is shared, if that is wanted and may be used."""
     if settings.compile_tier not in TIERS:
         told = settings.compile_tier
@@ -474,14 +482,14 @@ def _store(settings: Settings) -> Store | None:
         return None
     from headway.compile import courier
     from headway.compile.archive.signing import read_key
-    from headway.compile.archive.store import Store
+    from headway.compile.archive.store import ArchiveStore
 
-    store = Store(
+    store = ArchiveStore(
         settings.compile_cache, read_key(settings.cache_key) if settings.cache_key else None
     )
-    off = courier.disabled()
+    off = courier.disabling_setting()
     if off:
-        warn(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
+        log_warning(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
         return None
     why = store.distrust()
     if why and "://" in settings.compile_cache:
@@ -490,7 +498,7 @@ def _store(settings: Settings) -> Store | None:
             code="archive-key-missing",
         )
     if why:
-        warn(
+        log_warning(
             f"compile cache: not used, {why}, or give a key with --cache-key FILE",
             code="compile-cache-key-missing",
         )
@@ -498,84 +506,90 @@ def _store(settings: Settings) -> Store | None:
     return store
 
 
-def _courier(store: Store, command: Sequence[str], settings: Settings) -> Courier | None:
-    from headway.compile.courier import Courier, code_of, config_of
-    from headway.launch.target import job
+def _compile_cache_sync(
+    store: ArchiveStore, command: Sequence[str], settings: Settings
+) -> CompileCacheSync | None:
+    from headway.compile.courier import CompileCacheSync, code_digest, config_digest
+    from headway.launch.target import job_name
 
-    config = config_of(command) if settings.compile_tier == "precompile" else ""
+    config = config_digest(command) if settings.compile_tier == "precompile" else ""
     try:
-        return Courier(store, job(command), code_of(command), say, config=config)
+        return CompileCacheSync(store, job_name(command), code_digest(command), log, config=config)
     except OSError as error:  # no room for its folder, or it may not be written
-        warn(
+        log_warning(
             f"compile cache: not used, {error.filename}: {error.strerror}",
             code="compile-cache-unwritable",
         )
         return None
 
 
-def _read_recipe(order: Order) -> None:
+def _check_recipe(order: PublishRequest) -> None:
     """What is wrong in it is told before the training begins, not when it has ended."""
     from headway.launch.publish import LOCAL
     from headway.publish import factories, recipe
 
-    found = recipe.read(Path(order.recipe))
+    found = recipe.read_recipe(Path(order.recipe))
     if order.by[0] == LOCAL:  # elsewhere other things may be installed
-        factories.check(found)
+        factories.check_functions(found)
 
 
-def _publish(order: Order, where: Target) -> None:
+def _start_publish(order: PublishRequest, where: RunFolder) -> None:
     """The last checkpoint of a job that has ended well is handed over; nobody waits for it."""
     from headway.launch import last_save, publish
 
     try:
-        saves = last_save.find(where.journal, os.uname().nodename)
+        saves = last_save.find_saved(where.journal, os.uname().nodename)
         if not saves.here:
             return  # the node of rank 0 does it
-        anchor = _anchor(saves, where)
+        anchor = _find_anchor(saves, where)
         if anchor is None:
-            warn("nothing is published: no checkpoint of the job was found", code="not-published")
+            log_warning(
+                "nothing is published: no checkpoint of the job was found", code="not-published"
+            )
             return
-        say(f"headway: publishing {anchor}: {publish.begin(order, anchor, where)}")
+        log(f"headway: publishing {anchor}: {publish.start_publish(order, anchor, where)}")
     except Exception as error:  # the job has ended well: that is not to be lost
-        warn(f"nothing is published: {error or type(error).__name__}", code="not-published")
+        log_warning(f"nothing is published: {error or type(error).__name__}", code="not-published")
 
 
-def _anchor(saves: Saves, where: Target) -> str | None:
+def _find_anchor(saves: SavedCheckpoints, where: RunFolder) -> str | None:
     """A checkpoint of a Checkpointer that this run has made, else of DCP, else of torch.save."""
     from headway.journal import folder
-    from headway.publish.last import last
+    from headway.publish.last import last_anchor
 
     since = float(folder.read_identity(where.folder).get("created") or 0.0)
-    found = filter(None, (last(store, since) for store in saves.stores))
+    found = filter(None, (last_anchor(store, since) for store in saves.stores))
     return next(found, next(iter((*saves.folders, *saves.files)), None))
 
 
-def fault(consequence: str, error: Exception) -> None:
+def log_fault(consequence: str, error: Exception) -> None:
     """Say what is wrong with Headway itself, and what becomes of the job."""
-    warn(f"internal fault, {type(error).__name__}: {error}; {consequence}", code="launcher-fault")
+    log_warning(
+        f"internal fault, {type(error).__name__}: {error}; {consequence}", code="launcher-fault"
+    )
     if os.environ.get("HEADWAY_DEBUG"):
-        say("".join(traceback.format_exception(error)))
+        log("".join(traceback.format_exception(error)))
 
 
-def warn(text: str, *, code: str) -> None:
+def log_warning(text: str, *, code: str) -> None:
     """A line about something that did not work."""
     from headway.errors import with_code
 
-    say(with_code(f"headway: {text}", code=code))
+    log(with_code(f"headway: {text}", code=code))
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """One line to standard error, if there is one that takes it."""
     from headway import redact
 
     try:
-        if sys.stderr is not None and _takes_a_line(sys.stderr):
+        if sys.stderr is not None and _is_writable(sys.stderr):
             print(redact.text(text), file=sys.stderr, flush=True)
     except (OSError, ValueError):  # closed, full, or a pipe that nobody reads
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _takes_a_line(stream: TextIO) -> bool:
+def _is_writable(stream: TextIO) -> bool:
     """False for a pipe whose reader has stopped: the launcher must not wait there for ever.
 
     The job would not start, or would not get its signals.
@@ -586,10 +600,10 @@ def _takes_a_line(stream: TextIO) -> bool:
         return True
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(STALLED_S * 1000))
+    return bool(poll.poll(STDERR_WAIT_S * 1000))
 
 
-def conclude(path: Path, *, quiet: bool) -> None:
+def write_results(path: Path, *, quiet: bool) -> None:
     """Write ledger.json and report.html, and print the summary."""
     from headway.journal import folder
     from headway.ledger.run import load
@@ -600,12 +614,12 @@ def conclude(path: Path, *, quiet: bool) -> None:
     try:
         from headway.report import html, screen, terminal
     except ImportError as error:  # a bare GPU machine: the numbers are there all the same
-        warn(
+        log_warning(
             f"ETT {loaded.ett_percent:.1f} % of {loaded.ledger.wall / 1e9:.1f} s, see "
             f"{path / folder.LEDGER_JSON} (no report: {error.name} is not installed here)",
             code="report-not-written",
         )
         return
     folder.write_atomically(path / folder.REPORT_HTML, html.page(loaded.ledger))
-    if not quiet and sys.stderr is not None and _takes_a_line(sys.stderr):
-        terminal.summary(loaded.ledger, path, screen.console(stderr=True))
+    if not quiet and sys.stderr is not None and _is_writable(sys.stderr):
+        terminal.print_summary(loaded.ledger, path, screen.console(stderr=True))

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.schedule.publish.nudge import Nudge
-    from headway.schedule.publish.offer import Offer, Place
+    from headway.schedule.publish.nudge import PriorityAdjustment
+    from headway.schedule.publish.offer import Publisher, RunCost
 
-RAY = "http://127.0.0.1:8265"  # Ray's dashboard, where nothing else was set
-PLACES = ("slurm", "kubernetes", "ray", "file")
+RAY_DASHBOARD = "http://127.0.0.1:8265"  # Ray's dashboard, where nothing else was set
+DESTINATIONS = ("slurm", "kubernetes", "ray", "file")
 # Which options belong to which place: another one is a mistake that nobody would notice.
-OWN = {
+DESTINATIONS_OF_OPTION = {
     "job": ("slurm", "ray"),
     "object": ("kubernetes",),
     "workload": ("kubernetes",),
@@ -45,11 +45,11 @@ OWN = {
 }
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_publish_cost(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headway schedule publish-cost`."""
     add = parser.add_argument
     add("path", metavar="RUN|DIR", help="a run, or a folder of runs")
-    add("--to", required=True, choices=PLACES, help="whom to tell")
+    add("--to", required=True, choices=DESTINATIONS, help="whom to tell")
     add("--interval", type=float, default=30.0, metavar="S", help="between two looks (30)")
     add("--once", action="store_true", help="tell it once and exit")
     add("--dry-run", action="store_true", help="say what would be changed, and change nothing")
@@ -68,14 +68,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--nudge-full", type=float, metavar="S", help="seconds of each accelerator for that (3600)")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_publish_cost(args: argparse.Namespace) -> int:
     """Tell it once, or until the run is over or this is stopped."""
-    from headway.schedule.publish.loop import Controller
+    from headway.schedule.publish.loop import PublishLoop
 
-    _check(args)
-    controller = Controller(
+    _check_options(args)
+    controller = PublishLoop(
         Path(args.path),
-        _place(args),
+        _destination(args),
         grace=args.grace,
         repeat=args.repeat,
         clock=time.time,
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    for name, places in OWN.items():
+def _check_options(args: argparse.Namespace) -> None:
+    for name, places in DESTINATIONS_OF_OPTION.items():
         if getattr(args, name) is not None and args.to not in places:
             flag = name.replace("_", "-")
             raise UsageError(
@@ -133,48 +133,48 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _place(args: argparse.Namespace) -> Place:
+def _destination(args: argparse.Namespace) -> Publisher:
     if args.to == "slurm":
-        from headway.schedule.publish.slurm import Slurm
+        from headway.schedule.publish.slurm import SlurmPublisher
 
-        return Slurm(args.job, _nudge(args), dry=args.dry_run)
+        return SlurmPublisher(args.job, _nudge(args), dry=args.dry_run)
     if args.to == "kubernetes":
-        from headway.schedule.publish.account import own_namespace, server
-        from headway.schedule.publish.kubernetes import Kubernetes
+        from headway.schedule.publish.account import connect_api, own_namespace
+        from headway.schedule.publish.kubernetes import KubernetesPublisher
 
-        return Kubernetes(
-            server(args.api, args.token_file, args.ca_file),
+        return KubernetesPublisher(
+            connect_api(args.api, args.token_file, args.ca_file),
             args.namespace or own_namespace(),
             args.object,
             args.workload,
             _nudge(args),
             dry=args.dry_run,
         )
-    from headway.schedule.publish.file import File
+    from headway.schedule.publish.file import FilePublisher
 
-    file = File(Path(args.file), page, dry=args.dry_run)
+    file = FilePublisher(Path(args.file), cost_metrics, dry=args.dry_run)
     if args.to == "file":
         return file
-    from headway.schedule.publish.account import server
-    from headway.schedule.publish.ray import Ray
+    from headway.schedule.publish.account import connect_api
+    from headway.schedule.publish.ray import RayPublisher
 
-    api = server(args.api or RAY, args.token_file, args.ca_file)
-    return Ray(api, args.job, file)
+    api = connect_api(args.api or RAY_DASHBOARD, args.token_file, args.ca_file)
+    return RayPublisher(api, args.job, file)
 
 
-def _nudge(args: argparse.Namespace) -> Nudge | None:
-    from headway.schedule.publish.nudge import Nudge
+def _nudge(args: argparse.Namespace) -> PriorityAdjustment | None:
+    from headway.schedule.publish.nudge import PriorityAdjustment
 
     if args.nudge_max is None:
         return None
     full = {} if args.nudge_full is None else {"full": args.nudge_full}
-    return Nudge(least=args.nudge_min or 0, most=args.nudge_max, **full)
+    return PriorityAdjustment(least=args.nudge_min or 0, most=args.nudge_max, **full)
 
 
-def page(offers: Sequence[Offer]) -> str:
+def cost_metrics(offers: Sequence[RunCost]) -> str:
     """The prices as a scraper reads them."""
-    from headway.report.openmetrics import Family, lines
-    from headway.schedule.publish.gauges import families
+    from headway.report.openmetrics import Family, format_families
+    from headway.schedule.publish.gauges import metric_families
 
     prices = [(one.labels, one.price) for one in offers if one.price is not None]
-    return "".join(lines((Family(*one) for one in families(prices)), {}))
+    return "".join(format_families((Family(*one) for one in metric_families(prices)), {}))

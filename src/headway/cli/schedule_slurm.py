@@ -20,15 +20,20 @@ from pathlib import Path
 
 from headway.errors import UsageError
 
-POLICY = "least-cost:phase=on"
+DEFAULT_POLICY = "least-cost:phase=on"
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_slurm(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headway schedule slurm`."""
     add = parser.add_argument
     add("--interval", type=float, default=10.0, metavar="S", help="between two looks (10)")
     add("--grace", type=float, default=60.0, metavar="S", help="from the signal to the end (60)")
-    add("--policy", default=POLICY, metavar="NAME", help=f"who goes first ({POLICY})")
+    add(
+        "--policy",
+        default=DEFAULT_POLICY,
+        metavar="NAME",
+        help=f"who goes first ({DEFAULT_POLICY})",
+    )
     add("--qos", action="append", default=[], metavar="NAME", help="only waiters of this QOS")
     add("--quota", metavar="FILE", help="account,gpus a line: below that nobody of it is evicted")
     add("--runs", action="append", default=[], metavar="DIR", help="runs lie below it too")
@@ -36,7 +41,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--once", action="store_true", help="look once, see that through, and end")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_slurm(args: argparse.Namespace) -> int:
     """Watch, until it is stopped."""
     for name in ("interval", "grace"):
         if not 0 < getattr(args, name) < math.inf:
@@ -45,50 +50,50 @@ def run(args: argparse.Namespace) -> int:
                 code="value-out-of-range",
                 option=f"--{name}",
             )
-    from headway.schedule.policies import named
+    from headway.schedule.policies import parse_policy
     from headway.schedule.simulate import quotas
     from headway.schedule.slurm import calls, exempt
-    from headway.schedule.slurm.runs import Runs
-    from headway.schedule.slurm.watch import Watch
+    from headway.schedule.slurm.runs import RunIndex
+    from headway.schedule.slurm.watch import PreemptionController
 
-    policy = named(args.policy)
-    quota = quotas.read(Path(args.quota)) if args.quota else {}
-    if args.quota and quotas.changes(Path(args.quota)):
+    policy = parse_policy(args.policy)
+    quota = quotas.read_quotas(Path(args.quota)) if args.quota else {}
+    if args.quota and quotas.read_quota_changes(Path(args.quota)):
         raise UsageError(
             f"{args.quota} has quotas of later days; only those of today count here",
             code="quota-of-later-day",
         )
-    calls.check()
-    config = calls.say("scontrol", "show", "config")
+    calls.check_programs()
+    config = calls.run_command("scontrol", "show", "config")
     if not args.dry_run:
-        calls.check_rights(calls.say, config)
+        calls.check_rights(calls.run_command, config)
     if quota:
-        calls.check_accounts(calls.say, quota)
-    watch = Watch(
-        ask=calls.say,
-        tell=_tell,
+        calls.check_accounts(calls.run_command, quota)
+    watch = PreemptionController(
+        ask=calls.run_command,
+        tell=_log,
         policy=policy,
-        runs=Runs([Path(place) for place in args.runs]),
+        runs=RunIndex([Path(place) for place in args.runs]),
         grace=args.grace,
         quotas=quota,
         only=frozenset(args.qos),
         dry=args.dry_run,
     )
-    for line in exempt.warnings(calls.say, config):
-        _tell(line)
+    for line in exempt.exemption_warnings(calls.run_command, config):
+        _log(line)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    watch.loop(args.interval, once=args.once, stopped=lambda s: _stopped(stop, s))
+    watch.loop(args.interval, once=args.once, stopped=lambda s: _wait(stop, s))
     return 0
 
 
-def _stopped(stop: threading.Event, seconds: float) -> bool:
+def _wait(stop: threading.Event, seconds: float) -> bool:
     """Wait; once it is told to stop, no longer than a second for what is under way."""
     if stop.is_set():
         time.sleep(min(seconds, 1.0))
     return stop.wait(seconds)
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", flush=True)

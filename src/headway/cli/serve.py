@@ -20,10 +20,12 @@ PACKAGES = ("starlette", "uvicorn", "plotly")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway serve`."""
-    from headway.serve.listen import DEFAULT
+    from headway.serve.listen import DEFAULT_ADDRESS
 
     parser.add_argument("store", metavar="STORE", nargs="?", help="folder or URL of the store")
-    parser.add_argument("--listen", metavar="HOST:PORT", default=DEFAULT, help=DEFAULT)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=DEFAULT_ADDRESS
+    )
     parser.add_argument("--token", help="what to log in with; better by HEADWAY_TOKEN")
     parser.add_argument("--runs", metavar="FOLDER", action="append", help="with folders of runs")
     parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
@@ -37,13 +39,13 @@ def run(args: argparse.Namespace) -> int:
     from headway.fleet import arrow
     from headway.serve import listen
 
-    host, port = listen.parse(args.listen)
+    host, port = listen.parse_address(args.listen)
     token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
-    listen.check(host, token)
+    listen.check_token(host, token)
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(f"`headway serve` needs {package}", extra="serve")
-    arrow.need(*arrow.TO_READ)
+    arrow.require_packages(*arrow.READ_PACKAGES)
     folders = [Path(one) for one in args.runs or ()]
     for folder in folders:
         if not folder.is_dir():
@@ -56,17 +58,17 @@ def run(args: argparse.Namespace) -> int:
     bound = listen.bind(host, port)
 
     from headway.serve.app import application
-    from headway.serve.guard import Keys
-    from headway.serve.serving import serve
+    from headway.serve.guard import TokenAuth
+    from headway.serve.serving import run_server
     from headway.serve.source import Source
 
     names = {socket.gethostname(), host, *(args.name or ())}
     source = Source(store, folders)
-    app = application(source, Keys(token), frozenset(name.lower() for name in names))
+    app = application(source, TokenAuth(token), frozenset(name.lower() for name in names))
     shown = f"[{host}]" if ":" in host else host
     print(
         f"headway: {redact.text(store.url)} is at http://{shown}:{bound.getsockname()[1]}/",
         flush=True,
     )
-    serve(app, source, bound)
+    run_server(app, source, bound)
     return 0

@@ -24,9 +24,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
             description=simulate_cluster.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        simulate_cluster.prepare(part)
+        simulate_cluster.prepare_cluster(part)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    return simulate_cluster.run(args)
+    return simulate_cluster.run_cluster(args)

@@ -18,12 +18,12 @@ from headway.errors import UsageError
 
 if TYPE_CHECKING:
     from headway.schedule.simulate.compare import Case
-    from headway.schedule.simulate.setting import Habit
+    from headway.schedule.simulate.setting import JobTimings
 
-POLICIES = "newest,newest-2h,largest,least-lost,least-cost"
+DEFAULT_POLICIES = "newest,newest-2h,largest,least-lost,least-cost"
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_cluster(parser: argparse.ArgumentParser) -> None:
     """Add its arguments."""
     add = parser.add_argument
     add("--trace", default="philly", help="philly, philly:PATH, sacct:PATH or synthetic:JOBS")
@@ -33,7 +33,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=int, default=600, metavar="N", help="accelerators in all (600)")
     add("--per-node", type=int, default=8, metavar="N", help="accelerators of a node (8)")
     add("--quota", metavar="FILE", help="tenant,gpus[,day] a line; else by their hours")
-    add("--policy", default=POLICIES, metavar="A,B", help=f"the first is the base ({POLICIES})")
+    add(
+        "--policy",
+        default=DEFAULT_POLICIES,
+        metavar="A,B",
+        help=f"the first is the base ({DEFAULT_POLICIES})",
+    )
     add("--interval", type=float, default=3600.0, metavar="S", help="between two saves (3600)")
     add("--save", type=float, default=15.0, metavar="S", help="training waits for a save (15)")
     add("--start", type=float, default=0.0, metavar="S", help="first start to training (0)")
@@ -54,12 +59,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="overwrite the HTML file")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_cluster(args: argparse.Namespace) -> int:
     """Simulate, then show."""
     from headway.report import target
 
     if args.html:
-        target.check(Path(args.html), force=args.force)
+        target.check_output(Path(args.html), force=args.force)
     for name in ("seeds", "workers"):
         if getattr(args, name) < 1:
             raise UsageError(
@@ -72,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     names = [name for name in args.policy.split(",") if name]
     if not names:
         raise UsageError(
-            f"--policy names none; give for example {POLICIES}",
+            f"--policy names none; give for example {DEFAULT_POLICIES}",
             code="list-empty",
             option="--policy",
         )
@@ -80,17 +85,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(compared.to_dict(), indent=1))
     elif args.html:
-        from headway.schedule.show.html import page
+        from headway.schedule.show.html import render_page
 
-        target.write(Path(args.html), page(compared).encode(), force=args.force)
+        target.write_output(Path(args.html), render_page(compared).encode(), force=args.force)
         print(f"headway: the policies are compared in {args.html}")
     else:
         from headway.report.screen import console
-        from headway.schedule.show.table import WIDTH, table
+        from headway.schedule.show.table import TABLE_WIDTH, render_table
 
         screen = console()
-        screen.width = max(screen.width, WIDTH)
-        screen.print(table(compared), soft_wrap=True)
+        screen.width = max(screen.width, TABLE_WIDTH)
+        screen.print(render_table(compared), soft_wrap=True)
     return 0
 
 
@@ -109,11 +114,11 @@ def _case(args: argparse.Namespace) -> Case:
         grace=args.grace,
         habits=_habits(args),
         silent=args.silent,
-        quota=quotas.read(Path(args.quota)) if args.quota else None,
-        quota_changes=quotas.changes(Path(args.quota)) if args.quota else (),
+        quota=quotas.read_quotas(Path(args.quota)) if args.quota else None,
+        quota_changes=quotas.read_quota_changes(Path(args.quota)) if args.quota else (),
         shift=args.shift,
     )
-    trace = traces.read(
+    trace = traces.read_trace(
         args.trace, gpus=args.gpus, begin=args.begin, days=args.days, load=args.load
     )
     return Case(
@@ -126,11 +131,11 @@ def _case(args: argparse.Namespace) -> Case:
     )
 
 
-def _habits(args: argparse.Namespace) -> tuple[Habit, ...]:
-    from headway.schedule.simulate.setting import Habit
+def _habits(args: argparse.Namespace) -> tuple[JobTimings, ...]:
+    from headway.schedule.simulate.setting import JobTimings
 
     if args.habits:
-        from headway.schedule.simulate.habits import from_runs
+        from headway.schedule.simulate.habits import timings_from_runs
 
-        return from_runs(args.habits)
-    return (Habit(start=args.start, recover=args.recover, save=args.save),)
+        return timings_from_runs(args.habits)
+    return (JobTimings(start=args.start, recover=args.recover, save=args.save),)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headway.ledger.model import Ledger
 
 
-def prepare(parser: argparse.ArgumentParser) -> None:
+def prepare_top(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway top`."""
     parser.add_argument("run", metavar="RUN", help="the folder of a run")
     parser.add_argument("--once", action="store_true", help="show it once and exit")
@@ -28,7 +28,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_top(args: argparse.Namespace) -> int:
     """Show the run, again and again while it is going on."""
     from headway.ledger.run import load
     from headway.report.screen import console
@@ -41,24 +41,24 @@ def run(args: argparse.Namespace) -> int:
     screen = console()
     ledger = load(args.run).ledger
     if args.once or not screen.is_terminal:
-        screen.print(picture(ledger, screen))
+        screen.print(render(ledger, screen))
         return 0
-    _follow(args.run, ledger, screen, args.interval)
+    _refresh(args.run, ledger, screen, args.interval)
     return 0
 
 
-def _follow(path: str, ledger: Ledger, screen: Console, interval: float) -> None:
+def _refresh(path: str, ledger: Ledger, screen: Console, interval: float) -> None:
     from rich.live import Live
 
     from headway.ledger.run import load
 
-    with Live(picture(ledger, screen), console=screen, auto_refresh=False) as live:
+    with Live(render(ledger, screen), console=screen, auto_refresh=False) as live:
         try:
             while ledger.running:
                 began = time.monotonic()
                 time.sleep(interval)
                 ledger = load(path).ledger
-                live.update(picture(ledger, screen), refresh=True)
+                live.update(render(ledger, screen), refresh=True)
                 # A long run takes long to read: never spend more than half of a core on it.
                 spent = time.monotonic() - began - interval
                 time.sleep(max(0.0, spent - interval))
@@ -66,23 +66,23 @@ def _follow(path: str, ledger: Ledger, screen: Console, interval: float) -> None
             pass
 
 
-def picture(ledger: Ledger, console: Console) -> RenderableType:
+def render(ledger: Ledger, console: Console) -> RenderableType:
     """The causes as in the summary, and where the run is right now."""
     from rich.console import Group
     from rich.text import Text
 
-    from headway.report.terminal import overview
+    from headway.report.terminal import overview_lines
 
-    lines = [*overview(ledger, console), Text(f"  {_now(ledger)}", style="dim")]
+    lines = [*overview_lines(ledger, console), Text(f"  {_state_line(ledger)}", style="dim")]
     if ledger.running and ledger.attempts:
-        lines.append(Text(f"  {_price(ledger)}", style="dim"))
+        lines.append(Text(f"  {_eviction_cost_line(ledger)}", style="dim"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis" if console.color_system else "crop"
     return Group(*lines)
 
 
-def _now(ledger: Ledger) -> str:
-    from headway.report.words import duration, failures
+def _state_line(ledger: Ledger) -> str:
+    from headway.report.words import count_failures, duration
 
     if not ledger.attempts:
         return "no attempt has begun"
@@ -91,16 +91,16 @@ def _now(ledger: Ledger) -> str:
     leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
     state = f"in {leaf}" if ledger.running else last.outcome
     life = f"attempt {last.index}, {duration(last.end - last.start)}"
-    failed = failures(ledger.failures_by_owner)
+    failed = count_failures(ledger.failures_by_owner)
     return f"now: {state}   {life}   {step}   {failed}"
 
 
-def _price(ledger: Ledger) -> str:
+def _eviction_cost_line(ledger: Ledger) -> str:
     from headway.ledger.model import NS
     from headway.report.words import count, duration
-    from headway.schedule.cost import of_ledger
+    from headway.schedule.cost import from_ledger
 
-    price = of_ledger(ledger)
+    price = from_ledger(ledger)
     unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
     since = "since the last save" if price.save is not None else "since its start, no save yet"
     held = count(price.accelerators, "accelerator")

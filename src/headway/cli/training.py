@@ -15,21 +15,21 @@ from headway.journal import publish as notes
 from headway.publish import job
 from headway.publish.anchor import Anchor
 from headway.publish.job import Outcome
-from headway.publish.lease import Taken
+from headway.publish.lease import AlreadyPublishing
 from headway.publish.recipe import Recipe
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 
 
-def linked(anchor: Anchor, run: str | None) -> Anchor:
+def with_training_run(anchor: Anchor, run: str | None) -> Anchor:
     """The anchor with the training run that is named, or else the one that it names itself."""
     if run is None:
         return anchor
-    path = folder.find(run).resolve()
+    path = folder.find_run(run).resolve()
     name = folder.read_identity(path).get("run") or path.name
     return replace(anchor, extra={**anchor.extra, "run": name, "ledger": str(path)})
 
 
-def publish(anchor: Anchor, recipe: Recipe, store: Store, **how: Any) -> Outcome:
+def publish_linked(anchor: Anchor, recipe: Recipe, store: SnapshotStore, **how: Any) -> Outcome:
     """As usual; in the end its own journal and the folder of the training say how that ended."""
     known: dict[str, Any] = {"anchor": anchor.path, "store": store.place.url, "snapshot": ""}
     known |= {"error": "it was ended half-way"}
@@ -37,7 +37,7 @@ def publish(anchor: Anchor, recipe: Recipe, store: Store, **how: Any) -> Outcome
     try:
         with sdk.span("publish"):
             outcome = job.publish(anchor, recipe, store, **how)
-    except Taken:
+    except AlreadyPublishing:
         known.clear()  # another one is at it, and will say
         raise
     except Exception as error:
@@ -50,30 +50,32 @@ def publish(anchor: Anchor, recipe: Recipe, store: Store, **how: Any) -> Outcome
         return outcome
     finally:
         if known:
-            _tell(anchor, {"seconds": time.monotonic() - begun, **known})
+            _record(anchor, {"seconds": time.monotonic() - begun, **known})
 
 
-def _tell(anchor: Anchor, known: dict[str, Any]) -> None:
+def _record(anchor: Anchor, known: dict[str, Any]) -> None:
     training = {key: anchor.extra.get(key) for key in ("run", "ledger")}
-    _journal({**known, **training})
+    _emit({**known, **training})
     path = Path(str(training["ledger"] or ""))
     if training["ledger"] and (path / folder.JOURNAL).is_dir():
         with contextlib.suppress(OSError):  # it may be another user's
-            notes.write(path, {**notes.read(path), **known, "ended": time.time()})
-            _conclude_again(path)
+            notes.write_publish_note(
+                path, {**notes.read_publish_note(path), **known, "ended": time.time()}
+            )
+            _rewrite_results(path)
 
 
-def _journal(told: dict[str, Any]) -> None:
-    recorder = sdk._recording()
+def _emit(told: dict[str, Any]) -> None:
+    recorder = sdk.active_recorder()
     if recorder is not None:
         from headway.probe.recorder import guard
 
         guard("publish", lambda: recorder.emit("published", **told))
 
 
-def _conclude_again(path: Path) -> None:
+def _rewrite_results(path: Path) -> None:
     """The ledger and the page of the training were written before its publish had ended."""
-    from headway.cli.run import conclude
+    from headway.cli.run import write_results
 
     with contextlib.suppress(HeadwayError):
-        conclude(path, quiet=True)
+        write_results(path, quiet=True)

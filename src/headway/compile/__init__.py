@@ -10,10 +10,10 @@ TYPE_CHECKING = False  # parts of this room run in every process of a job
 if TYPE_CHECKING:
     from typing import Any
 
-    from headway.compile.cached import Cached as Cached
-    from headway.compile.cached import cache as cache
+    from headway.compile.cached import SharedCache as SharedCache
+    from headway.compile.cached import shared_cache as shared_cache
 
-__all__ = ["Cached", "cache"]
+__all__ = ["SharedCache", "shared_cache"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import Found, Store, Wanted
-from headway.compile.archive.tree import Tree
-from headway.compile.courier import code_of, describe
+from headway.compile.archive.store import ArchiveStore, CacheKey, CacheLookup
+from headway.compile.archive.tree import CacheFolder
+from headway.compile.courier import code_digest, describe_error
 from headway.errors import Reason, UsageError, with_code
 from headway.probe import ENV_COMPILE, fingerprint
 from headway.probe.hooks import cached as hooks
@@ -28,15 +28,15 @@ PATCHES = {
     "torch._inductor.codecache": hooks.install_codecache,
     "torch._inductor.cpu_vec_isa": hooks.install_isa,
 }
-_patched: set[str] = set()
+_patched_modules: set[str] = set()
 
 
-class Cached:
+class SharedCache:
     """A compile cache that is shared with other jobs: `load()` before the first compile,
     `save()` after the first steps; or as a context, which does both."""
 
     def __init__(self, url: str, *, job: str | None = None, key: str | None = None) -> None:
-        self.store = Store(url, read_key(key) if key else None)
+        self.store = ArchiveStore(url, read_key(key) if key else None)
         why = self.store.distrust()
         if why:
             raise UsageError(
@@ -45,8 +45,8 @@ class Cached:
             )
         self.job = job or Path(sys.argv[0] or "python").stem
         self._idle = bool(os.environ.get(ENV_COMPILE))  # the launcher does it already
-        self._found: Found | None = None
-        self._tree: Tree | None = None
+        self._found: CacheLookup | None = None
+        self._tree: CacheFolder | None = None
 
     def load(self) -> str:
         """Fill the cache folder; how near the archive is: exact, job, near or miss.
@@ -59,17 +59,17 @@ class Cached:
         given = os.environ.get(FOLDER)
         name = hashlib.sha256(f"{self.store.place.url}\0{self.job}".encode()).hexdigest()[:16]
         own = Path(tempfile.gettempdir()) / f"headway-cache-{os.geteuid()}-{name}"
-        self._tree = Tree(Path(given) if given else own, own=not given)
+        self._tree = CacheFolder(Path(given) if given else own, own=not given)
         os.environ[FOLDER] = str(self._tree.root.absolute())
         _patch()
         try:
             found = self.store.find(self._wanted())
-            with _alone(self._tree.root):
+            with _exclusive_lock(self._tree.root):
                 self._found, _ = self.store.restore(found, self._tree)
         except Exception as error:  # any store, any network: the job compiles without
-            text = f"no archive could be taken from {self.store.place.url}: {describe(error)}"
+            text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
             why = Reason(text, code="archive-not-fetched")
-            self._found = Found(level="miss", why=why, refused=(why,))
+            self._found = CacheLookup(level="miss", why=why, refused=(why,))
         for text in self._found.refused:
             print(with_code(f"headway: {text}", code=text.code), file=sys.stderr)
         return self._found.level
@@ -90,14 +90,14 @@ class Cached:
         try:
             made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
         except Exception as error:  # what was trained is not to be lost for it
-            text = f"headway: nothing could be saved to {self.store.place.url}: {describe(error)}"
+            text = f"headway: nothing could be saved to {self.store.place.url}: {describe_error(error)}"
             print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
             return False
         if made is not None:
-            self._found = Found(level="exact", manifests=(made,))
+            self._found = CacheLookup(level="exact", manifests=(made,))
         return made is not None
 
-    def __enter__(self) -> Cached:
+    def __enter__(self) -> SharedCache:
         self.load()
         return self
 
@@ -109,11 +109,11 @@ class Cached:
     ) -> None:
         self.save()
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> CacheKey:
         torch = importlib.import_module("torch")
         script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
-        code = code_of([script] if script else [])
-        return Wanted(facts=fingerprint.facts(torch), job=self.job, code=code)
+        code = code_digest([script] if script else [])
+        return CacheKey(facts=fingerprint.compile_facts(torch), job=self.job, code=code)
 
     def _seconds(self) -> float:
         """What compiling took, as torch counts it; of interest when nothing was there."""
@@ -124,13 +124,13 @@ class Cached:
         return sum((one.duration_us or 0) / 1e6 for one in metrics)
 
 
-def cache(url: str, *, job: str | None = None, key: str | None = None) -> Cached:
+def shared_cache(url: str, *, job: str | None = None, key: str | None = None) -> SharedCache:
     """The compile cache at a folder or URL; `key` is the file with the team's key."""
-    return Cached(url, job=job, key=key)
+    return SharedCache(url, job=job, key=key)
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def _exclusive_lock(root: Path) -> Iterator[None]:
     with (root / ".lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -138,7 +138,7 @@ def _alone(root: Path) -> Iterator[None]:
 
 def _patch() -> None:
     for name, install in PATCHES.items():
-        if name not in _patched:
-            _patched.add(name)
+        if name not in _patched_modules:
+            _patched_modules.add(name)
             module: ModuleType = importlib.import_module(name)
             install(module)

@@ -25,81 +25,85 @@ from typing import Any
 
 from headway import redact
 from headway.compile.archive.manifest import Manifest
-from headway.compile.archive.store import Found, Store, Wanted
-from headway.compile.archive.tree import Tree
+from headway.compile.archive.store import ArchiveStore, CacheKey, CacheLookup
+from headway.compile.archive.tree import CacheFolder
 from headway.errors import Reason, with_code
 from headway.journal.folder import write_atomically
 from headway.journal.writer import now
 from headway.probe import ENV_COMPILE
 
 PREFIX = "headway-compile-"
-LOOK_S = 0.02
-IDLE_S = 0.25  # the same, once an attempt has had time to start
+POLL_S = 0.02
+IDLE_POLL_S = 0.25  # the same, once an attempt has had time to start
 STARTING_S = 60.0
 QUIET_S = 3.0  # without a new compile; then what is there is saved
 CLOSING_S = 120.0
 HURRY_S = 5.0  # the same, once the job or the launcher was told to stop
-YOUNG_S = 60.0  # a folder without a lock is that of a launcher which is just starting
-DISABLING = {
+MIN_LEFTOVER_AGE_S = 60.0  # a folder without a lock is that of a launcher which is just starting
+DISABLING_SETTINGS = {
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
     "TORCH_COMPILE_FORCE_DISABLE_CACHES": "1",
     "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
 }
 CONFIG_BYTES = 1 << 20  # larger files are data
-MODULE = ("-m", "--module")
-PROGRAM = re.compile(r"python|(ba|da|z|k)?sh$|-")  # takes a text after -c; options may come between
+MODULE_OPTIONS = ("-m", "--module")
+INTERPRETER = re.compile(
+    r"python|(ba|da|z|k)?sh$|-"
+)  # takes a text after -c; options may come between
 PRECOMPILE = "TORCH_CACHING_PRECOMPILE"
 FOLDER, TRITON, JOB = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_COMPILE_JOB_ID"
-JOB_TOO = "TORCH_COMPILE_STICKY_PGO_KEY"  # another name for it, which counts for less
+JOB_ALIAS = "TORCH_COMPILE_STICKY_PGO_KEY"  # another name for it, which counts for less
 
 Event = dict[str, Any]
 
 
-def disabled(env: Mapping[str, str] = os.environ) -> str:
+def disabling_setting(env: Mapping[str, str] = os.environ) -> str:
     """The setting by which the user wants no compile cache; empty if there is none."""
-    return next((f"{name}={no}" for name, no in DISABLING.items() if env.get(name) == no), "")
+    return next(
+        (f"{name}={no}" for name, no in DISABLING_SETTINGS.items() if env.get(name) == no), ""
+    )
 
 
-def code_of(command: Sequence[str]) -> str:
+def code_digest(command: Sequence[str]) -> str:
     """What tells one version of a job's code from another: its scripts, or the module or the text
     that stands for them. Empty where none of them can be read: then nobody can tell."""
-    parts = [_content(word) for word in command if word.endswith(".py")]
+    parts = [_small_file(word) for word in command if word.endswith(".py")]
     if not any(parts):
-        named = (name for word, name in itertools.pairwise(command) if word in MODULE)
-        parts = [*map(_module, named), *_texts(command)]
+        named = (name for word, name in itertools.pairwise(command) if word in MODULE_OPTIONS)
+        parts = [*map(_module_source, named), *_inline_code(command)]
     if not any(parts):
-        parts = [_content(word) for word in command]
+        parts = [_small_file(word) for word in command]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16] if any(parts) else ""
 
 
-def _module(name: str) -> bytes:
+def _module_source(name: str) -> bytes:
     """The file of a module, where Python would find it; nothing is imported for that."""
     below = name.replace(".", "/")
     folders = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     for folder in (os.getcwd(), *filter(None, folders)):
         for file in (f"{below}/__main__.py", f"{below}.py"):
-            content = _content(os.path.join(folder, file))
+            content = _small_file(os.path.join(folder, file))
             if content:
                 return content
     return b""
 
 
-def _texts(command: Sequence[str]) -> Iterator[bytes]:
+def _inline_code(command: Sequence[str]) -> Iterator[bytes]:
     """What an interpreter is given as text."""
     for program, word, text in zip(command, command[1:], command[2:], strict=False):
-        if word == "-c" and PROGRAM.match(os.path.basename(program)):
+        if word == "-c" and INTERPRETER.match(os.path.basename(program)):
             yield text.encode(errors="replace")
 
 
-def config_of(command: Sequence[str]) -> str:
+def config_digest(command: Sequence[str]) -> str:
     """What a job is told: its words but for secrets, and what is in the files that they name."""
     digest = hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace"))
     for word in command:
-        digest.update(_content(word.rpartition("=")[2]))
+        digest.update(_small_file(word.rpartition("=")[2]))
     return digest.hexdigest()[:12]
 
 
-def _content(path: str) -> bytes:
+def _small_file(path: str) -> bytes:
     """Of a file that is a program or a setting; nothing of any other."""
     with contextlib.suppress(OSError, ValueError):
         if os.path.isfile(path) and os.path.getsize(path) <= CONFIG_BYTES:
@@ -107,12 +111,12 @@ def _content(path: str) -> bytes:
     return b""
 
 
-class Courier:
+class CompileCacheSync:
     """One for all attempts of a command on this node."""
 
     def __init__(
         self,
-        store: Store,
+        store: ArchiveStore,
         job: str,
         code: str,
         say: Callable[[str], object],
@@ -126,26 +130,26 @@ class Courier:
         self.code = code
         self.say = say
         given = env.get(FOLDER)
-        users = Tree(Path(given), own=False) if given else None
+        users = CacheFolder(Path(given), own=False) if given else None
         _clear_leftovers()
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         (self.folder / "talk").mkdir()
         self._lock = (self.folder / "lock").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.tree = users or Tree(self.folder / "cache")
+        self.tree = users or CacheFolder(self.folder / "cache")
         self.env = {
             ENV_COMPILE: str(self.folder),
             FOLDER: str(self.tree.root.absolute()),
             TRITON: env.get(TRITON, str(self.tree.root.absolute() / "triton")),
-            JOB: env.get(JOB) or env.get(JOB_TOO) or job,
+            JOB: env.get(JOB) or env.get(JOB_ALIAS) or job,
         }
         if config:
             self.env[PRECOMPILE] = "1"
         self._write: Callable[[Event], object] | None = None
         self._unwritten: list[Event] = []
         self._writing = threading.Lock()
-        self._wants: dict[str, Wanted] = {}
-        self._found: dict[str, Found] = {}
+        self._wants: dict[str, CacheKey] = {}
+        self._found: dict[str, CacheLookup] = {}
         self._made: dict[str, float] = {}  # file -> when it was written
         self._changed_at = 0.0
         self._began = time.monotonic()
@@ -185,7 +189,7 @@ class Courier:
         while self._thread.is_alive() and time.monotonic() < until:
             if not hurried and hurry():
                 until, hurried = min(until, time.monotonic() + HURRY_S), True
-            self._thread.join(LOOK_S)
+            self._thread.join(POLL_S)
         if self._thread.is_alive():  # its folder is in use; the next launcher clears it away
             self._tell(
                 "the compile cache could not be saved in time", code="compile-cache-save-late"
@@ -201,14 +205,14 @@ class Courier:
             self._save_all()
         except Exception as error:  # a full disk, a folder that somebody has taken away
             self._tell(
-                f"the compile cache is not used any more: {describe(error)}",
+                f"the compile cache is not used any more: {describe_error(error)}",
                 code="compile-cache-stopped",
             )
         finally:
             self._lock.close()  # nobody is to wait for an answer
 
     def _pause(self) -> float:
-        return LOOK_S if time.monotonic() - self._began < STARTING_S else IDLE_S
+        return POLL_S if time.monotonic() - self._began < STARTING_S else IDLE_POLL_S
 
     def _look(self) -> None:
         """One look at what the processes say."""
@@ -229,14 +233,14 @@ class Courier:
     def _answer(self, key: str, path: Path) -> None:
         begun = now()
         facts = json.loads(path.read_text())
-        wanted = self._wants[key] = Wanted(facts=facts, job=self.job, code=self.code)
+        wanted = self._wants[key] = CacheKey(facts=facts, job=self.job, code=self.code)
         files = 0
         try:
             found, files = self.store.restore(self.store.find(wanted), self.tree)
         except Exception as error:  # any store, any network: the job compiles without
-            text = f"no archive could be taken from {self.store.place.url}: {describe(error)}"
+            text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
             why = Reason(text, code="archive-not-fetched")
-            found = Found(level="miss", why=why, refused=(why,))
+            found = CacheLookup(level="miss", why=why, refused=(why,))
         self._found[key] = found
         if found.level in ("miss", "near"):
             self._cold.add(key)
@@ -253,7 +257,7 @@ class Courier:
         for text in found.refused:
             if text != found.why:
                 self._tell(text, code=text.code)
-        self._tell(_in_words(found, files, (now() - begun) / 1e9), code=code)
+        self._tell(_load_message(found, files, (now() - begun) / 1e9), code=code)
 
     def _save_all(self) -> None:
         """For whoever has compiled; others may have asked and compiled nothing."""
@@ -276,7 +280,7 @@ class Courier:
         except Exception as error:
             self._tell(
                 f"the compile cache could not be saved to {self.store.place.url}: "
-                f"{describe(error)}",
+                f"{describe_error(error)}",
                 code="compile-cache-save-failed",
             )
             return
@@ -284,7 +288,7 @@ class Courier:
             return
         told = {"files": len(made.files), "bytes": made.size, "cold_s": made.cold_s}
         self._note({"ev": "cache", "what": "save", "t": begun, "end": now(), **told})
-        self._found[key] = Found(level="exact", manifests=(made,))
+        self._found[key] = CacheLookup(level="exact", manifests=(made,))
 
     def _seconds(self, key: str) -> list[float]:
         """How long each process compiled."""
@@ -311,7 +315,7 @@ class Courier:
             self.say(with_code(f"headway: {text}", code=code))
 
 
-def _in_words(found: Found, files: int, seconds: float) -> str:
+def _load_message(found: CacheLookup, files: int, seconds: float) -> str:
     if found.level == "miss":
         return f"compile cache: nothing for this job yet ({found.why})"
     one: Manifest = found.manifests[0]
@@ -324,7 +328,7 @@ def _in_words(found: Found, files: int, seconds: float) -> str:
     )
 
 
-def describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -337,7 +341,7 @@ def _clear_leftovers() -> None:
         with contextlib.suppress(OSError):
             found = path.lstat()
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-            if ours and time.time() - found.st_mtime > YOUNG_S and not _is_locked(path):
+            if ours and time.time() - found.st_mtime > MIN_LEFTOVER_AGE_S and not _is_locked(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 

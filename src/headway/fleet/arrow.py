@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROW_GROUP = 262_144
-TO_WRITE = ("pyarrow",)
-TO_READ = ("pyarrow", "duckdb", "ibis")
+WRITE_PACKAGES = ("pyarrow",)
+READ_PACKAGES = ("pyarrow", "duckdb", "ibis")
 SCHEMA_KEY = b"headway.schema"
 
 
-def need(*packages: str) -> None:
+def require_packages(*packages: str) -> None:
     """One sentence where one of the packages is not installed; none of them is imported."""
     for name in packages:
         if importlib.util.find_spec(name) is None:
@@ -92,7 +92,7 @@ def _column(value: Any, kind: pyarrow.DataType) -> Any:
         return pa.array(list(texts), kind)
 
 
-def by_day(table: Table, rows: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
+def split_by_day(table: Table, rows: pyarrow.Table) -> Iterator[tuple[str, pyarrow.Table]]:
     """The rows of each day."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -111,13 +111,13 @@ def to_parquet(rows: pyarrow.Table) -> bytes:
     return file.getvalue()
 
 
-def keys(rows: pyarrow.Table) -> set[tuple[str, int]]:
+def attempt_keys(rows: pyarrow.Table) -> set[tuple[str, int]]:
     """Which attempts they are of."""
     found = rows.group_by(["run_id", "attempt"]).aggregate([])
     return set(zip(found["run_id"].to_pylist(), found["attempt"].to_pylist(), strict=True))
 
 
-def moment(seconds: float) -> datetime.datetime:
+def utc_datetime(seconds: float) -> datetime.datetime:
     """Seconds since the epoch as the tables have them: UTC, without a zone."""
     epoch = datetime.datetime(1970, 1, 1)
     return epoch + datetime.timedelta(seconds=seconds)

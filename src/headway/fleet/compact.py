@@ -16,15 +16,15 @@ from headway.errors import HeadwayError, with_code
 from headway.fleet import arrow, log
 from headway.fleet.engine import TRIES, damaged_markers, find_damaged
 from headway.fleet.schema import SCHEMA, TABLES
-from headway.fleet.store import Snapshot, Store
-from headway.fleet.view import view
+from headway.fleet.store import LiveFiles, Store
+from headway.fleet.view import open_view
 
 GRACE_S = 3600.0  # how long a reader may be at work
 DEAD_S = 86400.0  # a file without a commit is a dead writer's; see store.WRITE_S
 GROWTH = 2  # a compacted stem is taken again when what is new has grown to half of it
 
 
-class Compacted(NamedTuple):
+class CompactionResult(NamedTuple):
     """What was done."""
 
     replaced: int  # stems
@@ -34,9 +34,9 @@ class Compacted(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def compact(store: Store, *, grace_s: float = GRACE_S) -> Compacted:
+def compact(store: Store, *, grace_s: float = GRACE_S) -> CompactionResult:
     """One round: clear up after the earlier ones, then merge what is small."""
-    arrow.need(*arrow.TO_READ)
+    arrow.require_packages(*arrow.READ_PACKAGES)
     store.check()
     deleted = clear(store, grace_s)
     damaged: dict[str, str] = {}
@@ -57,10 +57,10 @@ def compact(store: Store, *, grace_s: float = GRACE_S) -> Compacted:
         with_code(f"left as it is: {why}", code="file-damaged")
         for why in (*damaged.values(), *damaged_markers(store, snapshot))
     )
-    return Compacted(len(chosen) if files else 0, files, rows, deleted, notes)
+    return CompactionResult(len(chosen) if files else 0, files, rows, deleted, notes)
 
 
-def _choose(snapshot: Snapshot, damaged: Collection[str]) -> set[str]:
+def _choose(snapshot: LiveFiles, damaged: Collection[str]) -> set[str]:
     """All plain writes, and those settled compactions that are not much larger than them."""
     sizes: dict[str, int] = {}
     for file in snapshot.files:
@@ -78,13 +78,13 @@ def _choose(snapshot: Snapshot, damaged: Collection[str]) -> set[str]:
 
 
 def _merge(
-    store: Store, snapshot: Snapshot, damaged: Collection[str], chosen: set[str]
+    store: Store, snapshot: LiveFiles, damaged: Collection[str], chosen: set[str]
 ) -> tuple[int, int]:
     """The rows of the chosen stems that count, one file for each table and day."""
     began = time.monotonic()
     stem = f"c{round(time.time() * 1000):013d}-{secrets.token_hex(4)}"
     files = rows = 0
-    with view(store, snapshot, without=damaged) as found:
+    with open_view(store, snapshot, without=damaged) as found:
         for name, day in sorted({(f.table, f.day) for f in snapshot.files if f.stem in chosen}):
             wanted = {f.name for f in snapshot.files if f.stem in chosen and f.day == day}
             table = found.table(name, wanted)
@@ -97,14 +97,14 @@ def _merge(
         raise HeadwayError(
             f"compacting {store.url} took more than {DEAD_S / 2:.0f} s", code="store-too-slow"
         )
-    store.place.put(log.compaction(stem), log.to_marker(chosen, SCHEMA))
+    store.place.put(log.compaction_marker(stem), log.to_marker(chosen, SCHEMA))
     return files, rows
 
 
 def clear(store: Store, grace_s: float) -> int:
     """Settle compactions and delete what they replace, and what dead writers left."""
     now = time.time()
-    told = _settle(store, now - grace_s)
+    told = _finalize(store, now - grace_s)
     files = store.files()
     gone = 0
     left = set(told.damaged)  # what they replace is not known for sure, and they hide it
@@ -115,35 +115,39 @@ def clear(store: Store, grace_s: float) -> int:
             continue
         gone += _delete(store, [file.name for file in files if file.stem in replaced])
         for old in replaced:
-            for marker in (log.commit(old), log.compaction(old), log.settled(old)):
+            for marker in (
+                log.commit_marker(old),
+                log.compaction_marker(old),
+                log.finalized_marker(old),
+            ):
                 store.place.delete(marker)
     counted = told.live()
     for stem in told.compactions.keys() - counted - told.settled:
         if told.missing(stem):  # it lost, and can never count again
-            store.place.delete(log.compaction(stem))
-    return gone + _delete(store, _dead(store, now - DEAD_S))
+            store.place.delete(log.compaction_marker(stem))
+    return gone + _delete(store, _orphans(store, now - DEAD_S))
 
 
-def _settle(store: Store, before: float) -> log.Log:
+def _finalize(store: Store, before: float) -> log.Manifest:
     """Those that were complete by then, and count, count from now on whatever comes."""
     told = store.read_log()
     counted = set(told.in_force())
     for entry in list(store.place.entries(log.COMPACTIONS)):
-        for stem in log.stems([entry.name], ".json") & counted - told.settled:
+        for stem in log.marker_ids([entry.name], ".json") & counted - told.settled:
             if entry.changed <= before:
                 copy = log.to_marker(told.compactions[stem], SCHEMA)
-                store.place.put(log.settled(stem), copy)
+                store.place.put(log.finalized_marker(stem), copy)
     return store.read_log()
 
 
-def _dead(store: Store, before: float) -> list[str]:
+def _orphans(store: Store, before: float) -> list[str]:
     """Old files of no write and no compaction, and what was never renamed."""
     told = store.read_log()
     known = told.writes | told.compactions.keys() | told.damaged
     found = []
     for folder in (*TABLES, log.COMMITS, log.COMPACTIONS):
         for entry in store.place.entries(folder):
-            file = log.parse(entry.name, entry.size)
+            file = log.parse_file_name(entry.name, entry.size)
             aside = entry.name.rpartition("/")[2].startswith(".")
             if entry.changed <= before and (aside or (file and file.stem not in known)):
                 found.append(entry.name)

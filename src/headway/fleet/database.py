@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from headway.errors import HeadwayError, MissingExtra, NewerSchema, UsageError
 from headway.fleet import arrow, log
-from headway.fleet.engine import Answer, Question
+from headway.fleet.engine import QueryFn, QueryResult
 from headway.fleet.schema import SCHEMA, TABLES, Table
 from headway.fleet.store import Rows, to_tables
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SCHEMES = ("postgresql://", "postgres://")
-SPACE = "headway"  # the schema that the tables lie in
+PG_SCHEMA = "headway"  # the schema that the tables lie in
 LOCK = 0x68656164776179  # while the tables are made
 TYPES = {
     "string": "text",
@@ -42,26 +42,26 @@ class Database:
 
     def write(self, rows: Rows, *, as_of: float | None = None) -> str:
         """Add rows by table name, all or none of them; the version that they have there."""
-        arrow.need(*arrow.TO_WRITE)
-        version = log.new_stem(as_of)
+        arrow.require_packages(*arrow.WRITE_PACKAGES)
+        version = log.new_write_id(as_of)
         tables = to_tables(rows, version)
         with self._connect() as con:
             self._make(con)
             for name, table in tables.items():
                 _copy(con, TABLES[name], table)
-            _take(con, tables)
+            _replace_older(con, tables)
         return version
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: QueryFn) -> QueryResult:
         """The rows that an Ibis expression over the tables gives."""
-        arrow.need(*arrow.TO_READ)
+        arrow.require_packages(*arrow.READ_PACKAGES)
         import ibis
 
         with self._connect() as con:
             self._check(con)
             engine = ibis.postgres.from_connection(con)
-            tables = {name: engine.table(name, database=SPACE) for name in TABLES}
-            return Answer(engine.to_pyarrow(question(tables)), ())
+            tables = {name: engine.table(name, database=PG_SCHEMA) for name in TABLES}
+            return QueryResult(engine.to_pyarrow(question(tables)), ())
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[psycopg.Connection[Any]]:
@@ -79,7 +79,7 @@ class Database:
             ) from error
 
     def _exists(self, con: psycopg.Connection[Any]) -> bool:
-        found = con.execute("SELECT to_regclass(%s)", [f"{SPACE}.store"]).fetchone()
+        found = con.execute("SELECT to_regclass(%s)", [f"{PG_SCHEMA}.store"]).fetchone()
         return found is not None and found[0] is not None
 
     def _check(self, con: psycopg.Connection[Any]) -> None:
@@ -94,7 +94,7 @@ class Database:
 
     def _fits(self, con: psycopg.Connection[Any]) -> int:
         """The schema that it has; one sentence if that is newer than ours."""
-        found = con.execute(f"SELECT max(schema) FROM {SPACE}.store").fetchone()
+        found = con.execute(f"SELECT max(schema) FROM {PG_SCHEMA}.store").fetchone()
         schema = int(found[0]) if found and found[0] is not None else 0
         if schema > SCHEMA:
             raise NewerSchema(
@@ -108,21 +108,21 @@ class Database:
         if self._exists(con) and self._fits(con) == SCHEMA:
             return
         con.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
-        con.execute(f"CREATE SCHEMA IF NOT EXISTS {SPACE}")
-        con.execute(f"CREATE TABLE IF NOT EXISTS {SPACE}.store (schema int PRIMARY KEY)")
+        con.execute(f"CREATE SCHEMA IF NOT EXISTS {PG_SCHEMA}")
+        con.execute(f"CREATE TABLE IF NOT EXISTS {PG_SCHEMA}.store (schema int PRIMARY KEY)")
         for table in TABLES.values():
-            con.execute(f"CREATE TABLE IF NOT EXISTS {SPACE}.{table.name} ({_columns(table)})")
+            con.execute(f"CREATE TABLE IF NOT EXISTS {PG_SCHEMA}.{table.name} ({_columns(table)})")
             for column in table.columns:
                 kind = TYPES[column.type]
                 con.execute(
-                    f"ALTER TABLE {SPACE}.{table.name} "
+                    f"ALTER TABLE {PG_SCHEMA}.{table.name} "
                     f'ADD COLUMN IF NOT EXISTS "{column.name}" {kind}'
                 )
             key = "run_id" if table.name == "runs" else "run_id, attempt"
             con.execute(
-                f"CREATE INDEX IF NOT EXISTS {table.name}_key ON {SPACE}.{table.name} ({key})"
+                f"CREATE INDEX IF NOT EXISTS {table.name}_key ON {PG_SCHEMA}.{table.name} ({key})"
             )
-        con.execute(f"INSERT INTO {SPACE}.store VALUES (%s) ON CONFLICT DO NOTHING", [SCHEMA])
+        con.execute(f"INSERT INTO {PG_SCHEMA}.store VALUES (%s) ON CONFLICT DO NOTHING", [SCHEMA])
         con.commit()
 
 
@@ -147,7 +147,7 @@ def _copy(con: psycopg.Connection[Any], table: Table, rows: pyarrow.Table) -> No
                 to.write_row(row)
 
 
-def _take(con: psycopg.Connection[Any], tables: Mapping[str, pyarrow.Table]) -> None:
+def _replace_older(con: psycopg.Connection[Any], tables: Mapping[str, pyarrow.Table]) -> None:
     """Put in place what is newer than what is there; writers of one run wait for each other."""
     con.execute(
         "SELECT pg_advisory_xact_lock(hashtextextended(run_id, 0)) "
@@ -156,18 +156,20 @@ def _take(con: psycopg.Connection[Any], tables: Mapping[str, pyarrow.Table]) -> 
     for name, keys in (("runs", "run_id"), ("attempts", "run_id, attempt")):
         con.execute(
             f"CREATE TEMP TABLE newer_{name} ON COMMIT DROP AS SELECT {keys} FROM new_{name} new "
-            f"WHERE NOT EXISTS (SELECT FROM {SPACE}.{name} old WHERE "
+            f"WHERE NOT EXISTS (SELECT FROM {PG_SCHEMA}.{name} old WHERE "
             + " AND ".join(f"old.{key} = new.{key}" for key in keys.split(", "))
             + " AND old.version > new.version)"
         )
     for name in TABLES:
         keys = "run_id" if name == "runs" else "run_id, attempt"
         newer = "newer_runs" if name == "runs" else "newer_attempts"
-        con.execute(f"DELETE FROM {SPACE}.{name} WHERE ({keys}) IN (SELECT {keys} FROM {newer})")
+        con.execute(
+            f"DELETE FROM {PG_SCHEMA}.{name} WHERE ({keys}) IN (SELECT {keys} FROM {newer})"
+        )
         if name in tables:
             names = ", ".join(f'"{column}"' for column in TABLES[name].names)
             con.execute(
-                f"INSERT INTO {SPACE}.{name} ({names}) SELECT {names} FROM new_{name} "
+                f"INSERT INTO {PG_SCHEMA}.{name} ({names}) SELECT {names} FROM new_{name} "
                 f"WHERE ({keys}) IN (SELECT {keys} FROM {newer})"
             )
 

@@ -8,40 +8,40 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import HeadwayError, with_code
 from headway.fleet import arrow, log, spark
-from headway.fleet.log import File
+from headway.fleet.log import DataFile
 from headway.fleet.schema import SCHEMA, TABLES
-from headway.fleet.store import Snapshot, Store
-from headway.fleet.view import view
+from headway.fleet.store import LiveFiles, Store
+from headway.fleet.view import open_view
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow
     from pyspark.sql import SparkSession
 
-MANY = 5000  # files; about a millisecond each
+MANY_FILES = 5000  # files; about a millisecond each
 TRIES = 4  # a store may be compacted meanwhile
 
-Question = Callable[[Mapping[str, "ir.Table"]], "ir.Table"]
+QueryFn = Callable[[Mapping[str, "ir.Table"]], "ir.Table"]
 
 
-class Answer(NamedTuple):
+class QueryResult(NamedTuple):
     """What was found, and what to know about it."""
 
     rows: pyarrow.Table
     notes: tuple[str, ...]
 
 
-def ask(
+def run_query(
     store: Store,
-    question: Question,
+    question: QueryFn,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
     session: SparkSession | None = None,
-) -> Answer:
+) -> QueryResult:
     """The rows that an Ibis expression over the tables of a store gives, by DuckDB or a Spark."""
-    arrow.need(*arrow.TO_READ)
-    look, failures = (view, _of_duckdb()) if session is None else spark.on(session)
+    arrow.require_packages(*arrow.READ_PACKAGES)
+    look, failures = (open_view, _duckdb_errors()) if session is None else spark.spark_view(session)
     damaged: dict[str, str] = {}
     for left in reversed(range(TRIES)):
         snapshot = store.snapshot()
@@ -52,32 +52,32 @@ def ask(
         except failures as error:
             new = find_damaged(store, snapshot, known=damaged) if left else {}
             damaged.update(new)
-            if not (new or (left and _gone(store, snapshot))):
+            if not (new or (left and _files_deleted(store, snapshot))):
                 why = str(error).splitlines()[0]
                 raise HeadwayError(
                     f"the store {store.url} cannot be read: {why}", code="store-unreadable"
                 ) from error
     whys = (*damaged.values(), *damaged_markers(store, snapshot))
     notes = [with_code(f"left out: {why}", code="file-damaged") for why in whys]
-    if len(snapshot.files) > MANY:
+    if len(snapshot.files) > MANY_FILES:
         text = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
         notes.append(with_code(text, code="many-files"))
-    return Answer(rows, tuple(notes))
+    return QueryResult(rows, tuple(notes))
 
 
-def _of_duckdb() -> tuple[type[Exception], ...]:
+def _duckdb_errors() -> tuple[type[Exception], ...]:
     import duckdb
 
     return duckdb.Error, OSError
 
 
-def damaged_markers(store: Store, snapshot: Snapshot) -> list[str]:
+def damaged_markers(store: Store, snapshot: LiveFiles) -> list[str]:
     """Markers of compactions that cannot be read; the rows are known without them."""
     stems = sorted(snapshot.log.damaged)
-    return [f"{store.place.path(log.compaction(stem))} is damaged" for stem in stems]
+    return [f"{store.place.path(log.compaction_marker(stem))} is damaged" for stem in stems]
 
 
-def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) -> dict[str, str]:
+def find_damaged(store: Store, snapshot: LiveFiles, *, known: Collection[str]) -> dict[str, str]:
     """Files that cannot be read, and why; looked for only when something has failed."""
     import pyarrow.parquet as pq
 
@@ -100,7 +100,7 @@ def find_damaged(store: Store, snapshot: Snapshot, *, known: Collection[str]) ->
     return found
 
 
-def _check_columns(file: File, schema: pyarrow.Schema) -> None:
+def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
     """ValueError where they are not those of the table, in a file of today's schema."""
     table = TABLES[file.table]
     types = {column.name: column.type for column in arrow.arrow_schema(table)}
@@ -109,6 +109,6 @@ def _check_columns(file: File, schema: pyarrow.Schema) -> None:
             raise ValueError(f"its column {name} is not that of {file.table}")
 
 
-def _gone(store: Store, snapshot: Snapshot) -> bool:
+def _files_deleted(store: Store, snapshot: LiveFiles) -> bool:
     """Whether files were deleted since: a compaction has replaced them, and settled."""
     return not {file.name for file in snapshot.files} <= {file.name for file in store.files()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headway.errors import UsageError
 
 
-def parse(text: str | None) -> dict[str, str]:
+def parse_labels(text: str | None) -> dict[str, str]:
     """`team=ads,model=dlrm` as a mapping; UsageError for anything else."""
     found = {}
     for part in (text or "").split(","):

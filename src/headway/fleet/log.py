@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-STORE = "store.json"
+STORE_MARKER = "store.json"
 COMMITS = "commits"
 COMPACTIONS = "compactions"
 
@@ -35,7 +35,7 @@ _FILE = re.compile(
 
 
 @dataclass(frozen=True)
-class File:
+class DataFile:
     """One Parquet file of a store."""
 
     name: str
@@ -47,7 +47,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Log:
+class Manifest:
     """What is complete in a store."""
 
     writes: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ class Log:
         return any(self.missing(stem) for stem in self.compactions if stem not in self.settled)
 
 
-def new_stem(as_of: float | None = None) -> str:
+def new_write_id(as_of: float | None = None) -> str:
     """A name for a write; of two, the one that knows more of a run sorts last."""
     now = time.time()
     known = now if as_of is None else as_of
@@ -94,12 +94,12 @@ def file_name(table: str, day: str, stem: str, schema: int) -> str:
     return f"{table}/day={day}/{stem}.s{schema}.parquet"
 
 
-def commit(stem: str) -> str:
+def commit_marker(stem: str) -> str:
     """The marker of a write."""
     return f"{COMMITS}/{stem}.json"
 
 
-def compaction(stem: str) -> str:
+def compaction_marker(stem: str) -> str:
     """The marker of a compaction."""
     return f"{COMPACTIONS}/{stem}.json"
 
@@ -107,7 +107,7 @@ def compaction(stem: str) -> str:
 def to_marker(replaces: Iterable[str], schema: int) -> bytes:
     """What the marker of a compaction says."""
     names = sorted(replaces)
-    return json.dumps({"schema": schema, "replaces": names, "check": _check(names)}).encode()
+    return json.dumps({"schema": schema, "replaces": names, "check": _checksum(names)}).encode()
 
 
 def from_marker(content: bytes) -> frozenset[str] | None:
@@ -115,30 +115,30 @@ def from_marker(content: bytes) -> frozenset[str] | None:
     try:
         told = json.loads(content)
         names = told["replaces"]
-        whole = told.get("check", _check(names)) == _check(names)  # older ones have none
+        whole = told.get("check", _checksum(names)) == _checksum(names)  # older ones have none
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return frozenset(names) if whole and isinstance(names, list) and names else None
 
 
-def _check(names: list[str]) -> str:
+def _checksum(names: list[str]) -> str:
     return hashlib.sha256("\n".join(names).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def settled(stem: str) -> str:
+def finalized_marker(stem: str) -> str:
     """The marker of a compaction that can no longer lose."""
     return f"{COMPACTIONS}/{stem}.settled"
 
 
-def parse(name: str, size: int) -> File | None:
+def parse_file_name(name: str, size: int) -> DataFile | None:
     """The file that a name is of; None for what is none of ours."""
     found = _FILE.fullmatch(name)
     if found is None:
         return None
-    return File(name, found["table"], found["day"], found["stem"], int(found["schema"]), size)
+    return DataFile(name, found["table"], found["day"], found["stem"], int(found["schema"]), size)
 
 
-def stems(names: Iterable[str], suffix: str) -> frozenset[str]:
+def marker_ids(names: Iterable[str], suffix: str) -> frozenset[str]:
     """The stems of the markers with that suffix."""
     return frozenset(
         name.rpartition("/")[2].removesuffix(suffix)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from headway.fleet.database import Database
-from headway.fleet.engine import ask
-from headway.fleet.queries import question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import run_query
+from headway.fleet.queries import build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
 
 SINCE = timedelta(hours=24)
@@ -17,7 +17,7 @@ BY = ("team", "model")
 Rows = Sequence[Mapping[str, Any]]
 
 
-class Figure(NamedTuple):
+class GaugeDef(NamedTuple):
     """One metric: out of which answer it is, and how its labels come from it."""
 
     name: str
@@ -30,26 +30,26 @@ class Figure(NamedTuple):
     times: float = 1.0
 
 
-def _shares(side: str, text: str) -> Iterator[Figure]:
+def _shares(side: str, text: str) -> Iterator[GaugeDef]:
     for weight, column in (("accelerators", ""), ("jobs", "_by_jobs")):
         name = f"headway_fleet_{side}_percent"
         told = (("weight", weight),)
-        yield Figure(name, text, "ett", f"{side}_percent{column}", (), told, "percent")
+        yield GaugeDef(name, text, "ett", f"{side}_percent{column}", (), told, "percent")
 
 
-def _times(name: str, text: str, query: str, column: str) -> Iterator[Figure]:
+def _times(name: str, text: str, query: str, column: str) -> Iterator[GaugeDef]:
     for quantile, part in (("0.5", "p50"), ("0.9", "p90")):
         told = (("quantile", quantile),)
         full = f"headway_fleet_{name}_seconds"
-        yield Figure(full, text, query, f"{column}_{part}_s", (), told, "seconds")
+        yield GaugeDef(full, text, query, f"{column}_{part}_s", (), told, "seconds")
 
 
-FIGURES = (
+GAUGES = (
     *_shares("ett", "Effective training time as a share of all time, by accelerators or by jobs."),
     *_shares("idleness", "Start, waste, stop and unknown as a share of all time."),
     *_shares("failure", "Lost training, hangs and recovery as a share of all time."),
-    Figure("headway_fleet_jobs", "Runs that had any of that time.", "ett", "jobs"),
-    Figure(
+    GaugeDef("headway_fleet_jobs", "Runs that had any of that time.", "ett", "jobs"),
+    GaugeDef(
         "headway_fleet_accelerator_seconds",
         "Time of accelerators.",
         "ett",
@@ -57,7 +57,7 @@ FIGURES = (
         unit="seconds",
         times=3600.0,
     ),
-    Figure(
+    GaugeDef(
         "headway_fleet_lost_accelerator_seconds",
         "Time of accelerators that was not training, by leaf.",
         "top",
@@ -67,16 +67,16 @@ FIGURES = (
         times=3600.0,
     ),
     *_times("time_to_start", "From allocation to the first training, of runs.", "tts", "tts"),
-    Figure("headway_fleet_never_trained", "Runs that never trained.", "tts", "never_trained"),
+    GaugeDef("headway_fleet_never_trained", "Runs that never trained.", "tts", "never_trained"),
     *_times("time_to_recover", "From the last progress to training again.", "ttr", "ttr"),
-    Figure(
+    GaugeDef(
         "headway_fleet_failures",
         "Failures by category and owner; those of infra are the number of failures.",
         "failures",
         "failures_all",
         ("category", "owner"),
     ),
-    Figure(
+    GaugeDef(
         "headway_fleet_checkpoint_blocked_seconds",
         "How long a save held up the training, by level: the mean over saves.",
         "checkpoints",
@@ -109,13 +109,15 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
     since = now - window.since
     answers: dict[tuple[str, tuple[str, ...]], Rows] = {}
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for figure in FIGURES:
+    for figure in GAUGES:
         key = (figure.question, (*window.by, *figure.own))
         if key not in answers:
-            answers[key] = _ask(store, figure.question, Asked(key[1], since, now, window.where))
+            answers[key] = _query_rows(
+                store, figure.question, Filter(key[1], since, now, window.where)
+            )
         found.setdefault(figure.name, []).extend(_samples(figure, answers[key], window.by))
     out = []
-    for figure in {one.name: one for one in FIGURES}.values():
+    for figure in {one.name: one for one in GAUGES}.values():
         out.append(Family(figure.name, figure.help, tuple(found[figure.name]), figure.unit))
     at = now.replace(tzinfo=UTC).timestamp()
     about = "When the store was read, in seconds since the epoch."
@@ -123,10 +125,10 @@ def families(store: Store | Database, window: Window, now: datetime) -> list[Fam
     return out
 
 
-def _ask(store: Store | Database, name: str, asked: Asked) -> Rows:
-    put = question(name, asked)
+def _query_rows(store: Store | Database, name: str, asked: Filter) -> Rows:
+    put = build_query(name, asked)
     if isinstance(store, Store):
-        answer = ask(store, put, since=asked.since, until=asked.until)
+        answer = run_query(store, put, since=asked.since, until=asked.until)
     else:
         answer = store.ask(put)
     rows: Rows = answer.rows.to_pylist()
@@ -134,7 +136,7 @@ def _ask(store: Store | Database, name: str, asked: Asked) -> Rows:
 
 
 def _samples(
-    figure: Figure, rows: Rows, by: Sequence[str]
+    figure: GaugeDef, rows: Rows, by: Sequence[str]
 ) -> Iterator[tuple[dict[str, str], float]]:
     for row in rows:
         value = row[figure.column]

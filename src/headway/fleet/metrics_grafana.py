@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-CHOSEN = 'team=~"$team", model=~"$model"'
+SELECTOR = 'team=~"$team", model=~"$model"'
 
 
 class Panel(NamedTuple):
@@ -22,51 +22,51 @@ class Panel(NamedTuple):
 PANELS = (
     Panel(
         "ETT%, by accelerator-hours",
-        f'headway_fleet_ett_percent{{weight="accelerators", {CHOSEN}}}',
+        f'headway_fleet_ett_percent{{weight="accelerators", {SELECTOR}}}',
         "{{team}} {{model}}",
         "percent",
     ),
     Panel(
         "ETT%, each job once",
-        f'headway_fleet_ett_percent{{weight="jobs", {CHOSEN}}}',
+        f'headway_fleet_ett_percent{{weight="jobs", {SELECTOR}}}',
         "{{team}} {{model}}",
         "percent",
     ),
     Panel(
         "Accelerator time lost, by leaf",
-        f"topk(12, sum by (leaf) (headway_fleet_lost_accelerator_seconds{{{CHOSEN}}}))",
+        f"topk(12, sum by (leaf) (headway_fleet_lost_accelerator_seconds{{{SELECTOR}}}))",
         "{{leaf}}",
         "s",
         "bargauge",
     ),
     Panel(
         "Failures",
-        f"sum by (category) (headway_fleet_failures{{{CHOSEN}}})",
+        f"sum by (category) (headway_fleet_failures{{{SELECTOR}}})",
         "{{category}}",
         "short",
         "bargauge",
     ),
     Panel(
         "Time to Start, p90",
-        f'headway_fleet_time_to_start_seconds{{quantile="0.9", {CHOSEN}}}',
+        f'headway_fleet_time_to_start_seconds{{quantile="0.9", {SELECTOR}}}',
         "{{team}} {{model}}",
         "s",
     ),
     Panel(
         "Time to Recover, p90",
-        f'headway_fleet_time_to_recover_seconds{{quantile="0.9", {CHOSEN}}}',
+        f'headway_fleet_time_to_recover_seconds{{quantile="0.9", {SELECTOR}}}',
         "{{team}} {{model}}",
         "s",
     ),
     Panel(
         "Failure%, by accelerator-hours",
-        f'headway_fleet_failure_percent{{weight="accelerators", {CHOSEN}}}',
+        f'headway_fleet_failure_percent{{weight="accelerators", {SELECTOR}}}',
         "{{team}} {{model}}",
         "percent",
     ),
     Panel(
         "A save holds up the training",
-        f"headway_fleet_checkpoint_blocked_seconds{{{CHOSEN}}}",
+        f"headway_fleet_checkpoint_blocked_seconds{{{SELECTOR}}}",
         "{{team}} {{model}} {{level}}",
         "s",
     ),
@@ -101,13 +101,13 @@ def dashboard() -> str:
         "editable": True,
         "time": {"from": "now-30d", "to": "now"},
         "refresh": "5m",
-        "templating": {"list": [_choice(source, name) for name in ("team", "model")]},
+        "templating": {"list": [_variable(source, name) for name in ("team", "model")]},
         "panels": [_panel(source, index, panel) for index, panel in enumerate(PANELS)],
     }
     return json.dumps(told, indent=1) + "\n"
 
 
-def _choice(source: dict[str, str], label: str) -> dict[str, Any]:
+def _variable(source: dict[str, str], label: str) -> dict[str, Any]:
     return {
         "name": label,
         "label": label,

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from headway import redact
 from headway.errors import HeadwayError, with_code
 
-CONTENT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 REQUEST_S = 10.0  # until a request is whole
 ANSWER_S = 30.0  # until the answer is taken
-AT_ONCE = 32  # connections without a whole request; a new one takes the place of the oldest
+MAX_WAITING = 32  # connections without a whole request; a new one takes the place of the oldest
 
 
-class Page:
+class CachedPage:
     """The text of the metrics, made again when it is older than `every_s`."""
 
     def __init__(self, make: Callable[[], str], every_s: float) -> None:
@@ -39,21 +39,21 @@ class Page:
             return self._text
 
 
-class Rules(NamedTuple):
+class AccessRules(NamedTuple):
     """Who is answered: by a token, if there is one, and only under a name of this server."""
 
     token: str | None
     is_own_name: Callable[[str], bool]
 
 
-class Server(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """On an open port. Half-sent requests have a deadline, and make room for others before it."""
 
     daemon_threads = True
 
-    def __init__(self, bound: socket.socket, page: Page, rules: Rules) -> None:
+    def __init__(self, bound: socket.socket, page: CachedPage, rules: AccessRules) -> None:
         self.address_family = bound.family
-        super().__init__(bound.getsockname()[:2], Handler, bind_and_activate=False)
+        super().__init__(bound.getsockname()[:2], MetricsHandler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.server_address = bound, bound.getsockname()
         self.page, self.rules = page, rules
@@ -67,7 +67,7 @@ class Server(ThreadingHTTPServer):
         timer.start()
         with self._lock:
             self._waiting[request] = timer
-            oldest = next(iter(self._waiting)) if len(self._waiting) > AT_ONCE else None
+            oldest = next(iter(self._waiting)) if len(self._waiting) > MAX_WAITING else None
         if oldest is not None:
             self._drop(oldest)
         super().process_request(request, client_address)
@@ -95,10 +95,10 @@ class Server(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
 
-class Handler(BaseHTTPRequestHandler):
+class MetricsHandler(BaseHTTPRequestHandler):
     """One scrape."""
 
-    server: Server
+    server: MetricsServer
     server_version, sys_version = "headway", ""
     timeout = ANSWER_S
 
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "the metrics are at /metrics\n")
         else:
             try:
-                self._answer(HTTPStatus.OK, CONTENT, self.server.page.text())
+                self._answer(HTTPStatus.OK, CONTENT_TYPE, self.server.page.text())
             except HeadwayError as error:
                 text = with_code(redact.text(str(error)), code=error.code)
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{text}\n")

@@ -13,7 +13,7 @@ from headway.errors import HeadwayError, UsageError
 from headway.journal import remote
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One object: its name, size and time of change."""
 
     name: str
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     changed: float
 
 
-class Place(Protocol):
+class FleetFiles(Protocol):
     """Objects that are written whole or not at all, and are durable once written."""
 
     url: str
@@ -38,7 +38,7 @@ class Place(Protocol):
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
 
-    def entries(self, below: str) -> Iterator[Entry]:
+    def entries(self, below: str) -> Iterator[FileEntry]:
         """Each object below a name, in any order."""
 
     def path(self, name: str) -> str:
@@ -51,14 +51,14 @@ class Place(Protocol):
         """Whether anything lies there, of whatever kind."""
 
 
-def place(url: str) -> Place:
+def open_fleet_files(url: str) -> FleetFiles:
     """The place that a path or URL names."""
     if "://" in url and not url.startswith("file://"):
-        return Remote(url)
-    return Folder(Path(url.removeprefix("file://")))
+        return RemoteFleetFiles(url)
+    return LocalFleetFiles(Path(url.removeprefix("file://")))
 
 
-class Folder:
+class LocalFleetFiles:
     """A folder of this machine, or one that is mounted."""
 
     def __init__(self, root: Path) -> None:
@@ -107,7 +107,7 @@ class Folder:
         """Take it away; nothing happens if it is gone."""
         (self._root / name).unlink(missing_ok=True)
 
-    def entries(self, below: str) -> Iterator[Entry]:
+    def entries(self, below: str) -> Iterator[FileEntry]:
         """Each object below a name, those that are being written too: their names have a dot."""
         for folder, _, names in os.walk(self._root / below, onerror=_unless_gone):
             for name in names:
@@ -115,7 +115,7 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     found = os.stat(path)
                     relative = os.path.relpath(path, self._root).replace(os.sep, "/")
-                    yield Entry(relative, found.st_size, found.st_mtime)
+                    yield FileEntry(relative, found.st_size, found.st_mtime)
 
     def path(self, name: str) -> str:
         """What a person calls an object."""
@@ -132,17 +132,17 @@ class Folder:
         )
 
 
-class Remote(remote.Objects):
+class RemoteFleetFiles(remote.RemoteObjects):
     """Anything that fsspec knows."""
 
     def put(self, name: str, content: bytes, *, private: bool = False) -> None:
         """Make an object, or replace it; who can read it is for the bucket to say."""
-        with _reached(self.url):
+        with _store_errors(self.url):
             super().put(name, content)
 
     def get(self, name: str, most: int | None = None) -> bytes:
         """The content of an object; FileNotFoundError if there is none."""
-        with _reached(self.url):
+        with _store_errors(self.url):
             return super().get(name, most)
 
     def open(self, name: str) -> IO[bytes]:
@@ -152,14 +152,14 @@ class Remote(remote.Objects):
 
     def delete(self, name: str) -> None:
         """Take it away; nothing happens if it is gone."""
-        with _reached(self.url):
+        with _store_errors(self.url):
             super().delete(name)
 
-    def entries(self, below: str) -> Iterator[Entry]:
+    def entries(self, below: str) -> Iterator[FileEntry]:
         """Each object below a name."""
-        with _reached(self.url):
+        with _store_errors(self.url):
             found = list(self.listed(below))
-        yield from (Entry(*one) for one in found)
+        yield from (FileEntry(*one) for one in found)
 
     def path(self, name: str) -> str:
         """What a person calls an object."""
@@ -171,7 +171,7 @@ class Remote(remote.Objects):
         paths = [str(folder / name.replace("/", "-")) for name in names]
         wanted = [(n, p) for n, p in zip(names, paths, strict=True) if not os.path.exists(p)]
         if wanted:
-            with _reached(self.url):
+            with _store_errors(self.url):
                 self._fs.get([f"{self._root}/{n}" for n, _ in wanted], [p for _, p in wanted])
         return paths
 
@@ -179,14 +179,14 @@ class Remote(remote.Objects):
         """Whether anything lies there, of whatever kind."""
         self._fs.invalidate_cache()
         try:
-            with _reached(self.url):
+            with _store_errors(self.url):
                 return bool(self._fs.ls(self._root, detail=False))
         except FileNotFoundError:
             return False
 
 
 @contextlib.contextmanager
-def _reached(url: str) -> Iterator[None]:
+def _store_errors(url: str) -> Iterator[None]:
     """Whatever a remote file system raises, in one sentence; that nothing is there is no fault."""
     try:
         yield

@@ -13,18 +13,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headway import redact
-from headway.fleet.arrow import moment
+from headway.fleet.arrow import utc_datetime
 from headway.fleet.schema import FAILURE_COLUMNS, LABELS
 from headway.ledger.leaves import EFFECTIVE, LOST
 from headway.ledger.model import NS, Attempt, Compile, Ledger, Segment
-from headway.ledger.saves import saves
+from headway.ledger.saves import merge_files
 
 HOUR = 3600 * NS
 
 Row = dict[str, Any]
 
 
-def rows(
+def to_rows(
     ledger: Ledger, *, job: str | None = None, labels: Mapping[str, str] | None = None
 ) -> dict[str, list[Row]]:
     """All tables of one run; `labels` come before those that the run was started with."""
@@ -104,13 +104,13 @@ class _Run:
                 found[attempt, hour, segment.leaf] += until - at
                 at = until
         for (attempt, hour, leaf), ns in sorted(found.items()):
-            yield attempt, moment(hour * 3600), leaf, ns / NS
+            yield attempt, utc_datetime(hour * 3600), leaf, ns / NS
 
     def _key(self, attempt: int) -> Row:
         return {"run_id": self.id, "attempt": attempt}
 
     def _at(self, ns: int, *, end: bool = False) -> datetime:
-        return moment(0) + timedelta(microseconds=self.ledger.clock(ns, end=end) // 1000)
+        return utc_datetime(0) + timedelta(microseconds=self.ledger.clock(ns, end=end) // 1000)
 
     def _wall(self, attempt: int) -> float:
         """From the end of the attempt before to its own end, or to that of the run."""
@@ -225,7 +225,7 @@ class _Run:
                 "error": redact.text(one.error) or None,
                 "accelerators": self.accelerators[one.attempt],
             }
-        for save in saves(one for one in self.ledger.checkpoints if one.attempt not in told):
+        for save in merge_files(one for one in self.ledger.checkpoints if one.attempt not in told):
             yield self._key(save.attempt) | {
                 "at": self._at(save.at),
                 "step": save.step,

@@ -10,23 +10,23 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.fleet.store import Snapshot, Store
+from headway.fleet.store import LiveFiles, Store
 from headway.fleet.view import View
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
     from pyspark.sql import SparkSession
 
-Look = Callable[..., AbstractContextManager[View]]
+OpenView = Callable[..., AbstractContextManager[View]]
 
 
-def on(session: SparkSession) -> tuple[Look, tuple[type[Exception], ...]]:
+def spark_view(session: SparkSession) -> tuple[OpenView, tuple[type[Exception], ...]]:
     """How to look at a snapshot there, and what is raised when its files cannot be read."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     @contextlib.contextmanager
-    def look(store: Store, snapshot: Snapshot, *, without: Collection[str] = ()) -> Iterator[View]:
+    def look(store: Store, snapshot: LiveFiles, *, without: Collection[str] = ()) -> Iterator[View]:
         import ibis
 
         con = ibis.pyspark.connect(session)
@@ -34,7 +34,7 @@ def on(session: SparkSession) -> tuple[Look, tuple[type[Exception], ...]]:
 
         def scan(names: Sequence[str]) -> ir.Table:
             made.append(f"files_{secrets.token_hex(8)}")
-            rows = _read(session, [address(store.place.path(name)) for name in names])
+            rows = _read(session, [hadoop_path(store.place.path(name)) for name in names])
             rows.createOrReplaceTempView(made[-1])
             found: ir.Table = con.table(made[-1])
             return found
@@ -53,7 +53,7 @@ def _read(session: SparkSession, addresses: Sequence[str]) -> Any:
     return session.read.option("recursiveFileLookup", True).parquet(*addresses)
 
 
-def address(path: str) -> str:
+def hadoop_path(path: str) -> str:
     """A path or URL as Hadoop calls it, with nothing in it that would be taken for a pattern."""
     if "://" not in path:
         path = f"file://{Path(path).absolute()}"

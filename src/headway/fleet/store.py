@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from headway import __version__
 from headway.errors import HeadwayError, NewerSchema, UsageError
 from headway.fleet import arrow, log
-from headway.fleet.log import File, Log
-from headway.fleet.place import place
+from headway.fleet.log import DataFile, Manifest
+from headway.fleet.place import open_fleet_files
 from headway.fleet.schema import SCHEMA, TABLES, VERSION, RowsInvalid
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ WRITE_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class LiveFiles:
     """The files of a store that counted at one moment."""
 
-    files: tuple[File, ...]
-    log: Log
+    files: tuple[DataFile, ...]
+    log: Manifest
 
-    def of(self, table: str) -> list[File]:
+    def of(self, table: str) -> list[DataFile]:
         """Those of one table."""
         return [file for file in self.files if file.table == table]
 
@@ -42,7 +42,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.place = place(url)
+        self.place = open_fleet_files(url)
         self._known = False  # to be a store
 
     def write(self, rows: Rows, *, as_of: float | None = None) -> str:
@@ -53,13 +53,13 @@ class Store:
         writes the one that knows more counts, or the later one where that is not said. Every
         attempt that has rows must have one in `attempts`, and its run one in `runs`.
         """
-        arrow.need(*arrow.TO_WRITE)
+        arrow.require_packages(*arrow.WRITE_PACKAGES)
         began = time.monotonic()
-        version = log.new_stem(as_of)
+        version = log.new_write_id(as_of)
         tables = to_tables(rows, version)
         self._claim()
         for name, table in tables.items():
-            for day, part in arrow.by_day(TABLES[name], table):
+            for day, part in arrow.split_by_day(TABLES[name], table):
                 self.place.put(log.file_name(name, day, version, SCHEMA), arrow.to_parquet(part))
         if time.monotonic() - began > WRITE_S:
             raise HeadwayError(
@@ -67,7 +67,7 @@ class Store:
                 code="store-too-slow",
             )
         told = {"schema": SCHEMA, "rows": {name: table.num_rows for name, table in tables.items()}}
-        self.place.put(log.commit(version), json.dumps(told).encode())
+        self.place.put(log.commit_marker(version), json.dumps(told).encode())
         return version
 
     def _claim(self) -> None:
@@ -81,13 +81,13 @@ class Store:
                     code="not-a-store",
                 )
             told = {"store": "headway fleet", "schema": SCHEMA, "headway": __version__}
-            self.place.put(log.STORE, json.dumps(told).encode())
+            self.place.put(log.STORE_MARKER, json.dumps(told).encode())
         self._known = True
 
     def exists(self) -> bool:
         """Whether a store lies there."""
         try:
-            self.place.get(log.STORE)
+            self.place.get(log.STORE_MARKER)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -102,30 +102,30 @@ class Store:
                 store=self.url,
             )
 
-    def read_log(self) -> Log:
+    def read_log(self) -> Manifest:
         """What is complete at this moment."""
         found = self._read_log()
         return self._read_log() if found.unclear() else found
 
-    def _read_log(self) -> Log:
+    def _read_log(self) -> Manifest:
         """Writes before compactions: what a compaction replaces is deleted only later."""
-        writes = log.stems((entry.name for entry in self.place.entries(log.COMMITS)), ".json")
+        writes = log.marker_ids((entry.name for entry in self.place.entries(log.COMMITS)), ".json")
         names = [entry.name for entry in self.place.entries(log.COMPACTIONS)]
-        settled = log.stems(names, ".settled")
+        settled = log.marker_ids(names, ".settled")
         compactions: dict[str, frozenset[str]] = {}
         damaged = set()
-        for stem in log.stems(names, ".json"):
+        for stem in log.marker_ids(names, ".json"):
             with contextlib.suppress(FileNotFoundError):  # replaced by a larger one meanwhile
-                replaces = log.from_marker(self.place.get(log.compaction(stem)))
+                replaces = log.from_marker(self.place.get(log.compaction_marker(stem)))
                 if replaces is None and stem in settled:
-                    replaces = log.from_marker(self.place.get(log.settled(stem)))
+                    replaces = log.from_marker(self.place.get(log.finalized_marker(stem)))
                 if replaces is None:
                     damaged.add(stem)
                 else:
                     compactions[stem] = replaces
         for stem in sorted(damaged & settled):
             compactions[stem] = self._replaced(stem, compactions)
-        return Log(writes, compactions, settled & compactions.keys(), frozenset(damaged))
+        return Manifest(writes, compactions, settled & compactions.keys(), frozenset(damaged))
 
     def _replaced(self, stem: str, others: Mapping[str, frozenset[str]]) -> frozenset[str]:
         """What a compaction replaces, by its rows: they have the versions of their writes."""
@@ -147,17 +147,17 @@ class Store:
                     found.update(rows[VERSION.name].unique().to_pylist())
         return frozenset(found)
 
-    def files(self) -> list[File]:
+    def files(self) -> list[DataFile]:
         """All that lie there, whether they count or not."""
         found = []
         for table in TABLES:
             for entry in self.place.entries(table):
-                file = log.parse(entry.name, entry.size)
+                file = log.parse_file_name(entry.name, entry.size)
                 if file is not None:
                     found.append(file)
         return found
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LiveFiles:
         """The files that count now; what is complete is asked first, so all of it is there."""
         self.check()
         told = self.read_log()
@@ -170,7 +170,7 @@ class Store:
                 f"{SCHEMA}; install a newer Headway",
                 schema=newer,
             )
-        return Snapshot(files, told)
+        return LiveFiles(files, told)
 
 
 def to_tables(rows: Rows, version: str) -> dict[str, pyarrow.Table]:
@@ -193,10 +193,10 @@ def _check_keys(tables: Mapping[str, pyarrow.Table]) -> None:
         raise RowsInvalid(
             "a write needs rows of the tables runs and attempts", code="table-missing"
         )
-    attempts = arrow.keys(tables["attempts"])
+    attempts = arrow.attempt_keys(tables["attempts"])
     runs = set(tables["runs"]["run_id"].to_pylist())
     for name, table in tables.items():
-        for run, attempt in arrow.keys(table) - attempts if name != "runs" else ():
+        for run, attempt in arrow.attempt_keys(table) - attempts if name != "runs" else ():
             raise RowsInvalid(
                 f"{name} has rows of attempt {attempt} of {run}, attempts has none",
                 code="rows-without-attempt",

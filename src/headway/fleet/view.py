@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.fleet import arrow
-from headway.fleet.log import File
+from headway.fleet.log import DataFile
 from headway.fleet.migrate import migrate
 from headway.fleet.schema import TABLES
-from headway.fleet.store import Snapshot, Store
+from headway.fleet.store import LiveFiles, Store
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
     import pyarrow
 
 # In these every row has its own time, so files of other days need not be opened.
-PRUNED = ("hours", "buckets", "failures", "checkpoints", "compiles")
+PRUNED_TABLES = ("hours", "buckets", "failures", "checkpoints", "compiles")
 
 
 class Tables(dict[str, "ir.Table"]):
@@ -38,7 +38,9 @@ class Tables(dict[str, "ir.Table"]):
 
 
 @contextlib.contextmanager
-def view(store: Store, snapshot: Snapshot, *, without: Collection[str] = ()) -> Iterator[View]:
+def open_view(
+    store: Store, snapshot: LiveFiles, *, without: Collection[str] = ()
+) -> Iterator[View]:
     """A snapshot on a DuckDB in this process; files from afar are fetched when they are needed."""
     import ibis
 
@@ -59,7 +61,7 @@ class View:
     def __init__(
         self,
         con: Any,  # a backend of Ibis
-        snapshot: Snapshot,
+        snapshot: LiveFiles,
         without: Collection[str],
         scan: Callable[[Sequence[str]], ir.Table],
     ) -> None:
@@ -71,7 +73,9 @@ class View:
         attempts = self._versions("attempts", ["run_id", "attempt"])
         self._fresh = {version for found in (runs, attempts) for version in found.fresh}
         self._stale = {
-            name: _chosen(runs.stale if name == "runs" else attempts.stale, self._lies_in_files)
+            name: _select_stale(
+                runs.stale if name == "runs" else attempts.stale, self._lies_in_files
+            )
             for name in TABLES
         }
 
@@ -86,7 +90,7 @@ class View:
         wanted = {
             file.name
             for file in self._files
-            if file.table not in PRUNED
+            if file.table not in PRUNED_TABLES
             or ((not first or file.day >= first) and (not last or file.day <= last))
         }
         return Tables(lambda name: self.table(name, wanted))
@@ -120,10 +124,10 @@ class View:
             return _Versions({largest}, empty.select([*keys, "version"]))
         twice = self._read(name, others).select(keys).distinct()
         rows = self._read(name, self._files).semi_join(twice, keys)
-        found = _versions(self._con, rows, keys)
+        found = _find_versions(self._con, rows, keys)
         return _Versions(found.fresh | {largest}, found.stale)
 
-    def _read(self, name: str, files: Sequence[File]) -> ir.Table:
+    def _read(self, name: str, files: Sequence[DataFile]) -> ir.Table:
         """All rows of some files of one table, in the schema of today."""
         import ibis
 
@@ -152,7 +156,7 @@ class _Versions(NamedTuple):
     stale: pyarrow.Table
 
 
-def _versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
+def _find_versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
     import ibis
 
     newest = rows.version.max().over(ibis.window(group_by=keys))
@@ -169,7 +173,7 @@ def _versions(con: Any, rows: ir.Table, keys: list[str]) -> _Versions:
     )
 
 
-def _chosen(stale: pyarrow.Table, wanted: Callable[[str], bool]) -> pyarrow.Table:
+def _select_stale(stale: pyarrow.Table, wanted: Callable[[str], bool]) -> pyarrow.Table:
     import pyarrow as pa
 
     return stale.filter(pa.array(map(wanted, stale["version"].to_pylist()), pa.bool_()))

@@ -23,9 +23,9 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
 from headway.errors import MissingExtra, with_code
-from headway.startup.sharding.agree import agreed
+from headway.startup.sharding.agree import broadcast_and_check
 from headway.startup.sharding.cache import PlanCache
-from headway.startup.sharding.facts import facts
+from headway.startup.sharding.facts import describe_inputs
 
 try:
     from torchrec.distributed import embedding, types
@@ -39,9 +39,15 @@ except ModuleNotFoundError as error:
 # Their tensors are made when they are saved, and have no size before that.
 VIRTUAL = ("KEY_VALUE", "SSD_VIRTUAL_TABLE", "DRAM_VIRTUAL_TABLE", "DRAM_SSD_VIRTUAL_TABLE")
 TWO_DIMENSIONS = getattr(types, "ShardingEnv2D", ())
-UNRELATED = ("_stats", "_debug", "_num_proposals", "_num_plans", "_best_plan")  # to what is planned
+IGNORED_SETTINGS = (
+    "_stats",
+    "_debug",
+    "_num_proposals",
+    "_num_plans",
+    "_best_plan",
+)  # to what is planned
 INIT = "_init_from_local_shards"
-_real: dict[tuple[Any, str], Any] = {}
+_originals: dict[tuple[Any, str], Any] = {}
 
 
 def install(plans: str | os.PathLike[str] | None = None) -> None:
@@ -50,14 +56,14 @@ def install(plans: str | os.PathLike[str] | None = None) -> None:
     _replace(embedding.ShardedEmbeddingCollection, "_initialize_torch_state", _without_gathers)
     if plans is not None:
         kept = PlanCache(plans)
-        _replace(EmbeddingShardingPlanner, "collective_plan", lambda _: _planned(kept))
+        _replace(EmbeddingShardingPlanner, "collective_plan", lambda _: _with_plan_cache(kept))
 
 
 def uninstall() -> None:
     """TorchRec as it was."""
-    for (owner, name), real in _real.items():
+    for (owner, name), real in _originals.items():
         setattr(owner, name, real)
-    _real.clear()
+    _originals.clear()
 
 
 @contextmanager
@@ -92,12 +98,12 @@ def collective_plan(
     made: list[types.ShardingPlan] = []
 
     def make() -> dict[str, Any]:
-        settings = {k: v for k, v in vars(planner).items() if k not in UNRELATED}
-        asked = {"planner": facts([type(planner), settings, sharders]), **common}
+        settings = {k: v for k, v in vars(planner).items() if k not in IGNORED_SETTINGS}
+        asked = {"planner": describe_inputs([type(planner), settings, sharders]), **common}
         kept = plans.read(asked)
         if kept is None or not _is_plan(kept):
             made.append(planner.plan(module, sharders))
-            kept = encoded(made[0])
+            kept = encode_plan(made[0])
             if kept is not None:
                 plans.write(asked, kept)
         return {"common": common, "plan": kept}
@@ -105,15 +111,15 @@ def collective_plan(
     def objection(document: Any) -> str:
         return _difference(common, document["common"])
 
-    kept = agreed(make, objection, group=group)["plan"]
+    kept = broadcast_and_check(make, objection, group=group)["plan"]
     if kept is not None:
-        return decoded(kept)
+        return decode_plan(kept)
     box = made or [None]
     dist.broadcast_object_list(box, group=group, group_src=0)
     return box[0]
 
 
-def encoded(plan: types.ShardingPlan) -> Any:
+def encode_plan(plan: types.ShardingPlan) -> Any:
     """A plan as JSON takes it; None if there is something in it that has no such form."""
     found = []
     for path, module in plan.plan.items():
@@ -137,7 +143,7 @@ def encoded(plan: types.ShardingPlan) -> Any:
     return found
 
 
-def decoded(document: Any) -> types.ShardingPlan:
+def decode_plan(document: Any) -> types.ShardingPlan:
     """The plan that `encoded` wrote down."""
     plan = {}
     for path, parameters in document:
@@ -157,7 +163,7 @@ def decoded(document: Any) -> types.ShardingPlan:
 def _is_plan(document: Any) -> bool:
     """Whether it can be decoded: what lies in the folder may be somebody else's."""
     try:
-        decoded(document)
+        decode_plan(document)
     except (TypeError, ValueError, KeyError, AttributeError):
         return False
     return True
@@ -170,11 +176,11 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         text = f"headway: this torchrec has no {where}; it is left as it is"
         print(with_code(text, code="torchrec-part-missing"), file=sys.stderr)
         return
-    _real[owner, name] = real
+    _originals[owner, name] = real
     setattr(owner, name, functools.wraps(real)(wrap(real)))
 
 
-def _planned(plans: PlanCache) -> Any:
+def _with_plan_cache(plans: PlanCache) -> Any:
     def collective(self: Any, module: Any, sharders: Any = None, pg: Any = None) -> Any:
         return collective_plan(self, module, sharders, pg, plans=plans)
 
@@ -191,7 +197,7 @@ def _without_gathers(real: Callable[..., None]) -> Any:
             if not names:
                 held = self._model_parallel_name_to_local_shards
                 names.update((id(shards), name) for name, shards in held.items())
-            described = _described(self, names.get(id(local_shards)))
+            described = _tensor_metadata(self, names.get(id(local_shards)))
             if described is None or options.get("init_rrefs"):
                 return gather.__func__(cls, local_shards, *size, **options)
             return cls._init_from_local_shards_and_global_metadata(
@@ -207,7 +213,7 @@ def _without_gathers(real: Callable[..., None]) -> Any:
     return initialize
 
 
-def _described(collection: Any, name: str | None) -> ShardedTensorMetadata | None:
+def _tensor_metadata(collection: Any, name: str | None) -> ShardedTensorMetadata | None:
     """The metadata that would be gathered; None where the plan does not tell.
 
     Decided by what is the same on all ranks: if one gathers, all must.
@@ -247,7 +253,7 @@ def _modules(module: torch.nn.Module, sharders: Sequence[Any]) -> list[Any]:
                 for name in ("embedding_bag_configs", "embedding_configs", "is_weighted")
                 if hasattr(child, name)
             ]
-            found.append([f"the settings of {path!r}", facts([type(child), settings])])
+            found.append([f"the settings of {path!r}", describe_inputs([type(child), settings])])
     return found
 
 

@@ -9,7 +9,7 @@ TICK_NS = 20_000_000  # the kernel tells starts in ticks, rounded up here
 SILENT_NS = 600_000_000_000  # a process of another host beats its pulse; file systems delay it
 
 
-def gone(journal: Journal, wall: int) -> bool:
+def has_ended(journal: Journal, wall: int) -> bool:
     """Whether it has ended, as far as can be told here; `wall`: now by the wall clock, in ns.
 
     A process of this boot is looked up by its number, any other one is judged by its last sign of

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 JOURNAL_LIMIT = 2 << 30  # bytes; a journal grows by some 10 MB a day
-SMALL_LIMIT = 64 << 20  # of run.json and the like
+FILE_LIMIT = 64 << 20  # of run.json and the like
 
 
-class NotAFile(OSError):
+class NotARegularFile(OSError):
     """What is there cannot be read to its end."""
 
 
@@ -25,20 +25,20 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise NotAFile(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        raise NotARegularFile(errno.EINVAL, "it is not a regular file", os.fspath(path))
     return open(fd, "rb")
 
 
-def read(path: str | os.PathLike[str], limit: int = SMALL_LIMIT) -> bytes:
+def read_file(path: str | os.PathLike[str], limit: int = FILE_LIMIT) -> bytes:
     """The content of a regular file that is not larger than `limit`."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise NotAFile(errno.EFBIG, f"it has {size} bytes", os.fspath(path))
+            raise NotARegularFile(errno.EFBIG, f"it has {size} bytes", os.fspath(path))
         return file.read(limit)
 
 
-def fill_standard() -> list[int]:
+def fill_standard_fds() -> list[int]:
     """Take the numbers 0 to 2 where they are free; what exec starts has them free again."""
     taken: list[int] = []
     with contextlib.suppress(OSError):
@@ -49,13 +49,13 @@ def fill_standard() -> list[int]:
 
 
 @contextlib.contextmanager
-def above_standard() -> Iterator[None]:
+def above_standard_fds() -> Iterator[None]:
     """What is opened in it gets a number above 2.
 
     A job may be started without standard streams, or close them to become a daemon. What it writes
     to these numbers nevertheless must not get into a file of ours.
     """
-    taken = fill_standard()
+    taken = fill_standard_fds()
     try:
         yield
     finally:

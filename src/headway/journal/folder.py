@@ -21,7 +21,7 @@ LEDGER_JSON = "ledger.json"
 REPORT_HTML = "report.html"
 
 
-def find(path: str | os.PathLike[str]) -> Path:
+def find_run(path: str | os.PathLike[str]) -> Path:
     """The run folder at `path`, or one sentence that says what is there instead."""
     folder = Path(path)
     if not folder.exists():
@@ -37,7 +37,7 @@ def find(path: str | os.PathLike[str]) -> Path:
 def read_identity(folder: Path) -> dict[str, Any]:
     """What run.json says; empty when it is missing or torn."""
     try:
-        found = json.loads(files.read(folder / RUN_JSON))
+        found = json.loads(files.read_file(folder / RUN_JSON))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

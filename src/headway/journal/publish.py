@@ -14,19 +14,19 @@ from headway.journal import files
 from headway.journal.folder import write_atomically
 
 PUBLISH_JSON = "publish.json"
-SCHEMA = 1
+PUBLISH_SCHEMA = 1
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_publish_note(folder: Path) -> dict[str, Any]:
     """The note; empty where there is none that can be read."""
     try:
-        found = json.loads(files.read(folder / PUBLISH_JSON))
+        found = json.loads(files.read_file(folder / PUBLISH_JSON))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else {}
+    return found if isinstance(found, dict) and found.get("schema") == PUBLISH_SCHEMA else {}
 
 
-def write(folder: Path, told: dict[str, Any]) -> None:
+def write_publish_note(folder: Path, told: dict[str, Any]) -> None:
     """In the place of what was there."""
-    content = json.dumps({"schema": SCHEMA, **redact.data(told)}, indent=1) + "\n"
+    content = json.dumps({"schema": PUBLISH_SCHEMA, **redact.data(told)}, indent=1) + "\n"
     write_atomically(folder / PUBLISH_JSON, content)

@@ -89,7 +89,7 @@ def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
             continue
         path = os.path.join(folder, entry)
         try:
-            data = files.read(path, files.JOURNAL_LIMIT)
+            data = files.read_file(path, files.JOURNAL_LIMIT)
         except OSError as error:
             problems.append(f"{entry} could not be read: {error.strerror}")
             continue

@@ -18,7 +18,7 @@ BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss")  # hav
 PASSWORD = re.compile(r"[^/?#@]*:[^@]*@")
 
 
-def check(url: str) -> None:
+def check_url(url: str) -> None:
     """UsageError for what can never be used; nothing is imported for the file system itself."""
     _without_password(url)
     try:
@@ -44,7 +44,7 @@ def _without_password(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _usable(url: str) -> Iterator[None]:
+def _usable_url(url: str) -> Iterator[None]:
     """UsageError where the file system of a URL cannot be used here."""
     _without_password(url)
     try:
@@ -59,7 +59,7 @@ def _usable(url: str) -> Iterator[None]:
 
 def filesystem(url: str) -> tuple[Any, str]:
     """The file system behind a URL and the path on it."""
-    with _usable(url):
+    with _usable_url(url):
         import fsspec
 
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
@@ -68,13 +68,13 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 def check_installed(url: str) -> None:
     """UsageError also for what is not installed here; the place itself is not asked."""
-    with _usable(url):
+    with _usable_url(url):
         from fsspec.registry import get_filesystem_class
 
         get_filesystem_class(url.partition("://")[0].partition("::")[0])
 
 
-def changed(info: dict[str, Any]) -> float:
+def modified_at(info: dict[str, Any]) -> float:
     """When a file was: fsspec's file systems do not agree on the word; what is not told is new."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = info.get(key)
@@ -85,7 +85,7 @@ def changed(info: dict[str, Any]) -> float:
     return time.time()
 
 
-class Objects:
+class RemoteObjects:
     """Below one URL, by relative names with slashes; object stores make one by a single put."""
 
     def __init__(self, url: str) -> None:
@@ -123,14 +123,14 @@ class Objects:
             return
         for path, info in found.items():
             relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
-            yield relative, int(info.get("size") or 0), changed(info)
+            yield relative, int(info.get("size") or 0), modified_at(info)
 
 
-def fetch(url: str, folder: Path) -> None:
+def fetch_run(url: str, folder: Path) -> None:
     """Copy what a ledger is computed from: run.json and the journals."""
     fs, root = filesystem(url)
     try:
-        _fetch(fs, root.rstrip("/"), folder)
+        _copy_run(fs, root.rstrip("/"), folder)
     except FileNotFoundError:
         raise RunNotFound(f"there is no run at {url}; check the URL") from None
     except Exception as error:  # whatever a remote file system raises
@@ -138,7 +138,7 @@ def fetch(url: str, folder: Path) -> None:
         raise HeadwayError(f"{url} cannot be reached: {why}", code="run-unreachable") from error
 
 
-def _fetch(fs: Any, root: str, folder: Path) -> None:
+def _copy_run(fs: Any, root: str, folder: Path) -> None:
     """What else lies there, such as checkpoints, stays there."""
     (folder / run_folder.JOURNAL).mkdir(parents=True, exist_ok=True)
     for name in fs.find(f"{root}/{run_folder.JOURNAL}", maxdepth=1):

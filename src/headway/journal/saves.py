@@ -116,8 +116,8 @@ class Lineage:
                     own[-1].end, read = event.made, {}
                     own.append(Stretch(attempt, event.t, event.made, steps, 0, True, None))
                 if save.stretch is not own[-1]:
-                    _take(read, event.rank, save)
-                    _go_on(own[-1], _slowest(read))
+                    _keep_highest(read, event.rank, save)
+                    _continue_from(own[-1], _slowest(read))
         self.stretches += own
         return own
 
@@ -125,9 +125,9 @@ class Lineage:
         read: dict[int, Save] = {}
         for event in loads:
             if (save := self.saves.match(event.fields)) is not None:
-                _take(read, event.rank, save)
+                _keep_highest(read, event.rank, save)
         if read:
-            _go_on(first, _slowest(read))
+            _continue_from(first, _slowest(read))
         if declared is not None:
             if first.parent is None or first.parent.step != declared:
                 first.parent = self._at(declared, self.stretches)
@@ -172,7 +172,7 @@ class Lineage:
         return kept
 
 
-def _take(read: dict[int, Save], rank: int, save: Save) -> None:
+def _keep_highest(read: dict[int, Save], rank: int, save: Save) -> None:
     """Of several loads of a rank, the one of the highest step counts."""
     if rank not in read or save.step > read[rank].step:
         read[rank] = save
@@ -183,6 +183,6 @@ def _slowest(read: Mapping[int, Save]) -> Save:
     return min(read.values(), key=lambda save: save.step)
 
 
-def _go_on(stretch: Stretch, save: Save) -> None:
+def _continue_from(stretch: Stretch, save: Save) -> None:
     stretch.base, stretch.parent = max(save.step, 0), save
     stretch.known = save.stretch.known

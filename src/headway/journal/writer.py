@@ -36,7 +36,7 @@ class Writer:
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with files.above_standard():
+            with files.above_standard_fds():
                 self._open()
                 self.cells = _page(path.removesuffix(".jsonl") + ".pulse", pid, pages)
         except OSError as error:
@@ -75,7 +75,7 @@ class Writer:
     def _append(self, line: bytes) -> bool:
         try:
             if not self._is_ours():
-                with files.above_standard():
+                with files.above_standard_fds():
                     self._open()
             self._first = self._first or line
             if not self._begun:

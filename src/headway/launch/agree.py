@@ -19,17 +19,17 @@ from headway.journal import files
 from headway.journal.folder import write_atomically, write_exclusively
 from headway.journal.writer import boot_id
 from headway.launch import tree
-from headway.launch.together import BEAT_S, FRESH_S
+from headway.launch.together import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S
 
-LOOK_S = 1.5 * BEAT_S  # no time between two looks at a member counts for more
+MAX_LOOK_GAP_S = 1.5 * HEARTBEAT_S  # no time between two looks at a member counts for more
 
 STOPPING_S = 10.0  # to wait for the other nodes once this one was told to stop: all of them stop
 
-Ended = dict[str, Any]
-Agreed = dict[str, Any]
+NodeReport = dict[str, Any]
+AgreedDecision = dict[str, Any]
 
 
-class Heard(NamedTuple):
+class MemberSighting(NamedTuple):
     """What a look at a member has shown."""
 
     changed: float  # when it was last heard of, by the file system's clock
@@ -37,7 +37,7 @@ class Heard(NamedTuple):
     silence: float  # seconds without a change
 
 
-class Agreement:
+class NodeCoordinator:
     """This supervisor's part in it."""
 
     def __init__(
@@ -52,11 +52,11 @@ class Agreement:
         self.launch = launch
         self.me = f"{host}-{pid}"
         self._clock = clock
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, MemberSighting] = {}
         self._late: set[int] = set()  # attempts of which the others were told so
         self._member = self._path("member", self.me)
         with contextlib.suppress(OSError):  # nobody will wait for this node, and it decides alone
-            self._member.write_text(_birth(pid))
+            self._member.write_text(_process_identity(pid))
             self._forget_dead()
 
     def _path(self, kind: str, *rest: object) -> Path:
@@ -69,7 +69,7 @@ class Agreement:
             theirs, _, pid = member.rpartition("-")
             path = self._path("member", member)
             with contextlib.suppress(OSError):
-                if theirs == host and path.read_text() not in ("", _birth(int(pid))):
+                if theirs == host and path.read_text() not in ("", _process_identity(int(pid))):
                     path.unlink()
 
     def lost(self, names: Iterable[str]) -> set[str]:
@@ -134,11 +134,11 @@ class Agreement:
     def conclude(
         self,
         attempt: int,
-        mine: Ended,
-        decide: Callable[[dict[str, Ended], set[str]], Agreed],
+        mine: NodeReport,
+        decide: Callable[[dict[str, NodeReport], set[str]], AgreedDecision],
         waiting: Callable[[int], object] = lambda missing: None,
         told_to_stop: Callable[[], int | None] = lambda: None,
-    ) -> Agreed:
+    ) -> AgreedDecision:
         """Say how the attempt ended here, and learn what all do now.
 
         `decide` gets what each member said, and the members that are gone; it runs in one of the
@@ -193,23 +193,23 @@ class Agreement:
         be set, and after a pause of all nodes (`scontrol suspend`) all of them look old at first.
         """
         try:
-            changed = _changed(self._path("member", member))
+            changed = _touched_at(self._path("member", member))
             at, before = self._clock(), self._heard.get(member)
             if before is None:  # it may be long gone
                 self.alive()
-                silence = max(_changed(self._member) - changed, 0.0)
+                silence = max(_touched_at(self._member) - changed, 0.0)
             elif changed != before.changed:
                 silence = 0.0
             else:
-                silence = before.silence + min(at - before.at, LOOK_S)
+                silence = before.silence + min(at - before.at, MAX_LOOK_GAP_S)
         except OSError:
             return True
-        self._heard[member] = Heard(changed, at, silence)
-        return silence > FRESH_S
+        self._heard[member] = MemberSighting(changed, at, silence)
+        return silence > HEARTBEAT_TIMEOUT_S
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(files.read(self.journal / name))
+            found = json.loads(files.read_file(self.journal / name))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -219,15 +219,15 @@ class Agreement:
         write(path, json.dumps(content))
 
 
-def _changed(path: Path) -> float:
+def _touched_at(path: Path) -> float:
     """When a file was last touched. Opened, as NFS may answer a plain stat from memory."""
     with path.open("rb") as file:
         return os.fstat(file.fileno()).st_mtime
 
 
-def _birth(pid: int) -> str:
+def _process_identity(pid: int) -> str:
     """Which process has this number now: its boot and its start."""
     try:
-        return f"{boot_id()} {tree.stat(pid)[19].decode()}"
+        return f"{boot_id()} {tree.stat_fields(pid)[19].decode()}"
     except (OSError, IndexError):
         return "-"

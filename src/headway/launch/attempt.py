@@ -18,34 +18,34 @@ from headway.journal.writer import Writer, head, now
 from headway.launch import process, reap, signals, tree
 from headway.launch.evidence import Evidence
 from headway.launch.failures import Fact, classify
-from headway.launch.follow import Followed
-from headway.launch.output import Output
-from headway.launch.pages import Pages
-from headway.launch.process import Process
-from headway.launch.target import Target
-from headway.launch.watch import Watch
+from headway.launch.follow import RankTail
+from headway.launch.output import StderrTap
+from headway.launch.pages import PulsePages
+from headway.launch.process import ChildProcess
+from headway.launch.target import RunFolder
+from headway.launch.watch import ProcessWatch
 
 T = TypeVar("T")
 
 BOOT = Path(headway.__file__).parent / "probe" / "boot"
 # torchrun's own restarts use one store for all of them, in which the new ranks meet the addresses
 # of the dead: with gloo two of three restarts hang or fail in torch 2.13.
-STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-STORE_NOTE = f"{STORE}=1 was set, so that its restarts do not meet the dead ranks' addresses"
+DISABLE_SHARED_STORE_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+DISABLE_SHARED_STORE_NOTE = f"{DISABLE_SHARED_STORE_ENV}=1 was set, so that its restarts do not meet the dead ranks' addresses"
 GRACE_S = 5.0  # for a rank that handles SIGTERM, once another one has died
-CLEAR_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
+LEFTOVER_GRACE_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
 KILLED_S = 60.0  # for a process that got SIGKILL: one in state D may stay until its device answers
-MOST_DIGITS = 40  # of a time in seconds
+MAX_DIGITS = 40  # of a time in seconds
 HURRIED_S = 5.0  # the same once the launcher was told to stop
 
 
 @dataclass(kw_only=True)
-class Ended:
+class AttemptResult:
     """How it ended, and everything that may tell why."""
 
     status: int
     facts: list[Fact]
-    lives: list[list[Followed]]  # the ranks, by torchrun's own restarts
+    lives: list[list[RankTail]]  # the ranks, by torchrun's own restarts
     signal: int | None = None  # the first signal to stop that the launcher was sent
     left: list[int] = field(default_factory=list)  # processes that could not be ended
 
@@ -59,7 +59,7 @@ class Attempt:
     """One life of the command. `supervised`: it ends for good before another one begins."""
 
     def __init__(
-        self, target: Target, number: int, *, supervised: bool, pages: Pages | None = None
+        self, target: RunFolder, number: int, *, supervised: bool, pages: PulsePages | None = None
     ) -> None:
         self.target = target
         self.number = number
@@ -70,10 +70,10 @@ class Attempt:
         self.writer = Writer(str(target.journal / name), os.getpid(), memory)
         first = head("launcher", launch=self.launch, index=target.index + number)
         # The first attempt begins with this process and its allocation, a later one now.
-        told = _scheduler(os.environ) if number == 0 else {"begin": first["t"]}
+        told = _scheduler_times(os.environ) if number == 0 else {"begin": first["t"]}
         self.writer.write({**first, **told, "fs": self.writer.file_clock()})
-        self.output = Output(through_pipe=supervised)
-        self.watch = Watch(target.journal, self.launch, self.writer, pages)
+        self.output = StderrTap(through_pipe=supervised)
+        self.watch = ProcessWatch(target.journal, self.launch, self.writer, pages)
         self.evidence = Evidence(self.watch, self.output)
         self.would_restart: Callable[[list[Fact]], bool] = lambda facts: False
         self.on_wake: list[Callable[[], None]] = []  # about once a second, in the main thread
@@ -81,19 +81,25 @@ class Attempt:
         # For this attempt alone.
         self.env_extra: dict[str, str] = {probe.ENV_PAGES: memory} if memory else {}
         self.told_to_stop: int | None = None  # the first signal of that kind
-        self.child: Process | None = None  # once it was started
+        self.child: ChildProcess | None = None  # once it was started
         self._doomed = ""
         self._faults: set[str] = set()
         self._pids: set[int] = set()  # everything that was seen below the launcher
         self.shared_memory = reap.SharedMemory()
 
-    def run(self, command: Sequence[str], spawn: Callable[..., Process | None]) -> Ended:
+    def run(
+        self, command: Sequence[str], spawn: Callable[..., ChildProcess | None]
+    ) -> AttemptResult:
         """Run it to its end; `spawn` may start it in its own way. OSError if it does not start."""
         started = now()
         env = {**environment(self.target, self.launch), **self.env_extra}
-        if STORE not in env and restarts_itself(command):
-            env[STORE] = "1"
-            fields = {"hook": "torchrun", "code": "rendezvous-store-not-shared", "text": STORE_NOTE}
+        if DISABLE_SHARED_STORE_ENV not in env and uses_elastic_restarts(command):
+            env[DISABLE_SHARED_STORE_ENV] = "1"
+            fields = {
+                "hook": "torchrun",
+                "code": "rendezvous-store-not-shared",
+                "text": DISABLE_SHARED_STORE_NOTE,
+            }
             self.writer.write({"ev": "note", "t": started, **fields})
         child = None
         if self.hear() is None:
@@ -101,7 +107,7 @@ class Attempt:
         if child is None:
             if (number := self.hear()) is not None:  # before there was anything to pass it on to
                 self.writer.write({"ev": "exit", "t": now(), "code": -number})
-                return Ended(status=-number, facts=[], lives=[[]], signal=number)
+                return AttemptResult(status=-number, facts=[], lives=[[]], signal=number)
             child = process.start(command, env, self.output.stdout, self.output.stderr)
         self.child = child
         try:
@@ -116,7 +122,7 @@ class Attempt:
             facts = [] if fact is None else [fact]
             again = self.supervised and status and self.told_to_stop is None
             left = self.guarded(self._clear) if again else None
-            return Ended(
+            return AttemptResult(
                 status=status,
                 facts=facts,
                 lives=[[]],
@@ -124,7 +130,7 @@ class Attempt:
                 left=left or [],
             )
 
-    def _follow(self, child: Process) -> Ended:
+    def _follow(self, child: ChildProcess) -> AttemptResult:
         """Watch it until it has ended, and gather what tells why."""
         self.output.started()
         if self.supervised:
@@ -144,7 +150,7 @@ class Attempt:
             if followed.pid == child.pid:  # nobody but its parent could see how it ended
                 followed.code, followed.died = status, followed.died or ended
         self.writer.write({"ev": "exit", "t": ended, "code": status})
-        return Ended(
+        return AttemptResult(
             status=status,
             facts=self.evidence.all(status, self.told_to_stop, self._pids),
             lives=self.watch.lives(),
@@ -179,21 +185,21 @@ class Attempt:
 
     def hear(self) -> int | None:
         """Signals that came while nobody waited for them; the first one to stop, if any."""
-        while (taken := signals.take(0)) is not None:
+        while (taken := signals.next_signal(0)) is not None:
             self._note(*taken[:2])
         return self.told_to_stop
 
     def _note(self, number: signal.Signals, sender: int) -> None:
-        if signals.stops(number):
+        if signals.is_stop_signal(number):
             self.told_to_stop = self.told_to_stop or int(number)
             event = {"ev": "signal", "t": now(), "signal": int(number), "from": sender}
             self.writer.write(event)
 
-    def _died(self, followed: Followed) -> None:
+    def _died(self, followed: RankTail) -> None:
         if followed.fatal and followed.failing and self.would_restart(self.evidence.known()):
             self.doom(f"rank {followed.rank} died")
 
-    def _wait(self, child: Process) -> int:
+    def _wait(self, child: ChildProcess) -> int:
         """Until the command ends; signals that come meanwhile are noted and passed on."""
         while True:
             status = child.poll()
@@ -204,31 +210,31 @@ class Attempt:
                 return self._end(child)
             for call in self.on_wake:
                 self.guarded(call)
-            taken = signals.take(process.WAKE_S)
+            taken = signals.next_signal(process.WAKE_S)
             if taken is not None:
                 number, sender, has_it = taken
                 self._note(number, sender)
                 if not has_it:
                     recording = self.guarded(self.watch.recording) or set()
-                    signals.pass_on(number, child.pid, recording)
+                    signals.forward(number, child.pid, recording)
 
-    def _reap(self, child: Process) -> None:
+    def _reap(self, child: ChildProcess) -> None:
         """Orphans of the job; those of a whole container, where this process is its init."""
         if not (self.supervised or os.getpid() == 1):
             return
-        seen = tree.processes()
-        below = tree.below(os.getpid(), seen)
+        seen = tree.process_table()
+        below = tree.descendants(os.getpid(), seen)
         self._pids |= below
         self.shared_memory.look(below)
-        reap.collect({child.pid, *self.spare()}, seen)
+        reap.reap_zombies({child.pid, *self.spare()}, seen)
 
-    def _end(self, child: Process) -> int:
+    def _end(self, child: ChildProcess) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
         self.evidence.ended_by_us = now()
         ranks = self.watch.ranks()
         alive = {rank.pid for rank in ranks if rank.died is None}
         if alive or not ranks:
-            reap.end(alive or {child.pid}, GRACE_S)
+            reap.end_processes(alive or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
         until, hurried = time.monotonic() + KILLED_S, False
@@ -242,20 +248,24 @@ class Attempt:
 
     def _clear(self) -> list[int]:
         """Everything that the dead attempt leaves behind; the processes that would not go."""
-        below = tree.below(os.getpid())
+        below = tree.descendants(os.getpid())
         self._pids |= below
         self.shared_memory.look(below)
         stop = lambda: self.hear() is not None  # noqa: E731
-        left = reap.clear(self.spare(), grace_s=CLEAR_S, limit_s=KILLED_S, stop=stop)
+        left = reap.end_descendants(
+            self.spare(), grace_s=LEFTOVER_GRACE_S, limit_s=KILLED_S, stop=stop
+        )
         self.shared_memory.sweep()
         return left
 
 
-def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(
+    target: RunFolder, launch: str, env: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """What the command gets: ours first on PYTHONPATH, and where to write."""
     path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
     return {
-        **{name: value for name, value in env.items() if name not in probe.INTERNAL},
+        **{name: value for name, value in env.items() if name not in probe.INTERNAL_ENV},
         "PYTHONPATH": os.pathsep.join(path),
         "HEADWAY_RUN": target.run,
         probe.ENV_FOLDER: target.absolute_journal,
@@ -263,7 +273,7 @@ def environment(target: Target, launch: str, env: Mapping[str, str] = os.environ
     }
 
 
-def restarts_itself(command: Sequence[str]) -> bool:
+def uses_elastic_restarts(command: Sequence[str]) -> bool:
     """Whether torchrun is told to restart its workers by itself."""
     words = [word.replace("_", "-") for word in command]
     for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -273,7 +283,7 @@ def restarts_itself(command: Sequence[str]) -> bool:
     return False
 
 
-def _scheduler(env: Mapping[str, str]) -> dict[str, object]:
+def _scheduler_times(env: Mapping[str, str]) -> dict[str, object]:
     """What a scheduler tells of this launch: when the resources came, when they were asked for."""
     found: dict[str, object] = {}
     sources = {
@@ -283,7 +293,7 @@ def _scheduler(env: Mapping[str, str]) -> dict[str, object]:
     for key, names in sources.items():
         for name in names:
             text = env.get(name, "")
-            if text.replace(".", "", 1).isdecimal() and len(text) < MOST_DIGITS:
+            if text.replace(".", "", 1).isdecimal() and len(text) < MAX_DIGITS:
                 found.setdefault(key, int(float(text) * 1e9))
     for key, name in (("scheduler_job", "SLURM_JOB_ID"), ("requeues", "SLURM_RESTART_COUNT")):
         if env.get(name):

@@ -9,15 +9,24 @@ from typing import Any
 
 from headway.launch import policy
 from headway.launch.failures import Fact, Verdict, classify
-from headway.launch.policy import Decision, Past
+from headway.launch.policy import AttemptSummary, Decision
 from headway.taxonomy import OWNERS
 
 # What a forked interpreter could be to blame for, if it never made a step.
-DOUBTFUL = frozenset(
+MAYBE_OUR_FAULT = frozenset(
     {"user_code", "native_crash", "environment", "hang", "cuda_fault", "compile", "rendezvous"}
 )
-FROM_ABOVE = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
-KEPT = ("category", "owner", "retry", "rank", "node", "evidence", "confidence", "fingerprint")
+SCHEDULER_CAUSES = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
+JOURNAL_FIELDS = (
+    "category",
+    "owner",
+    "retry",
+    "rank",
+    "node",
+    "evidence",
+    "confidence",
+    "fingerprint",
+)
 
 
 def judge(facts: Sequence[Fact]) -> Verdict:
@@ -44,13 +53,13 @@ def _unknown(evidence: str) -> Verdict:
     return _verdict("unknown", evidence, "fault", confidence="low")
 
 
-def lost(node: str) -> Verdict:
+def lost_node(node: str) -> Verdict:
     """A node whose launcher is not heard of any more: it is not there to be retried on."""
     evidence = f"the node {node} has not been heard of for a while"
     return _verdict("node_failure", evidence, f"lost_node:{node}", node=node, retry="swap")
 
 
-def stopped(number: int) -> Verdict:
+def stopped_by_signal(number: int) -> Verdict:
     """The launcher was told to stop, and nobody says why."""
     name = signal.Signals(number).name
     category = "user_cancel" if number == signal.SIGINT else "preemption"
@@ -72,7 +81,7 @@ def _verdict(category: str, evidence: str, fingerprint: str, **more: Any) -> Ver
 
 def as_event(verdict: Verdict) -> dict[str, Any]:
     """What the journal keeps of it."""
-    return {key: getattr(verdict, key) for key in KEPT}
+    return {key: getattr(verdict, key) for key in JOURNAL_FIELDS}
 
 
 def any_progress(progressed: Sequence[bool | None]) -> bool | None:
@@ -82,17 +91,19 @@ def any_progress(progressed: Sequence[bool | None]) -> bool | None:
     return None if None in progressed else False
 
 
-def likely(facts: Sequence[Fact], history: Sequence[Past], restarts: int) -> bool:
+def would_restart(facts: Sequence[Fact], history: Sequence[AttemptSummary], restarts: int) -> bool:
     """Whether what is known already will lead to a restart."""
     verdict = judge(facts)
-    past = Past(category=verdict.category, retry=verdict.retry, fingerprint=verdict.fingerprint)
+    past = AttemptSummary(
+        category=verdict.category, retry=verdict.retry, fingerprint=verdict.fingerprint
+    )
     return policy.decide([*history, past], restarts).action == "restart"
 
 
-def conclude(
+def decide_for_all(
     said: Mapping[str, Mapping[str, Any]],
     gone: Sequence[str],
-    history: Sequence[Past],
+    history: Sequence[AttemptSummary],
     *,
     restarts: int,
     seed: int,
@@ -102,11 +113,11 @@ def conclude(
         return {"done": True}
     facts = [Fact(**fact) for one in said.values() for fact in one["facts"]]
     told = [one["told"] for one in said.values() if one["told"] is not None]
-    verdict = lost(gone[0]) if gone and not told else judge(facts)
-    if told and verdict.category not in FROM_ABOVE:
-        verdict = stopped(told[0])
+    verdict = lost_node(gone[0]) if gone and not told else judge(facts)
+    if told and verdict.category not in SCHEDULER_CAUSES:
+        verdict = stopped_by_signal(told[0])
     steps = [one["step"] for one in said.values() if one["step"] is not None]
-    past = Past(
+    past = AttemptSummary(
         category=verdict.category,
         retry=verdict.retry,
         fingerprint=verdict.fingerprint,
@@ -115,7 +126,9 @@ def conclude(
         progressed=any_progress([one["progressed"] for one in said.values()]),
     )
     without = sorted({name for one in said.values() for name in one.get("suspects", ())})
-    stillborn = any(one["stillborn"] for one in said.values()) and verdict.category in DOUBTFUL
+    stillborn = (
+        any(one["stillborn"] for one in said.values()) and verdict.category in MAYBE_OUR_FAULT
+    )
     if told:
         decision = Decision("stop", f"it was told to stop by {signal.Signals(told[0]).name}")
     elif stillborn and len(history) < restarts:

@@ -11,11 +11,13 @@ from typing import Any
 
 from headway.journal.writer import now, pid_space
 from headway.launch.failures import Fact, kernel, read_log, scheduler
-from headway.launch.output import Output
-from headway.launch.watch import Watch
+from headway.launch.output import StderrTap
+from headway.launch.watch import ProcessWatch
 
 # The process that a line of the kernel's log is about, by its number in the machine's own space.
-_ABOUT = re.compile(r"\[(\d+)\]: segfault|(?:[Kk]ill(?:ed)?|reaped) process (\d+)|\bpid='?(\d+)")
+_PROCESS_OF_LINE = re.compile(
+    r"\[(\d+)\]: segfault|(?:[Kk]ill(?:ed)?|reaped) process (\d+)|\bpid='?(\d+)"
+)
 _OOM = re.compile(r"out of memory|\boom[-_]", re.IGNORECASE)
 _MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: that space
 
@@ -23,7 +25,7 @@ _MACHINE_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO: that space
 class Evidence:
     """Gathers the facts of one attempt on this node."""
 
-    def __init__(self, watch: Watch, output: Output) -> None:
+    def __init__(self, watch: ProcessWatch, output: StderrTap) -> None:
         self.watch = watch
         self.output = output
         self.node = os.uname().nodename
@@ -44,7 +46,7 @@ class Evidence:
             rank = alone if process.rank is None else process.rank
             about: dict[str, Any] = {"rank": rank, "node": process.head.get("host")}
             for error in process.errors:
-                text = _exception(error)
+                text = _exception_text(error)
                 found.append(self.fact("exception", text=text, at=error["t"], **about))
             code = codes.get(process.pid, process.code)
             if process.died is None or not code or process.errors or self._ours(process.died):
@@ -59,7 +61,7 @@ class Evidence:
         """When it is over; `pids` are the processes that belonged to it."""
         facts = self.known()
         mine = pids if pid_space() == _MACHINE_PIDS else set()
-        facts += [fact for fact in kernel.since(self._kernel) if _about(fact.text, mine)]
+        facts += [fact for fact in kernel.since(self._kernel) if _concerns_job(fact.text, mine)]
         with self.output.text() as log:
             facts += read_log(log, node=self.node)
         if self.ended_by_us is None:
@@ -87,18 +89,18 @@ class Evidence:
         return Fact(source=source, text=text, code=code, rank=rank, node=node, at=seconds)
 
 
-def _exception(error: Mapping[str, Any]) -> str:
+def _exception_text(error: Mapping[str, Any]) -> str:
     """The last line of its traceback."""
     message = error.get("message")
     return f"{error.get('type')}: {message}" if message else str(error.get("type"))
 
 
-def _about(text: str, pids: set[int]) -> bool:
+def _concerns_job(text: str, pids: set[int]) -> bool:
     """Whether a line of the kernel's is about the job: a shared machine has others.
 
     What names no process may be the job's, but for an OOM kill, which the counters tell better.
     """
-    found = _ABOUT.search(text)
+    found = _PROCESS_OF_LINE.search(text)
     if found is None:
         return not _OOM.search(text)
     return int(next(pid for pid in found.groups() if pid)) in pids

@@ -12,7 +12,7 @@ from headway.journal.pulse import Pulse
 SAVE, LOAD = "checkpoint_save", "checkpoint_load"
 
 
-class Followed:
+class RankTail:
     """One recording process of this host: its journal up to now, and its pulse."""
 
     def __init__(self, path: str, pid: int, page: str | None = None) -> None:
@@ -144,10 +144,10 @@ class Followed:
         elif kind == "stepping":
             self._thread = record["th"]
         elif kind == "saving":  # goes on in the background: durable when that is done
-            where = _where(record)
-            taken = [s["t"] for s in self.saves if _where(s) == where]
+            where = _save_key(record)
+            taken = [s["t"] for s in self.saves if _save_key(s) == where]
             self._behind[where] = min(taken, default=record["t"])
-            self.saves = [s for s in self.saves if _where(s) != where]
+            self.saves = [s for s in self.saves if _save_key(s) != where]
         elif kind == "checkpoint":
             self.outcomes.append(record)
         elif kind == "preempted":
@@ -187,7 +187,7 @@ class Followed:
     def _over(self, span: dict[str, Any]) -> None:
         if span["name"] != SAVE:
             return
-        where = _where(span)
+        where = _save_key(span)
         begun = min(self._behind.get(where, span["t"]), span["t"])
         if where in self._behind and span.get("background") is not True:
             self._behind[where] = begun  # its call is over, its write is not
@@ -197,5 +197,5 @@ class Followed:
             self.saves.append({**span, "t": begun})
 
 
-def _where(record: dict[str, Any]) -> tuple[Any, Any]:
+def _save_key(record: dict[str, Any]) -> tuple[Any, Any]:
     return record.get("path"), record.get("step")

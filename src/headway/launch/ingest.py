@@ -16,14 +16,14 @@ from headway.journal.folder import JOURNAL
 from headway.launch import reap
 
 EVERY_S = 300.0  # between two writes, unless an attempt has ended
-SPARE = 20  # it works at most one part in so many of the time
-LOOK_S = 5.0
-SOON_S = 30.0  # attempts that end faster than that are written together
-LIMIT_S = 600.0  # for one write
-HURRY_S = 60.0  # the same at the end: the exit code waits for it
+MIN_IDLE_RATIO = 20  # it works at most one part in so many of the time
+POLL_S = 5.0
+MIN_GAP_S = 30.0  # attempts that end faster than that are written together
+WRITE_LIMIT_S = 600.0  # for one write
+FINAL_WRITE_LIMIT_S = 60.0  # the same at the end: the exit code waits for it
 
 
-class Ingester:
+class StoreIngest:
     """One for a launch: it is told of nothing, it looks at the folder of the journals."""
 
     def __init__(self, folder: Path, url: str, say: Callable[[str], object]) -> None:
@@ -45,8 +45,8 @@ class Ingester:
         self._stop.set()
         while self._thread.is_alive():
             self._end_child()
-            self._thread.join(LOOK_S / 50)
-        fault = self._write(HURRY_S)
+            self._thread.join(POLL_S / 50)
+        fault = self._write(FINAL_WRITE_LIMIT_S)
         if fault:
             self._say(
                 with_code(
@@ -58,12 +58,12 @@ class Ingester:
 
     def _loop(self) -> None:
         known, last, took = self._journals(), time.monotonic(), 0.0
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(POLL_S):
             found, since = self._journals(), time.monotonic() - last
-            if since < (SOON_S if found != known else max(EVERY_S, SPARE * took)):
+            if since < (MIN_GAP_S if found != known else max(EVERY_S, MIN_IDLE_RATIO * took)):
                 continue
             known, last = found, time.monotonic()
-            fault = self._write(LIMIT_S)
+            fault = self._write(WRITE_LIMIT_S)
             took = time.monotonic() - last
             if fault and not self._told and not self._stop.is_set():
                 self._told = True
@@ -81,7 +81,7 @@ class Ingester:
         """What went wrong, in a sentence; empty if nothing did."""
         command = [sys.executable, "-m", "headway", "ingest", "--quiet", self._path]
         try:
-            with reap.helper(
+            with reap.helper_process(
                 [*command, "--store", self.url],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

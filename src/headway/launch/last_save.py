@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.journal.reader import Journal, Span, read_journals
-from headway.probe.hooks.checkpoint import file_at
+from headway.probe.hooks.checkpoint import file_identity
 
-METADATA = ".metadata"  # of a folder of DCP
-NOT_LOADED = ("safetensors",)  # by what a publish cannot begin with
+DCP_METADATA = ".metadata"  # of a folder of DCP
+UNSUPPORTED_FORMATS = ("safetensors",)  # by what a publish cannot begin with
 
 
 @dataclass(frozen=True)
-class Saves:
+class SavedCheckpoints:
     """By how they were written, the last ones first; paths are those where they are now."""
 
     stores: tuple[str, ...] = ()  # of Checkpointers
@@ -24,16 +24,16 @@ class Saves:
     here: bool = True  # rank 0 ran on this host
 
 
-def find(folder: Path, host: str) -> Saves:
+def find_saved(folder: Path, host: str) -> SavedCheckpoints:
     """All saves of a run, in the folder of its journals."""
     journals, _ = read_journals(str(folder))
     first = [journal for journal in journals if journal.rank in (0, None)]
-    spans = sorted(_saves(first), key=lambda pair: -pair[0])
+    spans = sorted(_finished_saves(first), key=lambda pair: -pair[0])
     stores = [store for _, span in spans if isinstance(store := span.fields.get("store"), str)]
-    paths = list(filter(None, (_place(span) for _, span in spans)))
+    paths = list(filter(None, (_current_path(span) for _, span in spans)))
     ranked = any(journal.rank is not None for journal in journals)
     hosts = [j.host for j in sorted(first, key=lambda j: j.wall) if j.rank == 0]
-    return Saves(
+    return SavedCheckpoints(
         stores=tuple(dict.fromkeys(stores)),
         folders=tuple(dict.fromkeys(path for path in paths if os.path.isdir(path))),
         files=tuple(dict.fromkeys(path for path in paths if os.path.isfile(path))),
@@ -41,7 +41,7 @@ def find(folder: Path, host: str) -> Saves:
     )
 
 
-def _saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
+def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
     """Those that came to their end, and when that was by the wall clock."""
     for journal in journals:
         for span in journal.spans:
@@ -50,18 +50,18 @@ def _saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
                 yield journal.wall + (span.end or 0) - journal.opened, span
 
 
-def _place(span: Span) -> str | None:
+def _current_path(span: Span) -> str | None:
     """Where that save is now: many are written aside, and renamed when they are whole."""
     path, wanted = span.fields.get("path"), span.fields.get("file")
-    if not isinstance(path, str) or "://" in path or span.fields.get("what") in NOT_LOADED:
+    if not isinstance(path, str) or "://" in path or span.fields.get("what") in UNSUPPORTED_FORMATS:
         return None
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, METADATA)):
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, DCP_METADATA)):
         return None
-    if file_at(path) == (wanted or file_at(path)):
+    if file_identity(path) == (wanted or file_identity(path)):
         return path if os.path.exists(path) else None
     above = os.path.dirname(path)
     try:
         beside = [os.path.join(above, name) for name in os.listdir(above)]
     except OSError:
         return None
-    return next((one for one in beside if file_at(one) == wanted), None)
+    return next((one for one in beside if file_identity(one) == wanted), None)

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from typing import BinaryIO
 
-KEPT = 4 * 1024 * 1024  # bytes; the end of a log is what tells
+TAIL_BYTES = 4 * 1024 * 1024  # bytes; the end of a log is what tells
 CHUNK = 65536  # bytes, as much as a pipe holds
 RELAY = """
 import os, select
@@ -30,7 +30,7 @@ while data := os.read(0, 65536):
 """
 
 
-class Output:
+class StderrTap:
     """Standard error of one attempt."""
 
     def __init__(self, fd: int = 2, *, through_pipe: bool = False) -> None:
@@ -91,7 +91,7 @@ class Output:
                 left -= len(chunk)
             self._chunks.append(chunk)
             self._size += len(chunk)
-            while self._size - len(self._chunks[0]) > KEPT:
+            while self._size - len(self._chunks[0]) > TAIL_BYTES:
                 self._size -= len(self._chunks.popleft())
             while listening and chunk:
                 try:
@@ -143,7 +143,7 @@ class Output:
         try:
             file = open(f"/proc/self/fd/{self._fd}", "rb")  # noqa: SIM115
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(self._begin, size - KEPT))
+            file.seek(max(self._begin, size - TAIL_BYTES))
         except OSError:
             return io.BytesIO()
         return file

@@ -22,18 +22,18 @@ LOCK = "lock"
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in /proc/self/mountinfo
 # File systems of this machine alone: a page that is mapped from one of them is in its memory. Not
 # those that copy what is written: with a full disk a store into such a page is a SIGBUS.
-LOCAL = frozenset(
+LOCAL_FILE_SYSTEMS = frozenset(
     {"ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"}
 )
 
 
-class Pages:
+class PulsePages:
     """The folder of one launcher: every page in it is copied to the journal folder."""
 
     def __init__(self, journal: Path, memory: Path) -> None:
         """OSError where there is no room in memory."""
         self.journal = journal
-        _forget_dead(memory)
+        _remove_dead(memory)
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=memory))
         new = self.folder / f"{LOCK}.new"
         self._lock = new.open("wb")  # held as long as this process lives
@@ -73,12 +73,12 @@ class Pages:
         self._lock.close()
 
 
-def make(journal: Path) -> Pages | None:
+def make_pages(journal: Path) -> PulsePages | None:
     """Pages in memory; None where the run folder is on this machine, or there is no memory."""
-    if file_system(journal) in LOCAL:
+    if file_system(journal) in LOCAL_FILE_SYSTEMS:
         return None
     try:
-        return Pages(journal, MEMORY)
+        return PulsePages(journal, MEMORY)
     except OSError:
         return None
 
@@ -100,7 +100,7 @@ def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str:
     return found
 
 
-def page_of(journal: Path, pages: Pages | None, name: str) -> str:
+def page_of(journal: Path, pages: PulsePages | None, name: str) -> str:
     """Where the page of that journal is: in memory, unless there was no room."""
     page = name.removesuffix(".jsonl") + SUFFIX
     if pages is not None and (pages.folder / page).exists():
@@ -108,7 +108,7 @@ def page_of(journal: Path, pages: Pages | None, name: str) -> str:
     return str(journal / page)
 
 
-def _forget_dead(memory: Path) -> None:
+def _remove_dead(memory: Path) -> None:
     """Folders of launchers of this user that were killed."""
     for folder in memory.glob(f"{PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:

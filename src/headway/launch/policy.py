@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-BOUNDED = 3  # attempts in a row that add no durable step, where a retry may help
-PATIENT = 10  # the same where the cause lies outside the job and passes
-WAITING = frozenset({"network", "storage", "rendezvous", "node_failure", "platform_start"})
-LONGEST_WAIT = 60.0
+MAX_IDLE_RETRIES = 3  # attempts in a row that add no durable step, where a retry may help
+MAX_IDLE_RETRIES_EXTERNAL = 10  # the same where the cause lies outside the job and passes
+BACKOFF_CATEGORIES = frozenset(
+    {"network", "storage", "rendezvous", "node_failure", "platform_start"}
+)
+MAX_BACKOFF_S = 60.0
 SWAP_CODE = 75  # EX_TEMPFAIL: `headway run` asks for another node with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class AttemptSummary:
     """What became of one attempt."""
 
     category: str
@@ -38,7 +40,9 @@ class Decision:
     wait_s: float = 0.0
 
 
-def decide(history: Sequence[Past], restarts: int, *, nodes: int = 1, seed: int = 0) -> Decision:
+def decide(
+    history: Sequence[AttemptSummary], restarts: int, *, nodes: int = 1, seed: int = 0
+) -> Decision:
     """The decision after the last attempt of `history`."""
     last = history[-1]
     if last.retry == "no":
@@ -46,22 +50,22 @@ def decide(history: Sequence[Past], restarts: int, *, nodes: int = 1, seed: int 
     if last.retry == "resume":
         return Decision("stop", "its time is over; start it again and it resumes")
     if last.retry == "swap":
-        return Decision("swap", f"{last.category} stays with the node{_named(last.node)}")
-    if nodes > 1 and last.node and _same(history, "node") >= 2:
+        return Decision("swap", f"{last.category} stays with the node{_node_suffix(last.node)}")
+    if nodes > 1 and last.node and _recurrences(history, "node") >= 2:
         return Decision("swap", f"{last.category} hit the node {last.node} again")
-    if last.retry == "bounded" and last.step and _same(history, "step") >= 2:
+    if last.retry == "bounded" and last.step and _recurrences(history, "step") >= 2:
         return Decision("stop", f"the same failure at step {last.step} again: data or code")
     idle = len(list(takewhile(lambda past: past.progressed is False, reversed(history))))
-    most = BOUNDED if last.retry == "bounded" else PATIENT
+    most = MAX_IDLE_RETRIES if last.retry == "bounded" else MAX_IDLE_RETRIES_EXTERNAL
     if idle >= most:
         return Decision("stop", f"{idle} attempts in a row added no durable step: a crash loop")
     if len(history) > restarts:
         return Decision("stop", f"all {restarts} restarts are used")
-    wait = _wait(history, seed)
+    wait = _backoff(history, seed)
     return Decision("restart", f"restart {len(history)} of {restarts}", wait)
 
 
-def _same(history: Sequence[Past], what: str) -> int:
+def _recurrences(history: Sequence[AttemptSummary], what: str) -> int:
     """How often the last failure has come, with this about it the same."""
     last = history[-1]
     return sum(
@@ -70,17 +74,17 @@ def _same(history: Sequence[Past], what: str) -> int:
     )
 
 
-def _wait(history: Sequence[Past], seed: int) -> float:
+def _backoff(history: Sequence[AttemptSummary], seed: int) -> float:
     """Nothing the first time; then longer each time, and not all jobs of a cluster at once."""
     last = history[-1]
-    if last.category not in WAITING:
+    if last.category not in BACKOFF_CATEGORIES:
         return 0.0
     again = len(list(takewhile(lambda past: past.category == last.category, reversed(history))))
     if again < 2:
         return 0.0
     jitter = random.Random(f"{seed}:{len(history)}").uniform(0.5, 1.5)
-    return round(min(2.0 ** (again - 2), LONGEST_WAIT) * jitter, 3)
+    return round(min(2.0 ** (again - 2), MAX_BACKOFF_S) * jitter, 3)
 
 
-def _named(node: str | None) -> str:
+def _node_suffix(node: str | None) -> str:
     return f" {node}" if node else ""

@@ -14,23 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.eviction_cost import lost, recovery_time, save_time
+from headway.eviction_cost import eviction_cost, recovery_time, save_time
 from headway.journal import files
 from headway.journal.writer import now, process_begin
 from headway.launch.attempt import Attempt
-from headway.launch.follow import Followed
-from headway.launch.watch import Watch
+from headway.launch.follow import RankTail
+from headway.launch.watch import ProcessWatch
 
-EVERY_NS = 30_000_000_000
-SOON_NS = 1_000_000_000  # saves that follow each other faster share a line
+REPORT_EVERY_NS = 30_000_000_000
+MIN_GAP_NS = 1_000_000_000  # saves that follow each other faster share a line
 NS = 1_000_000_000
 
-Save = tuple[int, int]  # when the state was taken, and when it was durable
-_TOLD = tuple(f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price", "recovered"))
+DurableSave = tuple[int, int]  # when the state was taken, and when it was durable
+_EVENT_PREFIXES = tuple(
+    f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price", "recovered")
+)
 
 
 @dataclass(frozen=True)
-class Past:
+class EarlierLaunches:
     """What earlier launches of the run have told."""
 
     preemptions: int = 0
@@ -49,18 +51,18 @@ class _Start:
     trained: bool = False
 
 
-class Pricing:
+class EvictionCostReporter:
     """One for all attempts of a command on this node."""
 
     def __init__(self, journal: Path, launch: str) -> None:
-        self._past = earlier(journal, launch)
+        self._past = earlier_launches(journal, launch)
         self._save_s = self._past.save_s  # of the newest attempt before this one that saved
         self._start_s = self._past.recover_s or 0.0
         self._recoveries = [*self._past.recoveries]
         self._start = _Start(0, recovers=bool(self._past.recover_s))
         self._due = self._last = self._known = 0
         self._restart = 0  # of torchrun itself
-        self._ranks: Sequence[Followed] = ()
+        self._ranks: Sequence[RankTail] = ()
         self._attempt: Attempt | None = None
 
     def begin(self, attempt: Attempt) -> None:
@@ -68,32 +70,32 @@ class Pricing:
         self._attempt = attempt
         self._start.began = now() if attempt.number else process_begin()
         self._due, self._known = self._start.began, 0
-        if self._past == Past():  # else it has something to tell at once
-            self._due += EVERY_NS
+        if self._past == EarlierLaunches():  # else it has something to tell at once
+            self._due += REPORT_EVERY_NS
         self._restart = 0
         attempt.watch.each_round.append(self._round)
 
-    def end(self, ranks: Sequence[Followed]) -> None:
+    def end(self, ranks: Sequence[RankTail]) -> None:
         """It is over. Where only its ranks know that they were told to go, it is said for later."""
         assert self._attempt is not None
         self._conclude(ranks, now())
-        if _speaks(ranks) and all(rank.preempted for rank in ranks):
+        if _reports_for_run(ranks) and all(rank.preempted for rank in ranks):
             step = ranks[0].preempted.get("step")
             self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
 
-    def _conclude(self, ranks: Sequence[Followed], t: int) -> None:
+    def _conclude(self, ranks: Sequence[RankTail], t: int) -> None:
         """These ranks are gone; what follows is a recovery if any of them has trained."""
-        saves = durable(ranks)
-        self._save_s = _save_s(saves) if saves else self._save_s
+        saves = durable_saves(ranks)
+        self._save_s = _typical_save_s(saves) if saves else self._save_s
         if not self._start.trained:
             alive = max((rank.pulse().alive for rank in ranks), default=0) or t
             self._start.held += max(alive - self._start.began, 0)
             return
         self._start = _Start(t, recovers=True)
 
-    def _round(self, watch: Watch) -> None:
+    def _round(self, watch: ProcessWatch) -> None:
         ranks = watch.ranks()
-        if not _speaks(ranks):
+        if not _reports_for_run(ranks):
             return
         t = now()
         if ranks[0].restart != self._restart:  # new ranks in the same launch: a start of its own
@@ -102,11 +104,11 @@ class Pricing:
         self._ranks = ranks
         if not self._start.trained and any(rank.pulse().steps for rank in ranks):
             self._trains(t)
-        known = sum(map(_told, ranks))
-        if t < self._due and (known == self._known or t < self._last + SOON_NS):
+        known = sum(map(_count_saves, ranks))
+        if t < self._due and (known == self._known or t < self._last + MIN_GAP_NS):
             return
-        self._known, self._last, self._due = known, t, t + EVERY_NS
-        saves = durable(ranks)
+        self._known, self._last, self._due = known, t, t + REPORT_EVERY_NS
+        saves = durable_saves(ranks)
         assert self._attempt is not None
         self._attempt.writer.write(self._event(t, ranks, saves))
 
@@ -121,7 +123,9 @@ class Pricing:
         assert self._attempt is not None
         self._attempt.writer.write({"ev": "recovered", "t": t, "s": took})
 
-    def _event(self, t: int, ranks: Sequence[Followed], saves: Sequence[Save]) -> dict[str, Any]:
+    def _event(
+        self, t: int, ranks: Sequence[RankTail], saves: Sequence[DurableSave]
+    ) -> dict[str, Any]:
         world = next((w for rank in ranks if type(w := rank.world) is int), None)
         held = world or len(ranks)
         since = max((start for start, _ in saves), default=self._start.began)
@@ -132,55 +136,57 @@ class Pricing:
             "accelerators": held,
             "since": since,
             "saved": bool(saves),
-            "save_s": _save_s(saves) if saves else self._save_s,
+            "save_s": _typical_save_s(saves) if saves else self._save_s,
             "recover_s": round(recover, 3),
             "preemptions": self._past.preemptions,
-            "lost_s": round(lost(held, (t - since) / NS, recover), 3),
+            "lost_s": round(eviction_cost(held, (t - since) / NS, recover), 3),
         }
 
 
-def _save_s(saves: Sequence[Save]) -> float | None:
+def _typical_save_s(saves: Sequence[DurableSave]) -> float | None:
     took = save_time([(end - start) / NS for start, end in saves])
     return None if took is None else round(took, 3)
 
 
-def durable(ranks: Iterable[Followed]) -> list[Save]:
+def durable_saves(ranks: Iterable[RankTail]) -> list[DurableSave]:
     """The checkpoints of these ranks that one could resume from, files of one step together."""
-    found: dict[tuple[str, object], Save] = {}
+    found: dict[tuple[str, object], DurableSave] = {}
     for rank in ranks:
         for save in rank.saves:
             if "level" in save or save.get("part") is True:
                 continue  # a Checkpointer tells itself what became of it
-            _add(found, ("span", save.get("step")), save["t"], save["end"])
+            _merge_save(found, ("span", save.get("step")), save["t"], save["end"])
         for told in rank.outcomes:
             if told.get("level") == "disk" and not told.get("error"):
                 took = round(float(told.get("durable_s") or 0.0) * NS)
-                _add(found, ("told", told.get("step")), told["t"] - took, told["t"])
+                _merge_save(found, ("told", told.get("step")), told["t"] - took, told["t"])
     return sorted(found.values(), key=lambda save: save[1])
 
 
-def _add(found: dict[tuple[str, object], Save], key: tuple[str, object], *times: int) -> None:
+def _merge_save(
+    found: dict[tuple[str, object], DurableSave], key: tuple[str, object], *times: int
+) -> None:
     start, end = found.get(key, times)
     found[key] = (min(start, times[0]), max(end, times[1]))
 
 
-def _told(rank: Followed) -> int:
+def _count_saves(rank: RankTail) -> int:
     return len(rank.saves) + len(rank.outcomes)
 
 
-def _speaks(ranks: Sequence[Followed]) -> bool:
+def _reports_for_run(ranks: Sequence[RankTail]) -> bool:
     """Rank 0 is here, or nobody has a rank."""
     return bool(ranks) and any(not rank.rank for rank in ranks)
 
 
-def earlier(journal: Path, launch: str) -> Past:
+def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
     """From the journals of the launchers that came before; they are small."""
     told_to_go: set[str] = set()
     prices: dict[int, dict[str, Any]] = {}  # by the wall clock
     recoveries: dict[int, float] = {}
     for path in journal.glob("launcher-*.jsonl"):
         name = path.name.split("-")[1].partition(".")[0]
-        for record in _lines(path) if name != launch else ():
+        for record in _relevant_events(path) if name != launch else ():
             if record["ev"] == "price":
                 prices[record["at"]] = record
             elif record["ev"] == "recovered":
@@ -189,19 +195,19 @@ def earlier(journal: Path, launch: str) -> Past:
             elif record.get("signal") != signal.SIGINT:
                 told_to_go.add(name)
     last = prices[max(prices)] if prices else {}
-    return Past(
+    return EarlierLaunches(
         len(told_to_go), last.get("save_s"), last.get("recover_s"), tuple(recoveries.values())
     )
 
 
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
+def _relevant_events(path: Path) -> Iterable[dict[str, Any]]:
     """Its prices and recoveries, and what told it to go; `at`: when that was by the wall clock."""
     try:
-        lines = files.read(path, files.JOURNAL_LIMIT).split(b"\n")
+        lines = files.read_file(path, files.JOURNAL_LIMIT).split(b"\n")
         head = json.loads(lines[0])
         ahead = int(head["wall"]) - int(head["t"])
         for line in lines:
-            if line.startswith(_TOLD):
+            if line.startswith(_EVENT_PREFIXES):
                 record = json.loads(line)
                 yield {**record, "at": record["t"] + ahead}
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,11 +15,11 @@ from headway.launch import signals
 # What the launcher returns when something in this process has taken the exit status of the job.
 UNKNOWN_STATUS = 70
 # Errors of a start that may be due to what the launcher adds: to the environment, or for itself.
-OURS = {errno.E2BIG, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+LAUNCHER_ERRNOS = {errno.E2BIG, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 WAKE_S = 1.0  # between two looks at a child; SIGCHLD comes at once
 
 
-class Process:
+class ChildProcess:
     """A child that this process waits for, however it was started."""
 
     def __init__(
@@ -50,7 +50,7 @@ def start(
     env: Mapping[str, str],
     stdout: int | None = None,
     stderr: int | None = None,
-) -> Process:
+) -> ChildProcess:
     """Start it as a shell would."""
 
     def popen(words: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -59,7 +59,7 @@ def start(
             env=env,
             stdout=stdout,
             stderr=stderr,
-            preexec_fn=signals.Child(),
+            preexec_fn=signals.ChildSetup(),
             close_fds=False,
         )
 
@@ -70,11 +70,11 @@ def start(
             raise
         # A script without a first line that names its shell: the shell itself would run it so.
         child = popen(["/bin/sh", *command])
-    return Process(child.pid, command, child)
+    return ChildProcess(child.pid, command, child)
 
 
 def wait(
-    child: Process, note: Callable[[signal.Signals, int], object] = lambda number, sender: None
+    child: ChildProcess, note: Callable[[signal.Signals, int], object] = lambda number, sender: None
 ) -> int:
     """Until it ends, with signals passed on and nothing else: what is left when all else fails.
 
@@ -82,33 +82,33 @@ def wait(
     """
     while (status := child.poll()) is None:
         try:
-            taken = signals.take(WAKE_S)
+            taken = signals.next_signal(WAKE_S)
             if taken is not None:
                 number, sender, has_it = taken
                 note(number, sender)
                 if not has_it:
-                    signals.pass_on(number, child.pid, set())
+                    signals.forward(number, child.pid, set())
         except Exception:  # nothing is a reason to leave a child that lives
-            time.sleep(signals.LOOK_S)
+            time.sleep(signals.POLL_S)
     return status
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> int:
     """The command as without Headway; 127 if it cannot be started."""
     try:
-        return wait(_start_anyhow(command, env))
+        return wait(_start_without_pipe(command, env))
     except OSError:
         return 127
 
 
-def _start_anyhow(command: Sequence[str], env: Mapping[str, str]) -> Process:
+def _start_without_pipe(command: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
     """Start it without a descriptor, if there is none left: the job may need none either."""
     try:
         return start(command, env)
     except (OSError, subprocess.SubprocessError) as error:
-        if isinstance(error, OSError) and error.errno not in OURS:
+        if isinstance(error, OSError) and error.errno not in LAUNCHER_ERRNOS:
             raise
-    prepared = signals.Child()
+    prepared = signals.ChildSetup()
     with warnings.catch_warnings():  # as an error, that of threads would come after the fork
         warnings.simplefilter("ignore")
         pid = os.fork()
@@ -120,4 +120,4 @@ def _start_anyhow(command: Sequence[str], env: Mapping[str, str]) -> Process:
             os.execvpe(command[0], list(command), env)
         finally:
             os._exit(127)
-    return Process(pid, command)
+    return ChildProcess(pid, command)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.journal.saves import Event, Lineage
-from headway.launch.follow import Followed
+from headway.launch.follow import RankTail
 
 
 class Progress:
@@ -20,7 +20,7 @@ class Progress:
         self._lineage = Lineage()
         self._attempts = 0
 
-    def conclude(self, ranks: Sequence[Followed]) -> tuple[int | None, bool | None]:
+    def conclude(self, ranks: Sequence[RankTail]) -> tuple[int | None, bool | None]:
         """A life of the ranks is over: the step it came to, and whether it added a durable one."""
         made = max((rank.pulse().steps for rank in ranks), default=0)
         saves = [(number, save) for number, rank in enumerate(ranks) for save in rank.saves]
@@ -29,9 +29,11 @@ class Progress:
         stretches = self._lineage.add(
             self._attempts,
             [
-                *(_event(number, save, save.get("step"), False) for number, save in saves),
+                *(_lineage_event(number, save, save.get("step"), False) for number, save in saves),
                 *(
-                    _event(number, load, load.get("made"), True)._replace(step=_restored(load))
+                    _lineage_event(number, load, load.get("made"), True)._replace(
+                        step=_restored_step(load)
+                    )
                     for number, load in loads
                 ),
             ],
@@ -42,7 +44,7 @@ class Progress:
         self._attempts += 1
         added = False
         for number, save in saves:
-            event = _event(number, save, save.get("step"), False)
+            event = _lineage_event(number, save, save.get("step"), False)
             begun = [stretch for stretch in stretches[1:] if stretch.at <= event.t]
             stretch = [stretches[0], *begun][-1]
             step = stretch.step(event.made) if stretch.known else None
@@ -55,13 +57,13 @@ class Progress:
         return step, added
 
 
-def _restored(load: dict[str, Any]) -> int | None:
+def _restored_step(load: dict[str, Any]) -> int | None:
     """The step that a Checkpointer says it has restored."""
     step = load.get("step")
     return step if load.get("ev") == "restored" and type(step) is int else None
 
 
-def _event(rank: int, fields: dict[str, Any], made: object, is_load: bool) -> Event:
+def _lineage_event(rank: int, fields: dict[str, Any], made: object, is_load: bool) -> Event:
     t = fields.get("t")
     return Event(
         t=t if type(t) is int else 0,

@@ -16,24 +16,32 @@ from pathlib import Path
 
 from headway.errors import HeadwayError, UsageError
 from headway.journal import publish as notes
-from headway.launch.target import Target
+from headway.launch.target import RunFolder
 
 LOCAL, SLURM = "local", "slurm"
-PLACES = ("{anchor}", "{recipe}", "{store}", "{run}", "{command}")
+PLACEHOLDERS = ("{anchor}", "{recipe}", "{store}", "{run}", "{command}")
 SUBMIT_S = 60.0  # for sbatch to answer
 # What tells a process which job or rank it is: a publish of its own is neither.
-JOB = ("HEADWAY_", "SLURM_", "TORCHELASTIC_", "RAY_JOB_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE")
-_started: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+JOB_VARIABLES = (
+    "HEADWAY_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "RAY_JOB_ID",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+_publish_processes: list[subprocess.Popen[bytes]] = []  # or Python warns of them
 
 
-class NotStarted(HeadwayError):
+class PublishNotStarted(HeadwayError):
     """The publish job could not be handed over; one clause says why."""
 
     code = "publish-not-started"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class PublishRequest:
     """What is published, to where, and by whom."""
 
     recipe: str  # absolute
@@ -41,7 +49,7 @@ class Order:
     by: tuple[str, ...] = (LOCAL,)  # or slurm and words for sbatch, or a command
 
 
-def order(recipe: str, store: str, by: str) -> Order:
+def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
     """From what a user has said; UsageError if nobody can do it."""
     try:
         words = shlex.split(by)
@@ -65,30 +73,30 @@ def order(recipe: str, store: str, by: str) -> Order:
             f"--publish-by {by}: `local` takes nothing after it", code="publish-by-invalid"
         )
     place = store if "://" in store else os.path.abspath(store)
-    return Order(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
+    return PublishRequest(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
 
 
-def begin(given: Order, anchor: str, target: Target) -> str:
+def start_publish(given: PublishRequest, anchor: str, target: RunFolder) -> str:
     """Start it, and return at once; a clause that says where it is, or NotStarted."""
-    folder = _free(target.folder.resolve())
+    folder = _free_folder(target.folder.resolve())
     training = str(target.folder.resolve())
     command = _command(given, anchor, folder, training)
     log = Path(training, "publish.log")
     told = {"run": folder.name, "folder": str(folder), "anchor": anchor, "store": given.store}
     told |= {"recipe": given.recipe, "by": shlex.join(given.by), "log": str(log)}
     try:
-        notes.write(Path(training), {**told, "begun": time.time()})
-        how = {LOCAL: _locally, SLURM: _by_slurm}.get(given.by[0], _by_command)
+        notes.write_publish_note(Path(training), {**told, "begun": time.time()})
+        how = {LOCAL: _start_locally, SLURM: _submit_to_slurm}.get(given.by[0], _start_by_command)
         where = how(given, command, log, {"anchor": anchor, "run": training})
-    except (OSError, NotStarted, subprocess.TimeoutExpired) as error:
+    except (OSError, PublishNotStarted, subprocess.TimeoutExpired) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         with contextlib.suppress(OSError):
-            notes.write(Path(training), {**told, "error": why})
-        raise NotStarted(why) from None
+            notes.write_publish_note(Path(training), {**told, "error": why})
+        raise PublishNotStarted(why) from None
     return f"{where}, see {log}"
 
 
-def _free(training: Path) -> Path:
+def _free_folder(training: Path) -> Path:
     """The folder of the publish's own run: beside that of the training."""
     number, found = 1, training.with_name(f"{training.name}-publish")
     while found.exists():
@@ -97,7 +105,7 @@ def _free(training: Path) -> Path:
     return found
 
 
-def _command(given: Order, anchor: str, folder: Path, training: str) -> list[str]:
+def _command(given: PublishRequest, anchor: str, folder: Path, training: str) -> list[str]:
     headway = [sys.executable, "-m", "headway"]
     run = [*headway, "run", "-o", str(folder), "--name", folder.name]
     run += ["--no-report", "--no-hang-watch", "--"]
@@ -105,35 +113,39 @@ def _command(given: Order, anchor: str, folder: Path, training: str) -> list[str
     return [*run, *headway, *publish, "--run", training]
 
 
-def _locally(_: Order, command: Sequence[str], log: Path, __: Mapping[str, str]) -> str:
+def _start_locally(
+    _: PublishRequest, command: Sequence[str], log: Path, __: Mapping[str, str]
+) -> str:
     nice = ["nice", "-n", "19"] if shutil.which("nice") else []
-    env = {key: value for key, value in os.environ.items() if not key.startswith(JOB)}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(JOB_VARIABLES)}
     env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # the accelerators are released
-    return f"process {_detached([*nice, *command], log, env)}"
+    return f"process {_start_detached([*nice, *command], log, env)}"
 
 
-def _by_command(given: Order, command: Sequence[str], log: Path, known: Mapping[str, str]) -> str:
+def _start_by_command(
+    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+) -> str:
     values = {"{recipe}": given.recipe, "{store}": given.store, "{command}": shlex.join(command)}
     values |= {f"{{{name}}}": value for name, value in known.items()}
-    words = [_filled(word, values) for word in given.by]
+    words = [_fill(word, values) for word in given.by]
     if words == list(given.by):
         words += command
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
-    return f"process {_detached(words, log, env)} ({given.by[0]})"
+    return f"process {_start_detached(words, log, env)} ({given.by[0]})"
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
-    for place in PLACES:
+def _fill(word: str, values: Mapping[str, str]) -> str:
+    for place in PLACEHOLDERS:
         word = word.replace(place, values[place])
     return word
 
 
-def _hears() -> None:
+def _unblock_signals() -> None:
     """Signals that the launcher holds back are not held back from others."""
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
-def _detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
+def _start_detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
     """In a session of its own: it lives on when this process, or its terminal, is gone."""
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -143,13 +155,15 @@ def _detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
             stderr=output,
             env=env,
             start_new_session=True,
-            preexec_fn=_hears,
+            preexec_fn=_unblock_signals,
         )
-    _started.append(child)
+    _publish_processes.append(child)
     return child.pid
 
 
-def _by_slurm(given: Order, command: Sequence[str], log: Path, known: Mapping[str, str]) -> str:
+def _submit_to_slurm(
+    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+) -> str:
     script = Path(known["run"], "publish.sbatch")
     script.write_text(
         "#!/bin/sh\n"
@@ -160,9 +174,14 @@ def _by_slurm(given: Order, command: Sequence[str], log: Path, known: Mapping[st
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
     submit = ["sbatch", "--parsable", *given.by[1:], str(script)]
     done = subprocess.run(
-        submit, env=env, capture_output=True, text=True, timeout=SUBMIT_S, preexec_fn=_hears
+        submit,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=SUBMIT_S,
+        preexec_fn=_unblock_signals,
     )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise NotStarted(f"sbatch: {said.removeprefix('sbatch: ')}")
+        raise PublishNotStarted(f"sbatch: {said.removeprefix('sbatch: ')}")
     return f"Slurm job {done.stdout.strip().partition(';')[0]}"

@@ -21,9 +21,9 @@ from typing import Any
 from headway.launch import tree
 
 PR_SET_CHILD_SUBREAPER = 36
-SHARED = Path("/dev/shm")
-LASTING = b"headway.checkpoint.writer"
-NAMED_BY_PID = re.compile(
+SHARED_MEMORY = Path("/dev/shm")
+WRITER_MODULE = b"headway.checkpoint.writer"
+PID_IN_NAME = re.compile(
     r"torch_(\d+)_|__KMP_REGISTERED_LIB_(\d+)_|sem\.loky-(\d+)-|mp-(\d+)-|pym-(\d+)-"
 )
 
@@ -42,7 +42,7 @@ def adopt_orphans() -> bool:
 
 
 @contextlib.contextmanager
-def helper(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+def helper_process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process of the launcher's own, started from any thread: it is never taken for the job's."""
     with _starting:  # so that nobody sees it before it is known
         child = subprocess.Popen(command, **options)
@@ -58,7 +58,7 @@ def helper(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[
             _helpers.discard(child.pid)
 
 
-def collect(spare: Iterable[int], seen: Mapping[int, tree.Seen]) -> None:
+def reap_zombies(spare: Iterable[int], seen: Mapping[int, tree.ProcInfo]) -> None:
     """Take the exit status of adopted children that have ended, but not of those in `spare`."""
     with _starting:
         kept = {*spare, *_helpers}
@@ -68,31 +68,31 @@ def collect(spare: Iterable[int], seen: Mapping[int, tree.Seen]) -> None:
                     os.waitpid(pid, os.WNOHANG)
 
 
-def take(pids: Iterable[int], limit_s: float) -> None:
+def reap_ended(pids: Iterable[int], limit_s: float) -> None:
     """The same for certain ones that are about to end; where another process adopts them, it does.
 
     A process is adopted a moment after it has ended, when its parent is gone as well.
     """
     left, until = set(pids), time.monotonic() + limit_s
     while left and time.monotonic() < until:
-        seen = {pid: process for pid, process in tree.processes().items() if pid in left}
-        collect((), seen)
+        seen = {pid: process for pid, process in tree.process_table().items() if pid in left}
+        reap_zombies((), seen)
         left = {pid for pid, process in seen.items() if (process.state, process.parent) != ("Z", 1)}
         time.sleep(0.002)
 
 
-def end(pids: Iterable[int], grace_s: float) -> None:
+def end_processes(pids: Iterable[int], grace_s: float) -> None:
     """SIGTERM to each; SIGKILL at once to what is stopped, and to the rest after the grace."""
     left = set(pids)
-    seen = tree.processes()
+    seen = tree.process_table()
     for pid in left & seen.keys():
         _send(pid, signal.SIGKILL if seen[pid].state in ("T", "t") else signal.SIGTERM)
     tree.wait_gone(left, grace_s)
-    for pid in tree.alive(left):
+    for pid in tree.still_running(left):
         _send(pid, signal.SIGKILL)
 
 
-def clear(
+def end_descendants(
     spare: Iterable[int] = (),
     *,
     grace_s: float,
@@ -103,11 +103,11 @@ def clear(
 
     `stop`: whether to wait no longer for what got SIGKILL.
     """
-    end(_mine(spare), grace_s)
+    end_processes(_job_processes(spare), grace_s)
     until = time.monotonic() + limit_s
     while True:
-        collect(spare, tree.processes())
-        left = tree.alive(_mine(spare))
+        reap_zombies(spare, tree.process_table())
+        left = tree.still_running(_job_processes(spare))
         if not left or time.monotonic() > until or stop():
             return sorted(left)
         for pid in left:  # also what was forked meanwhile
@@ -115,34 +115,34 @@ def clear(
         time.sleep(0.002)
 
 
-def dismiss(limit_s: float, hurried: Callable[[], bool] = lambda: False) -> set[int]:
+def wait_for_writers(limit_s: float, hurried: Callable[[], bool] = lambda: False) -> set[int]:
     """Checkpoint writers write what they have and go; those that still do when it is over."""
-    writers = lasting(tree.processes())
+    writers = checkpoint_writers(tree.process_table())
     for pid in writers:
         _send(pid, signal.SIGTERM)
     until = time.monotonic() + limit_s
-    while (left := tree.alive(writers)) and time.monotonic() < until and not hurried():
-        collect((), tree.processes())
+    while (left := tree.still_running(writers)) and time.monotonic() < until and not hurried():
+        reap_zombies((), tree.process_table())
         time.sleep(0.01)
     return left
 
 
-def lasting(seen: Mapping[int, tree.Seen]) -> set[int]:
+def checkpoint_writers(seen: Mapping[int, tree.ProcInfo]) -> set[int]:
     """The checkpoint writers below this process."""
     found = set()
-    for pid in tree.below(os.getpid(), dict(seen)):
+    for pid in tree.descendants(os.getpid(), dict(seen)):
         with contextlib.suppress(OSError):
-            if LASTING in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            if WRITER_MODULE in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                 found.add(pid)
     return found
 
 
-def _mine(spare: Iterable[int]) -> set[int]:
-    seen = tree.processes()
-    kept = {*spare, *_helpers, *lasting(seen)}
+def _job_processes(spare: Iterable[int]) -> set[int]:
+    seen = tree.process_table()
+    kept = {*spare, *_helpers, *checkpoint_writers(seen)}
     for pid in list(kept):
-        kept |= tree.below(pid, seen)
-    return tree.below(os.getpid(), seen) - kept
+        kept |= tree.descendants(pid, seen)
+    return tree.descendants(os.getpid(), seen) - kept
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -157,7 +157,7 @@ class SharedMemory:
     nothing, a file that a process of ours has mapped does.
     """
 
-    def __init__(self, folder: Path = SHARED) -> None:
+    def __init__(self, folder: Path = SHARED_MEMORY) -> None:
         self.folder = folder
         self._made: dict[str, tuple[int, tuple[int, int]]] = {}  # by name: maker and identity
         self._looked: set[tuple[str, int]] = set()
@@ -165,13 +165,13 @@ class SharedMemory:
     def look(self, pids: Collection[int]) -> None:
         """Note what these processes, which live and belong to the job, have made."""
         for entry in _entries(self.folder):
-            pid = _maker(entry.name)
+            pid = _creator_pid(entry.name)
             if pid not in pids or (entry.name, entry.inode()) in self._looked:
                 continue
             self._looked.add((entry.name, entry.inode()))
             with contextlib.suppress(OSError):
-                identity = _identity(entry)
-                if identity in _mapped(pid):
+                identity = _file_identity(entry)
+                if identity in _mapped_files(pid):
                     self._made[entry.name] = pid, identity
 
     def sweep(self) -> list[str]:
@@ -180,25 +180,25 @@ class SharedMemory:
         for name, (pid, identity) in self._made.items():
             path = self.folder / name
             with contextlib.suppress(OSError):
-                if not os.path.exists(f"/proc/{pid}") and _identity(path) == identity:
+                if not os.path.exists(f"/proc/{pid}") and _file_identity(path) == identity:
                     path.unlink()
                     removed.append(name)
         self._made = {name: made for name, made in self._made.items() if name not in removed}
         return sorted(removed)
 
 
-def _maker(name: str) -> int:
+def _creator_pid(name: str) -> int:
     """The number of a process that stands in a name; 0 if there is none."""
-    named = NAMED_BY_PID.match(name)
+    named = PID_IN_NAME.match(name)
     return next((int(group) for group in named.groups() if group), 0) if named else 0
 
 
-def _identity(path: os.DirEntry[str] | Path) -> tuple[int, int]:
+def _file_identity(path: os.DirEntry[str] | Path) -> tuple[int, int]:
     status = path.stat(follow_symlinks=False)
     return status.st_dev, status.st_ino
 
 
-def _mapped(pid: int) -> set[tuple[int, int]]:
+def _mapped_files(pid: int) -> set[tuple[int, int]]:
     """The files in shared memory that a process has mapped."""
     found = set()
     with open(f"/proc/{pid}/maps", "rb") as file:
@@ -219,11 +219,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def strays(journal: str, launch: str) -> set[int]:
+def orphans_of_run(journal: str, launch: str) -> set[int]:
     """Processes that record into this run for a launch that is over: their launcher was killed."""
     found = set()
     ours = f"HEADWAY_DIR={journal}".encode()
-    for pid in tree.processes():
+    for pid in tree.process_table():
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", "rb") as file:
                 words = file.read().split(b"\0")

@@ -8,10 +8,10 @@ from pathlib import Path
 from headway.journal.folder import COMMAND_JSON
 from headway.journal.remote import filesystem
 
-EVERY = 30.0  # seconds between two rounds
+UPLOAD_EVERY_S = 30.0  # seconds between two rounds
 
 
-class Shipper:
+class RunUploader:
     """Sends what has changed, every so often and once at the end."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -33,7 +33,7 @@ class Shipper:
         self.send()
 
     def _loop(self) -> None:
-        while not self._stop.wait(EVERY):
+        while not self._stop.wait(UPLOAD_EVERY_S):
             self.send()
 
     def send(self) -> None:

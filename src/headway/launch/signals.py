@@ -21,57 +21,57 @@ from typing import Any
 
 from headway.launch import tree
 
-STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-FORWARDED = STOPPING | {signal.SIGUSR1, signal.SIGUSR2}
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+FORWARDED = STOP_SIGNALS | {signal.SIGUSR1, signal.SIGUSR2}
 AWAITED = FORWARDED | {signal.SIGCHLD}
 FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole group
 PR_SET_PDEATHSIG = 1
-LOOK_S = 0.05  # between two looks where the kernel offers no signalfd
-AGAIN_S = 1.0  # between two `Overdue`, should the first one get lost in a callback
+POLL_S = 0.05  # between two looks where the kernel offers no signalfd
+OVERDUE_AGAIN_S = 1.0  # between two `Overdue`, should the first one get lost in a callback
 
-_arrivals: int | None = None  # a signalfd, readable while one of AWAITED is pending
+_pending_fd: int | None = None  # a signalfd, readable while one of AWAITED is pending
 _ignored: set[int] = set()  # signals to stop that this process ignored from its start (nohup)
 
 
-class Overdue(BaseException):
+class DeadlineExceeded(BaseException):
     """The time for the work that follows the job is over."""
 
 
 @contextlib.contextmanager
-def held(*, to_the_end: bool = False) -> Iterator[None]:
+def blocked(*, to_the_end: bool = False) -> Iterator[None]:
     """Signals wait to be taken by `take`; those that come too late for the job are dropped.
 
     Threads that begin in it inherit the mask, and leave signals to this one. `to_the_end`: of this
     process, which has nothing left to do after that: a signal would only cost the job's exit code.
     """
-    global _arrivals, _ignored
+    global _pending_fd, _ignored
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
-    _ignored = {number for number in STOPPING if signal.getsignal(number) == signal.SIG_IGN}
+    _ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
-    _arrivals = _signalfd(AWAITED)
+    _pending_fd = _signalfd(AWAITED)
     try:
         yield
     finally:
-        if _arrivals is not None:
-            os.close(_arrivals)
-            _arrivals = None
+        if _pending_fd is not None:
+            os.close(_pending_fd)
+            _pending_fd = None
         while signal.sigtimedwait(AWAITED - before, 0) is not None:
             pass
         if not to_the_end:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def die_of(number: signal.Signals) -> None:
+def die_of_signal(number: signal.Signals) -> None:
     """End this process by a signal, so that a script which runs it stops as without it."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
-def take(seconds: float) -> tuple[signal.Signals, int, bool] | None:
+def next_signal(seconds: float) -> tuple[signal.Signals, int, bool] | None:
     """The next signal, who sent it, and whether the job has it already; None after `seconds`."""
     _wait(seconds)
     # Never with a timeout: when SIGCONT or a debugger interrupts it, CPython up to 3.14 returns an
@@ -84,14 +84,14 @@ def take(seconds: float) -> tuple[signal.Signals, int, bool] | None:
 
 def _wait(seconds: float) -> None:
     """Until one of AWAITED is pending, at most that long."""
-    if _arrivals is not None:
+    if _pending_fd is not None:
         poll = select.poll()
-        poll.register(_arrivals, select.POLLIN)
+        poll.register(_pending_fd, select.POLLIN)
         poll.poll(max(seconds, 0) * 1000)
         return
     until = time.monotonic() + seconds
     while not AWAITED & signal.sigpending() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, LOOK_S))
+        time.sleep(min(left, POLL_S))
 
 
 def _signalfd(numbers: Iterable[int]) -> int | None:
@@ -106,12 +106,14 @@ def _signalfd(numbers: Iterable[int]) -> int | None:
     return fd if fd >= 0 else None
 
 
-def stops(number: int) -> bool:
+def is_stop_signal(number: int) -> bool:
     """Whether it is meant to stop the job; one that was ignored from the start is not."""
-    return number in STOPPING and number not in _ignored
+    return number in STOP_SIGNALS and number not in _ignored
 
 
-def limited(work: Callable[[Callable[[], bool]], object], seconds: float, hurried_s: float) -> bool:
+def run_with_deadline(
+    work: Callable[[Callable[[], bool]], object], seconds: float, hurried_s: float
+) -> bool:
     """Do work below `held` that may take that long; whether it came to its end.
 
     The first signal to stop leaves it `hurried_s`, the second one nothing: then `Overdue` is raised
@@ -128,24 +130,24 @@ def limited(work: Callable[[Callable[[], bool]], object], seconds: float, hurrie
         count += 1
         left = min(until - time.monotonic(), hurried_s) if count == 1 else 0.0
         if working:
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), AGAIN_S)
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6), OVERDUE_AGAIN_S)
 
     def over(*_: object) -> None:
         if working:
-            raise Overdue
+            raise DeadlineExceeded
 
-    stopping = STOPPING - _ignored
+    stopping = STOP_SIGNALS - _ignored
     before = {number: signal.signal(number, stop) for number in stopping}
     before[signal.SIGALRM] = signal.signal(signal.SIGALRM, over)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, before)
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), OVERDUE_AGAIN_S)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
         work(lambda: count > 0)
         # No function is called between the work and this, nor below: handlers run after calls.
         working = False
         return True
-    except Overdue:
+    except DeadlineExceeded:
         working = False
         return False
     finally:
@@ -159,7 +161,7 @@ def limited(work: Callable[[Callable[[], bool]], object], seconds: float, hurrie
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def on_terminal() -> bool:
+def has_terminal() -> bool:
     """Whether a person may be at the other end of standard input."""
     try:
         return os.isatty(sys.stdin.fileno())
@@ -167,11 +169,11 @@ def on_terminal() -> bool:
         return False
 
 
-class Child:
+class ChildSetup:
     """What the command does between fork and exec; made ready before the fork."""
 
     def __init__(self) -> None:
-        self.own_group = not on_terminal()
+        self.own_group = not has_terminal()
         self.launcher = os.getpid()
         try:
             import ctypes
@@ -191,10 +193,10 @@ class Child:
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
-def pass_on(number: signal.Signals, child: int, recording: set[int]) -> None:
+def forward(number: signal.Signals, child: int, recording: set[int]) -> None:
     """Send a signal to the job; `recording` are the processes that keep a journal."""
     try:
-        pids = targets(child, recording)
+        pids = forward_targets(child, recording)
     except OSError:  # /proc cannot be read, or no descriptor is left
         pids = [child]
     for pid in pids:
@@ -202,13 +204,13 @@ def pass_on(number: signal.Signals, child: int, recording: set[int]) -> None:
             os.kill(pid, number)
 
 
-def targets(child: int, recording: set[int]) -> list[int]:
+def forward_targets(child: int, recording: set[int]) -> list[int]:
     """The processes of the job's group, without the helpers of those that record."""
-    seen = tree.processes()
+    seen = tree.process_table()
     group = seen[child].group if child in seen else child
     found = [child]
     for pid, process in seen.items():
-        above = tree.above(pid, child, seen)
+        above = tree.ancestors(pid, child, seen)
         if not above or process.group != group:
             continue
         if pid in recording or not recording.intersection(above):

@@ -19,23 +19,23 @@ from headway.errors import UsageError, with_code
 from headway.journal.folder import JOURNAL, write_atomically
 from headway.journal.writer import now
 from headway.launch import conclude, pages, process, reap, signals, together, tree
-from headway.launch.agree import Agreement
-from headway.launch.attempt import Attempt, Ended, environment
-from headway.launch.chaos import Injector, Plan
-from headway.launch.hang import FLOOR_S, Hang, HangWatch, Learned
-from headway.launch.policy import SWAP_CODE, Decision, Past
-from headway.launch.price import Pricing
-from headway.launch.process import Process
+from headway.launch.agree import NodeCoordinator
+from headway.launch.attempt import Attempt, AttemptResult, environment
+from headway.launch.chaos import FaultInjector, FaultPlan
+from headway.launch.hang import FLOOR_S, Hang, HangDetector, StepTimingStats
+from headway.launch.policy import SWAP_CODE, AttemptSummary, Decision
+from headway.launch.price import EvictionCostReporter
+from headway.launch.process import ChildProcess
 from headway.launch.progress import Progress
-from headway.launch.target import Target
-from headway.launch.warm import Warm
-from headway.launch.watch import Watch
+from headway.launch.target import RunFolder
+from headway.launch.warm import WarmStart
+from headway.launch.watch import ProcessWatch
 from headway.probe import unfinished
 
-STRAY_GRACE_S = 5.0
-LOOK_S = 0.1  # between two looks for a signal
-WRITERS_S = 600.0  # for checkpoints that are still to be written
-RUNS_BESIDE = 8  # that are looked at for checkpoints in pieces
+ORPHAN_GRACE_S = 5.0
+SIGNAL_POLL_S = 0.1  # between two looks for a signal
+WRITERS_LIMIT_S = 600.0  # for checkpoints that are still to be written
+SIBLING_RUNS = 8  # that are looked at for checkpoints in pieces
 SWAP_MARKER = "swap.json"  # in the run folder: which node a scheduler should leave out, and why
 
 
@@ -56,7 +56,7 @@ class Companion(Protocol):
         """There will be no other. `hurry`: whether the launcher was told to stop."""
 
 
-class Pilot(Protocol):
+class BoosterPolicy(Protocol):
     """Somebody who knows with which boosters an attempt runs: see headway/boosters/pilot.py."""
 
     @property
@@ -69,7 +69,7 @@ class Pilot(Protocol):
     def withheld(self) -> set[str]:
         """Variables that the attempt does not get."""
 
-    def suspects(self, ended: Ended) -> list[str]:
+    def suspects(self, ended: AttemptResult) -> list[str]:
         """Who may be to blame for its end, as this node sees it."""
 
     def without(self, suspected: Sequence[str]) -> None:
@@ -84,10 +84,10 @@ class Options:
     hang_watch: bool = True
     hang_after: float = FLOOR_S
     warm: bool = False
-    chaos: Plan | None = None
+    chaos: FaultPlan | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # more of it, for the command
     companion: Companion | None = None
-    pilot: Pilot | None = None
+    pilot: BoosterPolicy | None = None
 
 
 def _newest_journals(run: Path) -> list[str]:
@@ -97,10 +97,10 @@ def _newest_journals(run: Path) -> list[str]:
         for entry in entries:
             if entry.name != run.name and entry.is_dir(follow_symlinks=False):
                 others.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
-    return [os.path.join(path, JOURNAL) for _, path in sorted(others)[-RUNS_BESIDE:]]
+    return [os.path.join(path, JOURNAL) for _, path in sorted(others)[-SIBLING_RUNS:]]
 
 
-def check(command: Sequence[str]) -> None:
+def check_command(command: Sequence[str]) -> None:
     """One sentence for a command that cannot be started, before anything is made for it."""
     if shutil.which(command[0]):
         return
@@ -121,7 +121,7 @@ class Supervisor:
     def __init__(
         self,
         command: Sequence[str],
-        target: Target,
+        target: RunFolder,
         options: Options | None = None,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
@@ -132,27 +132,27 @@ class Supervisor:
         self.status: int | None = None  # of the last attempt, once it has ended
         self.attempt: Attempt | None = None  # the last one that began
         self.progress = Progress()
-        self.pricing = Pricing(target.journal, target.launch)
-        self.learned = Learned(floor=options.hang_after)
-        self.history: list[Past] = []
-        self.agreement: Agreement | None = None
-        self.warm: Warm | None = None
+        self.pricing = EvictionCostReporter(target.journal, target.launch)
+        self.learned = StepTimingStats(floor=options.hang_after)
+        self.history: list[AttemptSummary] = []
+        self.agreement: NodeCoordinator | None = None
+        self.warm: WarmStart | None = None
         self.companion = options.companion
         self.env = {**(self.companion.env if self.companion else {}), **options.env}
         self.forked = False  # whether the attempt that is going on was forked from the zygote
-        beats: list[Callable[[], None]] = [partial(together.refresh, target.journal)]
+        beats: list[Callable[[], None]] = [partial(together.refresh_marker, target.journal)]
         if options.restarts or options.warm:
             reap.adopt_orphans()
         if options.restarts:
             host = os.uname().nodename
-            self.agreement = Agreement(target.journal, target.launch, host, os.getpid())
+            self.agreement = NodeCoordinator(target.journal, target.launch, host, os.getpid())
             beats.append(self.agreement.alive)
         self.heartbeat = together.Heartbeat(beats)
-        self.pages = pages.make(target.journal)
+        self.pages = pages.make_pages(target.journal)
         if self.agreement:
-            self.history = [Past(**agreed["past"]) for agreed in self.agreement.past()]
+            self.history = [AttemptSummary(**agreed["past"]) for agreed in self.agreement.past()]
             self._end_strays()
-        self.injector = Injector(options.chaos, target) if options.chaos else None
+        self.injector = FaultInjector(options.chaos, target) if options.chaos else None
 
     def run(self) -> int:
         """Until it is done, or the policy says stop; the status is negative for a death by signal.
@@ -199,7 +199,7 @@ class Supervisor:
         try:
             ended = attempt.run(self.command, self._spawn)
         except OSError as error:  # it was there when the first attempt began
-            if error.errno in process.OURS:
+            if error.errno in process.LAUNCHER_ERRNOS:
                 raise
             self._warn(
                 f"{self.command[0]} could not be started: {error.strerror}",
@@ -247,10 +247,10 @@ class Supervisor:
                 self.pages.close()
             if self.agreement:
                 self.agreement.leave()
-            together.leave(self.target.journal, self.target.launch)
+            together.leave_launch(self.target.journal, self.target.launch)
 
         def dismiss() -> None:
-            if left := reap.dismiss(WRITERS_S, hurried):
+            if left := reap.wait_for_writers(WRITERS_LIMIT_S, hurried):
                 self._warn(
                     f"processes {sorted(left)} still write checkpoints", code="writers-not-ended"
                 )
@@ -266,19 +266,19 @@ class Supervisor:
         """Wait as long as was decided; whether a signal to stop came first."""
         until = time.monotonic() + (decision.wait_s if decision else 0.0)
         while attempt.hear() is None and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_S))
+            time.sleep(min(left, SIGNAL_POLL_S))
         return attempt.told_to_stop is not None
 
     def _end_strays(self) -> None:
         """A launcher that was killed may have left its job behind, and the job writes on."""
-        left = reap.strays(self.target.absolute_journal, self.target.launch)
+        left = reap.orphans_of_run(self.target.absolute_journal, self.target.launch)
         if left:
             self._warn(
                 f"ending {len(left)} processes that a killed launcher left behind",
                 code="processes-left-behind",
             )
-            reap.end(left, STRAY_GRACE_S)
-            tree.wait_gone(left, STRAY_GRACE_S)
+            reap.end_processes(left, ORPHAN_GRACE_S)
+            tree.wait_gone(left, ORPHAN_GRACE_S)
         (self.target.folder / SWAP_MARKER).unlink(missing_ok=True)
 
     def _attempt(self, number: int) -> Attempt:
@@ -298,11 +298,11 @@ class Supervisor:
             self._watch_for_hangs(attempt)
         if agreement is None:
             return attempt
-        attempt.would_restart = lambda facts: conclude.likely(
+        attempt.would_restart = lambda facts: conclude.would_restart(
             facts, self.history, self.options.restarts
         )
 
-        def ended_elsewhere(watch: Watch) -> None:
+        def ended_elsewhere(watch: ProcessWatch) -> None:
             if agreement.over_elsewhere(number, watch.names):
                 attempt.doom("it has ended on another node")
 
@@ -316,10 +316,10 @@ class Supervisor:
 
     def _remove_unfinished(self, attempt: Attempt) -> None:
         """Checkpoints that earlier attempts left in the middle, of this run or another."""
-        removed = unfinished.remove(self.target.absolute_journal, [attempt.launch, "0"])
+        removed = unfinished.remove_dead_saves(self.target.absolute_journal, [attempt.launch, "0"])
         if attempt.number == 0:
             for journal in _newest_journals(Path(self.target.absolute_journal).parent):
-                removed += unfinished.remove(journal)
+                removed += unfinished.remove_dead_saves(journal)
         for folder in removed:
             text = f"removed {folder}, which a save that was killed had not finished"
             self._warn(text, code="unfinished-checkpoint-removed")
@@ -364,9 +364,9 @@ class Supervisor:
                 return late
             return self.agreement.all_late(attempt.number, late, attempt.watch.names)
 
-        watch = HangWatch(str(folder), self.learned, tell, all_late)
+        watch = HangDetector(str(folder), self.learned, tell, all_late)
 
-        def round_(of: Watch) -> None:
+        def round_(of: ProcessWatch) -> None:
             if attempt.told_to_stop is None:  # a last save may take all the time it is given
                 watch.round(of)
 
@@ -382,7 +382,7 @@ class Supervisor:
 
         if self.warm is None:
             env = {**environment(self.target, attempt.launch), **self._env()}
-            self.warm = Warm(self.target.folder, self.command, env, note)
+            self.warm = WarmStart(self.target.folder, self.command, env, note)
         warm = self.warm
         warm.note = note
         warm.prepare()
@@ -403,14 +403,14 @@ class Supervisor:
         env: dict[str, str],
         stdout: int | None,
         stderr: int | None,
-    ) -> Process | None:
+    ) -> ChildProcess | None:
         self.forked = False
         if self.warm is None or not self._is_ready(self.warm):
             return None
         child = self.warm.spawn(
             command,
             env,
-            own_group=not signals.on_terminal(),
+            own_group=not signals.has_terminal(),
             pdeathsig=signal.SIGTERM,
             stdout=stdout,
             stderr=stderr,
@@ -418,10 +418,10 @@ class Supervisor:
         self.forked = child is not None
         return child
 
-    def _is_ready(self, warm: Warm) -> bool:
+    def _is_ready(self, warm: WarmStart) -> bool:
         """Wait for a zygote that still imports, if it is worth that, but not past a signal."""
         until = time.monotonic() + warm.worth_waiting()
-        while not warm.ready(min(max(until - time.monotonic(), 0.0), LOOK_S)):
+        while not warm.ready(min(max(until - time.monotonic(), 0.0), SIGNAL_POLL_S)):
             stopped = self.attempt is not None and self.attempt.hear() is not None
             if stopped or not warm.pids() or time.monotonic() >= until:
                 return False
@@ -429,7 +429,7 @@ class Supervisor:
 
     # -- what is done after an attempt ------------------------------------------------------
 
-    def _conclude(self, attempt: Attempt, ended: Ended) -> Decision | None:
+    def _conclude(self, attempt: Attempt, ended: AttemptResult) -> Decision | None:
         """The verdict and the decision, in the journal and in one line; None if there is none."""
         if self.agreement is None:
             if ended.status:
@@ -440,7 +440,7 @@ class Supervisor:
         agreed = self._agree(self.agreement, attempt, ended)
         if agreed.get("done"):
             return None
-        self.history.append(Past(**agreed["past"]))
+        self.history.append(AttemptSummary(**agreed["past"]))
         decision = Decision(**agreed["decision"])
         attempt.writer.write({"ev": "verdict", "t": now(), **agreed["verdict"]})
         attempt.writer.write(
@@ -459,7 +459,9 @@ class Supervisor:
             attempt.guarded(self._mark_swap, agreed["verdict"])
         return decision
 
-    def _agree(self, agreement: Agreement, attempt: Attempt, ended: Ended) -> dict[str, Any]:
+    def _agree(
+        self, agreement: NodeCoordinator, attempt: Attempt, ended: AttemptResult
+    ) -> dict[str, Any]:
         lives = [self.progress.conclude(ranks) for ranks in ended.lives]
         mine = {
             "done": ended.status == 0 and ended.signal is None,
@@ -485,12 +487,12 @@ class Supervisor:
     def _warn(self, text: str, *, code: str) -> None:
         self.say(with_code(f"headway: {text}", code=code))
 
-    def _suspects(self, ended: Ended) -> list[str]:
+    def _suspects(self, ended: AttemptResult) -> list[str]:
         return self.options.pilot.suspects(ended) if self.options.pilot else []
 
     def _decide(self, said: dict[str, dict[str, Any]], gone: set[str]) -> dict[str, Any]:
         """For all nodes: from what each of them said."""
-        return conclude.conclude(
+        return conclude.decide_for_all(
             said,
             [member.rpartition("-")[0] for member in sorted(gone)],
             self.history,

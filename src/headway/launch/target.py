@@ -37,12 +37,12 @@ IDENTITIES = (
     ("SLURM_JOB_ID", "slurm-"),
     ("RAY_JOB_ID", "ray-"),
 )
-TAIL = 65536  # bytes at the end of a launcher's journal that tell how its job ended
+TAIL_BYTES = 65536  # bytes at the end of a launcher's journal that tell how its job ended
 SHELLS = ("bash", "sh", "env", "srun", "torchrun", "accelerate", "python", "python3")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class RunFolder:
     """Where a launch records."""
 
     run: str
@@ -74,12 +74,12 @@ def prepare(
     labels: Mapping[str, str] | None = None,
     boosters: Sequence[str] = (),
     env: Mapping[str, str] = os.environ,
-) -> Target:
+) -> RunFolder:
     """Make or join the run folder; TargetUnwritable if there can be none.
 
     A folder that is taken is left alone: the run gets the next free name, and `note` says why.
     """
-    identity = _identity(env)
+    identity = _identity_from_env(env)
     if join and not (name or output or identity):
         raise UsageError(
             "--join needs the run to join: give its --name or -o", code="join-without-name"
@@ -90,7 +90,7 @@ def prepare(
     run = (
         name
         or (Path(output.rstrip("/")).name if output else identity)
-        or f"{job(command)}-{time.strftime('%m%d-%H%M%S')}"
+        or f"{job_name(command)}-{time.strftime('%m%d-%H%M%S')}"
     )
     if "/" in run or run in (".", "..") or not run.isprintable():
         raise UsageError(
@@ -98,17 +98,17 @@ def prepare(
             code="run-name-invalid",
         )
     wanted = Path(output) if output and url is None else Path("headway") / run
-    asked = _Asked(
+    asked = _RunRequest(
         identity=identity,
         command=None if name or output else list(command),  # else they may differ
         join=join,
         force=force,
     )
     try:
-        facts = _facts(run, identity, command, url, labels, boosters)
-        folder, reason = _settle(wanted, asked, facts)
+        facts = _run_json(run, identity, command, url, labels, boosters)
+        folder, reason = _choose_folder(wanted, asked, facts)
         run = folder.name if folder != wanted else run
-        launch = together.take(folder / JOURNAL, env)
+        launch = together.join_or_create_launch(folder / JOURNAL, env)
         names = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
     except OSError as error:
         raise TargetUnwritable(f"cannot write to {wanted}: {error.strerror or error}") from None
@@ -116,29 +116,29 @@ def prepare(
     note = FINE
     if folder != wanted and (name or output or identity):  # else its name was ours to choose
         note = Reason(f"{reason}; recording to {folder}", code=reason.code)
-    return Target(run=run, folder=folder, url=url, launch=launch, index=len(before), note=note)
+    return RunFolder(run=run, folder=folder, url=url, launch=launch, index=len(before), note=note)
 
 
-def temporary(command: Sequence[str], url: str | None, reason: str) -> Target:
+def prepare_temporary(command: Sequence[str], url: str | None, reason: str) -> RunFolder:
     """A folder that nobody will look for: what watches and restarts a job needs one."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="headway-run-"))
     except OSError:
         raise TargetUnwritable(reason) from None
     try:
-        run = Path(url.rstrip("/")).name if url else job(command)
-        _claim(folder, _facts(run, None, command, url))
-        launch = together.take(folder / JOURNAL, {})
+        run = Path(url.rstrip("/")).name if url else job_name(command)
+        _create(folder, _run_json(run, None, command, url))
+        launch = together.join_or_create_launch(folder / JOURNAL, {})
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         raise TargetUnwritable(reason) from None
     note = Reason(reason, code=TargetUnwritable.code)
-    return Target(
+    return RunFolder(
         run=run, folder=folder, url=url, launch=launch, index=0, temporary=True, note=note
     )
 
 
-def _identity(env: Mapping[str, str]) -> str | None:
+def _identity_from_env(env: Mapping[str, str]) -> str | None:
     for variable, prefix in IDENTITIES:
         value = env.get(variable, "")
         if value and value.lower() != "none":
@@ -146,7 +146,7 @@ def _identity(env: Mapping[str, str]) -> str | None:
     return None
 
 
-def job(command: Sequence[str]) -> str:
+def job_name(command: Sequence[str]) -> str:
     """A name for what the command trains, the same for every run of it."""
     scripts = [word for word in command if word.endswith(".py")]
     programs = [word for word in command if Path(word).name not in SHELLS and word[:1] != "-"]
@@ -158,7 +158,7 @@ def job(command: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _RunRequest:
     """What a launch knows of the run it belongs to."""
 
     identity: str | None
@@ -167,15 +167,17 @@ class _Asked:
     force: bool
 
 
-def _settle(wanted: Path, asked: _Asked, facts: Mapping[str, Any]) -> tuple[Path, Reason]:
+def _choose_folder(
+    wanted: Path, asked: _RunRequest, facts: Mapping[str, Any]
+) -> tuple[Path, Reason]:
     """The first of run, run-2, ... that is free or to be joined; and why it is not the first."""
     number, folder, first = 1, wanted, FINE
     while True:
-        reason = _taken(folder, asked)
+        reason = _refusal(folder, asked)
         if reason is None:
             return folder, first  # joined
         named = {**facts, "run": folder.name} if first else facts
-        if not reason and _claim(folder, named):
+        if not reason and _create(folder, named):
             return folder, first
         if reason:  # else another launch was faster: look again
             first = first or reason
@@ -183,7 +185,7 @@ def _settle(wanted: Path, asked: _Asked, facts: Mapping[str, Any]) -> tuple[Path
             folder = wanted.with_name(f"{wanted.name}-{number}")
 
 
-def _taken(folder: Path, asked: _Asked) -> Reason | None:
+def _refusal(folder: Path, asked: _RunRequest) -> Reason | None:
     """Why the folder is not for this launch; FINE if it is free, None if it is joined."""
     if not os.path.lexists(folder):
         return FINE
@@ -214,7 +216,7 @@ def _taken(folder: Path, asked: _Asked) -> Reason | None:
     if not (same or asked.join):
         return Reason(f"the run {folder.name} exists in {folder}", code="run-exists")
     journal = folder / JOURNAL
-    if not together.running(journal, mine.st_mtime) and _completed(journal):
+    if not together.has_live_launcher(journal, mine.st_mtime) and _is_complete(journal):
         return Reason(f"the run {folder.name} is complete", code="run-complete")
     journal.mkdir(exist_ok=True)
     return None
@@ -230,7 +232,7 @@ def _identity_of(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _claim(folder: Path, facts: Mapping[str, Any]) -> bool:
+def _create(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Make it this run's; False if another launch was faster."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = redact.data(dict(facts))
@@ -242,7 +244,7 @@ def _claim(folder: Path, facts: Mapping[str, Any]) -> bool:
     return True
 
 
-def _completed(journal: Path) -> bool:
+def _is_complete(journal: Path) -> bool:
     """Whether the newest launch has come to a good end, on each of its nodes."""
     launches: dict[str, list[tuple[int, bool]]] = {}
     last: dict[tuple[str, str], tuple[int, int, bool]] = {}
@@ -252,20 +254,20 @@ def _completed(journal: Path) -> bool:
         attempt = int(number) if number.isdecimal() else 0
         known = last.get((launch, process))
         if known is None or known[0] < attempt:
-            last[launch, process] = attempt, *_end(path)
+            last[launch, process] = attempt, *_launcher_end(path)
     for (launch, _), (_, began, good) in last.items():
         launches.setdefault(launch, []).append((began, good))
     newest = max(launches.values(), key=max, default=[])
     return bool(newest) and all(good for _, good in newest)
 
 
-def _end(path: Path) -> tuple[int, bool]:
+def _launcher_end(path: Path) -> tuple[int, bool]:
     """When a launcher began, and whether its job ended well and not because it was told to."""
     began, code = 0, None
     try:
         with files.open_file(path) as file:
             began = int(json.loads(file.readline())["wall"])
-            file.seek(max(0, path.stat().st_size - TAIL))
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except (OSError, ValueError, KeyError, TypeError):
         return began, False
@@ -278,7 +280,7 @@ def _end(path: Path) -> tuple[int, bool]:
     return began, code == 0
 
 
-def _facts(
+def _run_json(
     run: str,
     identity: str | None,
     command: Sequence[str],
@@ -297,13 +299,13 @@ def _facts(
         "cwd": os.getcwd(),
         "host": os.uname().nodename,
         "user": os.environ.get("USER", ""),
-        "versions": versions(),
+        "versions": installed_versions(),
         "labels": dict(labels or {}),
         "boosters": list(boosters),
     }
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Of Headway, Python and torch, as they are installed here."""
     found = {"headway": __version__, "python": sys.version.split()[0]}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -311,13 +313,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def adopt() -> tuple[Path, str]:
+def folder_of_process() -> tuple[Path, str]:
     """A journal folder for a process that no `headway run` started (`import headway.auto`)."""
-    identity = _identity(os.environ)
+    identity = _identity_from_env(os.environ)
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
     run = identity or f"{script}-{time.strftime('%m%d')}-{os.getppid()}"
     folder = Path("headway") / run
-    _claim(folder, _facts(run, identity, sys.argv, None))  # or another rank was faster
+    _create(folder, _run_json(run, identity, sys.argv, None))  # or another rank was faster
     (folder / JOURNAL).mkdir(exist_ok=True)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return (folder / JOURNAL).resolve(), f"auto-{os.getppid()}-{restart}"

@@ -19,9 +19,9 @@ from pathlib import Path
 from headway.journal import files
 
 MARKER = ".launch"
-BEAT_S = 5.0  # between two signs of life of a launcher
-TAKING_S = 0.5  # for a marker that others take and leave at the same time
-FRESH_S = 20.0  # a marker older than this was left by launchers that are gone
+HEARTBEAT_S = 5.0  # between two signs of life of a launcher
+MARKER_LIMIT_S = 0.5  # for a marker that others take and leave at the same time
+HEARTBEAT_TIMEOUT_S = 20.0  # a marker older than this was left by launchers that are gone
 
 
 class Heartbeat:
@@ -29,7 +29,7 @@ class Heartbeat:
 
     def __init__(self, beats: Sequence[Callable[[], None]], every_s: float | None = None) -> None:
         self._beats = beats
-        self._every_s = BEAT_S if every_s is None else every_s
+        self._every_s = HEARTBEAT_S if every_s is None else every_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="headway-heartbeat", daemon=True)
         with contextlib.suppress(RuntimeError):  # no thread can be started
@@ -46,14 +46,14 @@ class Heartbeat:
             self._stopped.wait(self._every_s)
 
 
-def take(journal: Path, env: Mapping[str, str]) -> str:
+def join_or_create_launch(journal: Path, env: Mapping[str, str]) -> str:
     """The id of this launch: a new one, or that of launchers that are running it now."""
     marker = journal / MARKER
     requeues = env.get("SLURM_RESTART_COUNT", "")
     mine = uuid.uuid4().hex[:12]
     aside = journal / f"{MARKER}-{mine}"
     aside.write_text(f"{mine} {requeues}")
-    until = time.monotonic() + TAKING_S
+    until = time.monotonic() + MARKER_LIMIT_S
     try:
         while True:
             try:
@@ -62,22 +62,27 @@ def take(journal: Path, env: Mapping[str, str]) -> str:
             except OSError as error:
                 if error.errno != errno.EEXIST:
                     return mine  # no hard links here: each launcher is a launch of its own
-            found = _read(marker)
+            found = _read_marker(marker)
             if found is None:
                 if time.monotonic() > until:
                     raise OSError(errno.EBUSY, f"{marker.name} can neither be read nor replaced")
                 continue  # just taken away
             theirs, _, theirs_requeues = found[0].partition(" ")
             age = aside.stat().st_mtime - found[1]  # both by the file system's clock
-            fresh = theirs_requeues == requeues and age < FRESH_S
-            if theirs and fresh and not _all_dead(journal, theirs) and not _done(journal, theirs):
+            fresh = theirs_requeues == requeues and age < HEARTBEAT_TIMEOUT_S
+            if (
+                theirs
+                and fresh
+                and not _all_members_dead(journal, theirs)
+                and not _is_over(journal, theirs)
+            ):
                 return theirs
-            leave(journal, theirs)
+            leave_launch(journal, theirs)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _all_dead(journal: Path, launch: str) -> bool:
+def _all_members_dead(journal: Path, launch: str) -> bool:
     """Whether all supervisors of that launch ran on this host, and are gone."""
     prefix = f".member-{launch}-{os.uname().nodename}-"
     members = list(journal.glob(f".member-{launch}-*"))
@@ -88,7 +93,7 @@ def _all_dead(journal: Path, launch: str) -> bool:
     )
 
 
-def _done(journal: Path, launch: str) -> bool:
+def _is_over(journal: Path, launch: str) -> bool:
     """Whether its supervisors have agreed that it has ended, and are just about to leave."""
     for path in journal.glob(f".decision-{launch}-*"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -98,28 +103,28 @@ def _done(journal: Path, launch: str) -> bool:
     return False
 
 
-def running(journal: Path, at: float) -> bool:
+def has_live_launcher(journal: Path, at: float) -> bool:
     """Whether launchers of a run are alive, on whatever node; `at`: now, by the file system."""
-    found = _read(journal / MARKER)
-    return found is not None and at - found[1] < FRESH_S
+    found = _read_marker(journal / MARKER)
+    return found is not None and at - found[1] < HEARTBEAT_TIMEOUT_S
 
 
-def refresh(journal: Path) -> None:
+def refresh_marker(journal: Path) -> None:
     """This launcher is alive."""
     with contextlib.suppress(OSError):
         os.utime(journal / MARKER)
 
 
-def leave(journal: Path, launch: str) -> None:
+def leave_launch(journal: Path, launch: str) -> None:
     """The launch is over, unless another one has begun meanwhile."""
     marker = journal / MARKER
-    found = _read(marker)
+    found = _read_marker(marker)
     if found is not None and found[0].partition(" ")[0] == launch:
         marker.unlink(missing_ok=True)
 
 
-def _read(marker: Path) -> tuple[str, float] | None:
+def _read_marker(marker: Path) -> tuple[str, float] | None:
     try:
-        return files.read(marker).decode(), marker.stat().st_mtime
+        return files.read_file(marker).decode(), marker.stat().st_mtime
     except (OSError, UnicodeDecodeError):
         return None

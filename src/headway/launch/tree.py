@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Seen(NamedTuple):
+class ProcInfo(NamedTuple):
     """One process at the moment of a look."""
 
     parent: int
@@ -17,26 +17,26 @@ class Seen(NamedTuple):
     state: str
 
 
-def processes() -> dict[int, Seen]:
+def process_table() -> dict[int, ProcInfo]:
     """Every process that may be looked at."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile
-                found[int(name)] = look(int(name))
+                found[int(name)] = process_info(int(name))
     return found
 
 
-def look(pid: int) -> Seen:
+def process_info(pid: int) -> ProcInfo:
     """One process; OSError if there is none."""
-    fields = stat(pid)
-    return Seen(int(fields[1]), int(fields[2]), fields[0].decode())
+    fields = stat_fields(pid)
+    return ProcInfo(int(fields[1]), int(fields[2]), fields[0].decode())
 
 
-def exit_code(pid: int) -> int | None:
+def zombie_exit_code(pid: int) -> int | None:
     """How a process ended that nobody has waited for yet; negative for a death by signal."""
     try:
-        fields = stat(pid)
+        fields = stat_fields(pid)
         if fields[0] not in (b"Z", b"X"):
             return None
         return os.waitstatus_to_exitcode(int(fields[49]))
@@ -44,13 +44,13 @@ def exit_code(pid: int) -> int | None:
         return None
 
 
-def stat(pid: int) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat from the state on, after the name, which may hold anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
-def name(pid: int) -> bytes:
+def process_name(pid: int) -> bytes:
     """Its name as the kernel knows it, of 15 bytes at most; empty if there is none."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
@@ -59,10 +59,10 @@ def name(pid: int) -> bytes:
         return b""
 
 
-def below(root: int, seen: dict[int, Seen] | None = None) -> set[int]:
+def descendants(root: int, seen: dict[int, ProcInfo] | None = None) -> set[int]:
     """Every process below `root`."""
     children: dict[int, list[int]] = {}
-    for pid, (parent, _, _) in (processes() if seen is None else seen).items():
+    for pid, (parent, _, _) in (process_table() if seen is None else seen).items():
         children.setdefault(parent, []).append(pid)
     found: set[int] = set()
     waiting = [root]
@@ -73,7 +73,7 @@ def below(root: int, seen: dict[int, Seen] | None = None) -> set[int]:
     return found
 
 
-def above(pid: int, root: int, seen: dict[int, Seen]) -> list[int]:
+def ancestors(pid: int, root: int, seen: dict[int, ProcInfo]) -> list[int]:
     """From the parent of `pid` up to `root`; nothing if it is not below `root`."""
     found: list[int] = []
     # Not for ever: where numbers were used again during the look, parents may form a ring.
@@ -83,20 +83,20 @@ def above(pid: int, root: int, seen: dict[int, Seen]) -> list[int]:
     return found if found and found[-1] == root else []
 
 
-def alive(pids: Iterable[int]) -> set[int]:
+def still_running(pids: Iterable[int]) -> set[int]:
     """Those that have not ended; a zombie has."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if look(pid).state not in ("Z", "X"):
+            if process_info(pid).state not in ("Z", "X"):
                 found.add(pid)
     return found
 
 
 def wait_gone(pids: Iterable[int], seconds: float) -> bool:
     """Whether all have ended within that time."""
-    left, until = alive(pids), time.monotonic() + seconds
+    left, until = still_running(pids), time.monotonic() + seconds
     while left and time.monotonic() < until:
         time.sleep(0.002)
-        left = alive(left)
+        left = still_running(left)
     return not left

@@ -12,38 +12,38 @@ from pathlib import Path
 from headway.journal import pulse
 from headway.journal.writer import Writer, now, pid_space
 from headway.launch import tree
-from headway.launch.follow import Followed
-from headway.launch.pages import SUFFIX, Pages, page_of
+from headway.launch.follow import RankTail
+from headway.launch.pages import SUFFIX, PulsePages, page_of
 
 REFRESH_NS = 5_000_000_000
-CALM_NS = 30_000_000_000
-CALM_ROUND_NS = 500_000_000
+IDLE_AFTER_NS = 30_000_000_000
+IDLE_ROUND_NS = 500_000_000
 SHARED_ROUND_NS = 1_000_000_000
-LIST_SHARE = 50  # of the time is the most that goes into listing the folder
+MAX_LIST_SHARE = 50  # of the time is the most that goes into listing the folder
 ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
 
 
-class Watch:
+class ProcessWatch:
     """Follows every recording process of this host, and writes its `death` when it happens."""
 
     def __init__(
-        self, journal: Path, launch: str, writer: Writer, pages: Pages | None = None
+        self, journal: Path, launch: str, writer: Writer, pages: PulsePages | None = None
     ) -> None:
         self.journal = journal
         self.pages = pages
         self.launch = launch
         self.writer = writer
-        self.processes: dict[str, Followed] = {}  # by the name of the journal
+        self.processes: dict[str, RankTail] = {}  # by the name of the journal
         self.names: set[str] = set()  # of all files in the folder
         with contextlib.suppress(OSError):
             self.names = set(os.listdir(journal))
-        self.each_round: list[Callable[[Watch], None]] = []
+        self.each_round: list[Callable[[ProcessWatch], None]] = []
         self.on_refresh: list[Callable[[], None]] = []
-        self.on_death: list[Callable[[Followed], None]] = []
+        self.on_death: list[Callable[[RankTail], None]] = []
         self._stop, self._wake = os.pipe()
         self._before = frozenset(self.names)
         self._known = set(self.names)
-        self._fds: dict[int, Followed] = {}
+        self._fds: dict[int, RankTail] = {}
         self._faults: set[str] = set()
         self._list_at = self._changed_at = 0
         self._pids = pid_space()
@@ -76,11 +76,11 @@ class Watch:
         """The processes of this host that keep a journal and live."""
         return {process.pid for process in self._fds.copy().values()}
 
-    def ranks(self) -> list[Followed]:
+    def ranks(self) -> list[RankTail]:
         """The ranks of this host, dead or alive; those of torchrun's last restart only."""
         return self.lives()[-1]
 
-    def lives(self) -> list[list[Followed]]:
+    def lives(self) -> list[list[RankTail]]:
         """The ranks by torchrun's own restarts, the last ones at the end; at least one list."""
         all_of_them = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
         found = [p for p in all_of_them if p.rank is not None] or all_of_them
@@ -115,9 +115,9 @@ class Watch:
             os.close(fd)
         return not ended
 
-    def _died(self, process: Followed) -> None:
+    def _died(self, process: RankTail) -> None:
         process.died = now()
-        process.code = tree.exit_code(process.pid)
+        process.code = tree.zombie_exit_code(process.pid)
         code = {} if process.code is None else {"code": process.code}
         self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
         process.catch_up()
@@ -144,7 +144,7 @@ class Watch:
         for name in names - self._known:
             host, pid = _writer_of(name)
             page = page_of(self.journal, self.pages, name)
-            process = Followed(str(self.journal / name), pid, page)
+            process = RankTail(str(self.journal / name), pid, page)
             if host == self._host:
                 process.catch_up()
                 if not process.head:
@@ -177,10 +177,10 @@ class Watch:
             return False
         if names != self.names:
             self.names, self._changed_at = names, t
-        self._list_at = t + (CALM_ROUND_NS if t - self._changed_at > CALM_NS else 0)
+        self._list_at = t + (IDLE_ROUND_NS if t - self._changed_at > IDLE_AFTER_NS else 0)
         if self.pages is not None:
             done = now()
-            self._list_at = done + max(SHARED_ROUND_NS, LIST_SHARE * (done - t))
+            self._list_at = done + max(SHARED_ROUND_NS, MAX_LIST_SHARE * (done - t))
         return True
 
     def _find_others(self) -> None:
@@ -190,7 +190,7 @@ class Watch:
             mark = f"launcher-{self.launch}-{host}-"
             if not host or host == self._host or any(n.startswith(mark) for n in self.names):
                 continue
-            self.processes[name] = Followed(str(self.journal / name), pid)
+            self.processes[name] = RankTail(str(self.journal / name), pid)
 
 
 def _writer_of(name: str) -> tuple[str, int]:

@@ -25,17 +25,17 @@ from headway.ledger import (
     timeline,
 )
 from headway.ledger.attempts import (
-    Draft,
+    AttemptRecord,
     Launch,
-    Outside,
+    UncountedTime,
     find_attempts,
     find_launches,
-    outside_wall_time,
+    uncounted_time,
 )
-from headway.ledger.clocks import Axis, align
-from headway.ledger.durable import durable
+from headway.ledger.clocks import ClockAlignment, align_clocks
+from headway.ledger.durable import durable_saves
 from headway.ledger.leaves import DOWNTIME, SHUTDOWN, UNKNOWN
-from headway.ledger.lived import Lived, live
+from headway.ledger.lived import AttemptTimeline, account_attempt
 from headway.ledger.model import (
     Attempt,
     Checkpoint,
@@ -47,7 +47,7 @@ from headway.ledger.model import (
 )
 
 
-def account(
+def build_ledger(
     journals: Sequence[Journal],
     *,
     run: str = "",
@@ -58,34 +58,34 @@ def account(
     ordered = sorted(journals, key=lambda j: (j.begin, j.name))
     launchers = sorted((j for j in ordered if j.role == "launcher"), key=_launch_order)
     processes = [j for j in ordered if j.role != "launcher"]
-    axis = align(launchers, processes)
+    axis = align_clocks(launchers, processes)
     launches = find_launches(launchers, processes, axis)
     drafts = find_attempts(launches, processes, axis)
-    outside = outside_wall_time(launches, drafts)
+    outside = uncounted_time(launches, drafts)
     if outside:
-        _leave_out(outside, launches, ordered, axis)
+        _remove_uncounted_time(outside, launches, ordered, axis)
         launches = find_launches(launchers, processes, axis)
         drafts = find_attempts(launches, processes, axis)
     zero, end = _bounds(launches)
     resumes = progress.resume_points(drafts)
-    lived = [live(index, draft, zero) for index, draft in enumerate(drafts)]
-    recoveries = figures.recoveries(drafts, lived)
+    lived = [account_attempt(index, draft, zero) for index, draft in enumerate(drafts)]
+    recoveries = figures._recoveries(drafts, lived)
     segments = _run_segments(drafts, resumes, lived, zero, end)
     ranks = _rank_ledgers(drafts, resumes, lived, zero, end)
     failures = _failures(drafts, lived, axis)
-    saves = tuple(_shift_save(s, zero) for s in progress.checkpoints(drafts, resumes))
-    told = checkpoints.saved(drafts, zero)
-    buckets = timeline.total(segments)
-    count, between = figures.save_rhythm(saves)
-    rhythms = checkpoints.rhythms(drafts)
+    saves = tuple(_shift_save(s, zero) for s in progress.find_checkpoints(drafts, resumes))
+    told = checkpoints.checkpoint_outcomes(drafts, zero)
+    buckets = timeline.time_by_bucket(segments)
+    count, between = figures.count_saves(saves)
+    rhythms = checkpoints.save_intervals(drafts)
     to_disk = next((one for one in rhythms if one.level == "disk"), None)
     recommended = to_disk.recommended if to_disk else None
     if recommended is None:
-        recommended = interval.recommended(told, saves, failures, end - zero)
+        recommended = interval.recommended_interval(told, saves, failures, end - zero)
     return Ledger(
         run=run,
         wall=end - zero,
-        segments=_from(zero, segments),
+        segments=_from_start(zero, segments),
         buckets=buckets,
         ranks=ranks,
         steps=progress.new_steps(drafts, resumes),
@@ -93,49 +93,51 @@ def account(
             _attempt(i, d, r, zero) for i, (d, r) in enumerate(zip(drafts, resumes, strict=True))
         ),
         failures=tuple(replace(f, at=f.at - zero) for f in failures),
-        time_to_start=figures.time_to_start(lived, zero),
+        time_to_start=figures._time_to_start(lived, zero),
         time_to_recover=tuple(recovery.ns for recovery in recoveries),
-        hidden=figures.hidden(lived),
-        queue_capacity=figures.queued(launches, outside),
+        hidden=figures._hidden(lived),
+        queue_capacity=figures._queue_capacity(launches, outside),
         checkpoints=saves,
         saves=count,
         save_interval=between,
         recommended_interval=recommended,
-        compiles=compiles.compiles(drafts, zero),
-        compile_parts=compiles.parts(drafts, lived),
-        rank_compiles=compiles.by_rank(drafts, lived),
-        gave_up=compiles.gave_up(drafts, zero),
-        gaps=figures.gaps(lived, zero),
-        notes=notes.collect(problems, axis, launches, drafts, ordered),
+        compiles=compiles.find_compiles(drafts, zero),
+        compile_parts=compiles.compile_parts(drafts, lived),
+        rank_compiles=compiles.compiles_by_rank(drafts, lived),
+        gave_up=compiles.recompile_limit_hits(drafts, zero),
+        gaps=figures.longest_gaps(lived, zero),
+        notes=notes.collect_notes(problems, axis, launches, drafts, ordered),
         started_at=_started_at(launches, ordered, axis, zero),
         running=bool(drafts) and drafts[-1].outcome == "running",
         command=_command(launchers),
         exit_code=_exit_code(launches),
-        batches_per_step=figures.batches_per_step(drafts),
+        batches_per_step=figures._batches_per_step(drafts),
         facts=dict(facts or {}),
-        archives=archives.archives(drafts),
-        stages=stages.graphs(drafts, zero),
-        archived=archives.kept(drafts),
-        groups_made=communication.groups_made(drafts),
-        early_calls=communication.early_calls(drafts),
-        behind=behind.behind(drafts),
-        notices=notice.notices(drafts, resumes, lived, durable(told, saves), zero),
-        faults=tuple(replace(f, at=f.at - zero) for f in faults.find(drafts, failures, axis)),
+        archives=archives.compile_cache_loads(drafts),
+        stages=stages.stage_graphs(drafts, zero),
+        archived=archives.count_archives_saved(drafts),
+        groups_made=communication.process_groups(drafts),
+        early_calls=communication.pre_step_collectives(drafts),
+        behind=behind.async_saves(drafts),
+        notices=notice.notices(drafts, resumes, lived, durable_saves(told, saves), zero),
+        faults=tuple(
+            replace(f, at=f.at - zero) for f in faults.find_faults(drafts, failures, axis)
+        ),
         saved=told,
         rhythms=rhythms,
-        publishes=publish.told(drafts),
+        publishes=publish.publish_from_events(drafts),
         recovered=tuple((recovery.attempt, recovery.until) for recovery in recoveries),
-        rolled_back=progress.rolled_back(drafts, resumes),
+        rolled_back=progress.rolled_back_ranges(drafts, resumes),
         paused=sum(one.paused for one in outside),
-        outside=_left_out(outside, launches, zero),
+        outside=_uncounted_stretches(outside, launches, zero),
     )
 
 
-def _leave_out(
-    outside: Sequence[Outside],
+def _remove_uncounted_time(
+    outside: Sequence[UncountedTime],
     launches: Sequence[Launch],
     journals: Sequence[Journal],
-    axis: Axis,
+    axis: ClockAlignment,
 ) -> None:
     """Move what comes after time that does not count to where that time began."""
     before = {one.launch: one.length for one in outside}
@@ -145,8 +147,8 @@ def _leave_out(
         axis.earlier((j for j in journals if by and j.launch == launch.name), by)
 
 
-def _left_out(
-    outside: Sequence[Outside], launches: Sequence[Launch], zero: int
+def _uncounted_stretches(
+    outside: Sequence[UncountedTime], launches: Sequence[Launch], zero: int
 ) -> tuple[tuple[int, int], ...]:
     """When, on the axis without that time, and how much."""
     lengths = {one.launch: one.length for one in outside}
@@ -174,34 +176,34 @@ def _bounds(launches: Sequence[Launch]) -> tuple[int, int]:
 
 
 def _run_segments(
-    drafts: Sequence[Draft],
+    drafts: Sequence[AttemptRecord],
     resumes: Sequence[progress.Resume],
-    lived: Sequence[Lived],
+    lived: Sequence[AttemptTimeline],
     zero: int,
     end: int,
 ) -> list[Segment]:
     pieces = []
     for draft, resume, life in zip(drafts, resumes, lived, strict=True):
-        lost = progress.lost(draft.trainers(), resume)
-        pieces.append(progress.move_lost(life.segments, lost))
+        lost = progress.lost_intervals(draft.trainers(), resume)
+        pieces.append(progress.mark_lost(life.segments, lost))
     return _compose(drafts, pieces, zero, end)
 
 
 def _compose(
-    drafts: Sequence[Draft], pieces: Sequence[Sequence[Segment]], zero: int, end: int
+    drafts: Sequence[AttemptRecord], pieces: Sequence[Sequence[Segment]], zero: int, end: int
 ) -> list[Segment]:
     """Attempts one after the other, and what lies between them."""
     out: list[Segment] = []
     at = zero
     for draft, piece in zip(drafts, pieces, strict=True):
-        out += _before(draft, at)
+        out += _gap_before(draft, at)
         out += piece
         at = max(at, draft.end)
     out.append(Segment(at, end, SHUTDOWN))
     return timeline.join(out)
 
 
-def _before(draft: Draft, at: int) -> list[Segment]:
+def _gap_before(draft: AttemptRecord, at: int) -> list[Segment]:
     """From the end of the last attempt to the start of this one."""
     if at >= draft.begin:
         return []
@@ -217,9 +219,9 @@ def _before(draft: Draft, at: int) -> list[Segment]:
 
 
 def _rank_ledgers(
-    drafts: Sequence[Draft],
+    drafts: Sequence[AttemptRecord],
     resumes: Sequence[progress.Resume],
-    lived: Sequence[Lived],
+    lived: Sequence[AttemptTimeline],
     zero: int,
     end: int,
 ) -> tuple[RankLedger, ...]:
@@ -237,16 +239,16 @@ def _rank_ledgers(
                 pieces.append([Segment(draft.begin, draft.end, UNKNOWN)])
                 absent += draft.end - draft.begin if rank >= (_world(draft) or rank + 1) else 0
                 continue
-            lost = progress.lost(mine, resume)
-            pieces.append(progress.move_lost(theirs[0].segments, lost))
+            lost = progress.lost_intervals(mine, resume)
+            pieces.append(progress.mark_lost(theirs[0].segments, lost))
             steps += mine[0].steps
             hosts[index] = mine[0].journal.host
         segments = _compose(drafts, pieces, zero, end)
         out.append(
             RankLedger(
                 rank,
-                _from(zero, segments),
-                timeline.total(segments),
+                _from_start(zero, segments),
+                timeline.time_by_bucket(segments),
                 steps,
                 tuple(dict.fromkeys(hosts.values())),
                 hosts,
@@ -256,11 +258,11 @@ def _rank_ledgers(
     return tuple(out)
 
 
-def _from(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+def _from_start(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(Segment(s.start - zero, s.end - zero, s.leaf) for s in segments)
 
 
-def _attempt(index: int, draft: Draft, resume: progress.Resume, zero: int) -> Attempt:
+def _attempt(index: int, draft: AttemptRecord, resume: progress.Resume, zero: int) -> Attempt:
     steps = min((life.steps for life in draft.trainers()), default=0)
     known = resume.base or (index and steps)  # before that it may still load something
     return Attempt(
@@ -273,16 +275,18 @@ def _attempt(index: int, draft: Draft, resume: progress.Resume, zero: int) -> At
         first_step=resume.base + 1 if steps else None,
         last_step=resume.last_step(steps) if steps else None,
         resumed_from=resume.base if known else None,
-        resumed_by=checkpoints.resumed_by(draft),
+        resumed_by=checkpoints.resume_level(draft),
     )
 
 
-def _world(draft: Draft) -> int | None:
+def _world(draft: AttemptRecord) -> int | None:
     worlds = [life.journal.world for life in draft.lives if life.journal.world is not None]
     return max(worlds, default=None)
 
 
-def _failures(drafts: Sequence[Draft], lived: Sequence[Lived], axis: Axis) -> list[Failure]:
+def _failures(
+    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline], axis: ClockAlignment
+) -> list[Failure]:
     out = []
     for index, (draft, lives) in enumerate(zip(drafts, lived, strict=True)):
         if draft.outcome in ("failed", "preempted"):
@@ -297,7 +301,7 @@ def _shift_save(s: Checkpoint, zero: int) -> Checkpoint:
 
 
 def _started_at(
-    launches: Sequence[Launch], journals: Sequence[Journal], axis: Axis, zero: int
+    launches: Sequence[Launch], journals: Sequence[Journal], axis: ClockAlignment, zero: int
 ) -> int:
     """By the wall clock of the first launcher, else of the process that was there first."""
     if not journals:

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headway.ledger.attempts import Draft
-from headway.ledger.life import Life
-from headway.ledger.model import NS, Archive
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.life import RankRecord
+from headway.ledger.model import NS, CompileCacheLoad
 
 COMPILING = ("compile", "compile_cache", "compile_turn")
 
 
-def archives(drafts: Sequence[Draft]) -> tuple[Archive, ...]:
+def compile_cache_loads(drafts: Sequence[AttemptRecord]) -> tuple[CompileCacheLoad, ...]:
     """Each archive that was asked for, by attempt and node."""
     return tuple(
-        _archive(index, draft, event)
+        _load(index, draft, event)
         for index, draft in enumerate(drafts)
         for event in _events(draft, "load")
     )
 
 
-def kept(drafts: Sequence[Draft]) -> int:
+def count_archives_saved(drafts: Sequence[AttemptRecord]) -> int:
     """How often something was saved for later jobs."""
     return sum(1 for draft in drafts for _ in _events(draft, "save"))
 
 
-def _archive(index: int, draft: Draft, event: dict[str, Any]) -> Archive:
-    return Archive(
+def _load(index: int, draft: AttemptRecord, event: dict[str, Any]) -> CompileCacheLoad:
+    return CompileCacheLoad(
         attempt=index,
         level=str(event.get("level") or "miss"),
         why=str(event.get("why") or ""),
@@ -39,14 +39,14 @@ def _archive(index: int, draft: Draft, event: dict[str, Any]) -> Archive:
     )
 
 
-def _events(draft: Draft, what: str) -> Iterator[dict[str, Any]]:
+def _events(draft: AttemptRecord, what: str) -> Iterator[dict[str, Any]]:
     for journal in draft.launch.journals:
         for event in journal.named("cache"):
             if event.get("what") == what:
                 yield event
 
 
-def _compiling(life: Life) -> int:
+def _compiling(life: RankRecord) -> int:
     """What a rank spent on compiles before its first step, without imports."""
     end = life.first_step_end
     spans = [s for s in life.journal.spans if s.name in COMPILING and s.end is not None]

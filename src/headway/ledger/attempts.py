@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headway.journal.reader import Journal
-from headway.ledger.clocks import Axis
-from headway.ledger.life import Life, left_in_order
+from headway.ledger.clocks import ClockAlignment
+from headway.ledger.life import RankRecord, exited_cleanly
 from headway.ledger.model import Outcome
 
-ELSEWHERE_STEPS = 10  # a rank without a step is no trainer once the others made so many
+MIN_STEPS_OF_OTHERS = 10  # a rank without a step is no trainer once the others made so many
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Draft:
+class AttemptRecord:
     """An attempt in the making."""
 
     launch: Launch
-    lives: list[Life]
+    lives: list[RankRecord]
     begin: int
     end: int = 0
     outcome: Outcome = "running"
@@ -48,16 +48,16 @@ class Draft:
     agents: list[Journal] = field(default_factory=list)
     others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
 
-    def trainers(self) -> list[Life]:
+    def trainers(self) -> list[RankRecord]:
         """The ranks that a second of training needs."""
         most = max((life.steps for life in self.lives), default=0)
-        if most < ELSEWHERE_STEPS:
+        if most < MIN_STEPS_OF_OTHERS:
             return self.lives
         return [life for life in self.lives if life.steps]
 
 
 def find_launches(
-    launchers: Sequence[Journal], processes: Sequence[Journal], axis: Axis
+    launchers: Sequence[Journal], processes: Sequence[Journal], axis: ClockAlignment
 ) -> list[Launch]:
     """Every launch, in order; one is made up for processes whose launcher left no journal."""
     known = {x.launch for x in launchers}
@@ -81,7 +81,7 @@ def find_launches(
     return launches
 
 
-def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) -> Launch:
+def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: ClockAlignment) -> Launch:
     """From the launchers of one launch: one, or one on each node."""
     members = [p for p in processes if p.launch == group[0].launch]
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
@@ -117,7 +117,7 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: Axis) 
     return launch
 
 
-class Outside(NamedTuple):
+class UncountedTime(NamedTuple):
     """Time between two launches that is no part of the wall time."""
 
     launch: str  # that came after it
@@ -126,7 +126,9 @@ class Outside(NamedTuple):
     queued: int  # for capacity, as the scheduler's records tell it
 
 
-def outside_wall_time(launches: Sequence[Launch], drafts: Sequence[Draft]) -> list[Outside]:
+def uncounted_time(
+    launches: Sequence[Launch], drafts: Sequence[AttemptRecord]
+) -> list[UncountedTime]:
     """What lies before each launch and is not accounted for."""
     last = {draft.launch.name: draft for draft in drafts}
     out = []
@@ -138,15 +140,15 @@ def outside_wall_time(launches: Sequence[Launch], drafts: Sequence[Draft]) -> li
         going_on = last[earlier.name].outcome in ("completed", "stopped")
         paused = start - end if going_on else 0
         if paused or queued:
-            out.append(Outside(launch.name, paused or queued, paused, queued))
+            out.append(UncountedTime(launch.name, paused or queued, paused, queued))
     return out
 
 
 def find_attempts(
-    launches: Sequence[Launch], processes: Sequence[Journal], axis: Axis
-) -> list[Draft]:
+    launches: Sequence[Launch], processes: Sequence[Journal], axis: ClockAlignment
+) -> list[AttemptRecord]:
     """Each life of the run, in order, with its start, its end and how it ended."""
-    drafts: list[Draft] = []
+    drafts: list[AttemptRecord] = []
     trained = {program(p) for p in processes if p.windows}
     for launch in launches:
         members = [p for p in processes if p.launch == launch.name]
@@ -156,13 +158,13 @@ def find_attempts(
         others = [p for p in members if id(p) not in known]
         generations = _generations(ranks, axis) or [[]]
         for index, lives in enumerate(generations):
-            draft = Draft(launch, lives, 0, agents=agents, others=others)
+            draft = AttemptRecord(launch, lives, 0, agents=agents, others=others)
             draft.begin = launch.begin
             if index:
                 born = min(life.begin for life in draft.lives)
                 draft.begin = min(max(born, launch.begin), launch.end)
             drafts.append(draft)
-    following: list[Draft | None] = [*drafts[1:], None]
+    following: list[AttemptRecord | None] = [*drafts[1:], None]
     for draft, after in zip(drafts, following, strict=False):
         _settle_end(draft, after, axis)
         if after is not None:
@@ -193,8 +195,8 @@ def _ranks(
     same = [p for p in plain if program(p) in trained]
     if not ranks:
         return same or plain
-    died = [p for p in same if not left_in_order(p) or _is_among(p, failed)]
-    return ranks + [p for p in died if not any(_together(p, rank) for rank in ranks)]
+    died = [p for p in same if not exited_cleanly(p) or _is_among(p, failed)]
+    return ranks + [p for p in died if not any(_ran_together(p, rank) for rank in ranks)]
 
 
 def program(journal: Journal) -> tuple[str, ...]:
@@ -202,7 +204,7 @@ def program(journal: Journal) -> tuple[str, ...]:
     return next(((word,) for word in journal.argv[1:] if not word.startswith("-")), ())
 
 
-def _together(one: Journal, other: Journal) -> bool:
+def _ran_together(one: Journal, other: Journal) -> bool:
     """Whether both lived at one instant; they belong to one launch."""
     return one.boot != other.boot or (
         one.begin < other.last_sign() and other.begin < one.last_sign()
@@ -229,9 +231,9 @@ def shares_pids(witness: Journal, journal: Journal) -> bool:
     return witness.boot == journal.boot and len(spaces) < 2
 
 
-def _generations(ranks: Sequence[Journal], axis: Axis) -> list[list[Life]]:
+def _generations(ranks: Sequence[Journal], axis: ClockAlignment) -> list[list[RankRecord]]:
     """A rank that appears again, after its first process ended, is another life."""
-    by_key: dict[tuple[int, int], list[Life]] = {}
+    by_key: dict[tuple[int, int], list[RankRecord]] = {}
     ordered = sorted(ranks, key=lambda p: (p.restart, axis.at(p, p.begin), p.name))
     last: dict[tuple[int, int], tuple[int, int]] = {}  # (restart, rank) -> (generation, end)
     nameless: dict[int, list[int]] = {}  # ends of those that never said which rank they are
@@ -246,9 +248,9 @@ def _generations(ranks: Sequence[Journal], axis: Axis) -> list[list[Life]]:
             generation = before[0] + (1 if begin >= before[1] else 0)
             peers = by_key.get((journal.restart, generation), [])
             if any(peer.rank == rank for peer in peers):  # two claim one rank at one time
-                rank = _unused(peers)
+                rank = _lowest_free_rank(peers)
         last[journal.restart, rank] = (generation, end)
-        life = Life(journal, rank, axis.shifts[journal.name])
+        life = RankRecord(journal, rank, axis.shifts[journal.name])
         by_key.setdefault((journal.restart, generation), []).append(life)
     generations = list(by_key.values())
     for lives in generations:
@@ -265,12 +267,12 @@ def _free_slot(ends: list[int], begin: int, end: int) -> int:
     return len(ends) - 1
 
 
-def _unused(lives: Iterable[Life]) -> int:
+def _lowest_free_rank(lives: Iterable[RankRecord]) -> int:
     taken = {life.rank for life in lives}
     return next(rank for rank in range(len(taken) + 1) if rank not in taken)
 
 
-def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
+def _settle_end(draft: AttemptRecord, after: AttemptRecord | None, axis: ClockAlignment) -> None:
     launch = draft.launch
     next_in_launch = after is not None and after.launch is launch
     if launch.stopped_at is not None and not next_in_launch:
@@ -280,20 +282,22 @@ def _settle_end(draft: Draft, after: Draft | None, axis: Axis) -> None:
     if draft.outcome in ("completed", "running"):
         draft.end = launch.end
     else:
-        draft.end = min(max(_seen_dead(draft, axis, next_in_launch), draft.begin), launch.end)
+        draft.end = min(
+            max(_first_death_seen(draft, axis, next_in_launch), draft.begin), launch.end
+        )
     if after is not None:
         draft.end = min(draft.end, after.begin)
     draft.end = max(draft.end, draft.begin)
 
 
-def _outcome(draft: Draft, following: Draft | None) -> Outcome:
+def _outcome(draft: AttemptRecord, following: AttemptRecord | None) -> Outcome:
     """`following`: another attempt of the same launch."""
     launch = draft.launch
     if following is not None:
-        return "completed" if _made_way(draft, following) else "failed"
+        return "completed" if _handed_over(draft, following) else "failed"
     if not launch.ended:
         return "running"
-    if launch.stop_signal is None and _heeded_a_notice(draft):
+    if launch.stop_signal is None and _all_ranks_acknowledged(draft):
         return "preempted"
     if launch.stop_signal is None and launch.exit_code == 0:
         return "completed"
@@ -302,7 +306,7 @@ def _outcome(draft: Draft, following: Draft | None) -> Outcome:
     return "stopped" if launch.stop_signal == signal.SIGINT else "preempted"
 
 
-def _made_way(draft: Draft, following: Draft) -> bool:
+def _handed_over(draft: AttemptRecord, following: AttemptRecord) -> bool:
     """All ranks ended in order, and no agent has restarted them: another program follows."""
     failed = _failed_pids(draft.launch)
     restarts = [max(life.journal.restart for life in one.lives) for one in (draft, following)]
@@ -311,14 +315,14 @@ def _made_way(draft: Draft, following: Draft) -> bool:
     )
 
 
-def _heeded_a_notice(draft: Draft) -> bool:
+def _all_ranks_acknowledged(draft: AttemptRecord) -> bool:
     """Every rank has left its loop as it was told to, also where the launcher was not."""
     trainers = draft.trainers()
     told = [any(True for _ in life.journal.named("preempted")) for life in trainers]
     return bool(told) and all(told)
 
 
-def _interrupted(draft: Draft) -> bool:
+def _interrupted(draft: AttemptRecord) -> bool:
     """A SIGINT that the launcher did not get: then only the job can tell."""
     if draft.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
         return True
@@ -333,7 +337,7 @@ def _interrupted(draft: Draft) -> bool:
     )
 
 
-def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
+def _first_death_seen(draft: AttemptRecord, axis: ClockAlignment, next_in_launch: bool) -> int:
     """When the launcher or an agent saw the first rank that did not leave in order dead.
 
     If all left in order, when it saw the last one: until then they saved what they had to.
@@ -357,7 +361,7 @@ def _seen_dead(draft: Draft, axis: Axis, next_in_launch: bool) -> int:
 
 
 def _deaths(
-    witnesses: Iterable[Journal], axis: Axis, event: str
+    witnesses: Iterable[Journal], axis: ClockAlignment, event: str
 ) -> Iterable[tuple[Journal, int, int]]:
     """Who saw which process die, and when."""
     for witness in witnesses:

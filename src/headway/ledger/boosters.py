@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.journal.reader import Journal
-from headway.ledger.model import NS, Auto, Boosted, Ledger
+from headway.ledger.model import NS, AutoRun, BoosterResult, Ledger
 
 # Name, whether it acted, what it did in words, and its ns here and without it.
-Found = tuple[bool, str, int | None, int | None]
+Effect = tuple[bool, str, int | None, int | None]
 
 
-def kind_of(torch: str, gpus: Sequence[str], ranks: int) -> str:
+def comparison_key(torch: str, gpus: Sequence[str], ranks: int) -> str:
     """Runs of one kind can be compared."""
     return f"torch {torch or '?'}, {' and '.join(gpus) or 'CPU'}, {ranks} rank(s)"
 
 
-def switched_on(ledger: Ledger) -> frozenset[str]:
+def active_boosters(ledger: Ledger) -> frozenset[str]:
     """Boosters that a run had, as far as that is known, or that --auto left out for a reason."""
     on = set(_texts(ledger.facts.get("boosters")))
     if ledger.auto is not None:
@@ -36,7 +36,7 @@ def switched_on(ledger: Ledger) -> frozenset[str]:
     return frozenset(on)
 
 
-def boosted(ledger: Ledger, journals: Sequence[Journal]) -> Auto | None:
+def auto_run(ledger: Ledger, journals: Sequence[Journal]) -> AutoRun | None:
     """What the launchers have noted, with what the ledger says of it; None without `--auto`."""
     events = [e for j in journals if j.role == "launcher" for e in j.named("auto")]
     if not events:
@@ -44,23 +44,23 @@ def boosted(ledger: Ledger, journals: Sequence[Journal]) -> Auto | None:
     first, last = events[0], events[-1]
     versions = ledger.facts.get("versions")
     torch = str(versions.get("torch") or "") if isinstance(versions, Mapping) else ""
-    kind = kind_of(torch, _texts(first.get("gpus")), len(ledger.ranks))
+    kind = comparison_key(torch, _texts(first.get("gpus")), len(ledger.ranks))
     known = _mapping(_mapping(first.get("known")).get(kind))
-    seen = _Seen(ledger, journals, {str(name): _ns(value) for name, value in known.items()})
+    seen = _RunEvidence(ledger, journals, {str(name): _ns(value) for name, value in known.items()})
     off = {**_mapping(first.get("off")), **_mapping(last.get("off"))}
     on = _texts(first.get("on"))
-    found = [_one(name, seen, str(off.get(name) or "")) for name in on]
+    found = [_result(name, seen, str(off.get(name) or "")) for name in on]
     found += [
-        Boosted(name=str(name), state="off", why=str(why))
+        BoosterResult(name=str(name), state="off", why=str(why))
         for name, why in off.items()
         if name not in on
     ]
-    return Auto(job=str(first.get("job") or ""), kind=kind, boosters=tuple(found))
+    return AutoRun(job=str(first.get("job") or ""), kind=kind, boosters=tuple(found))
 
 
-def _one(name: str, seen: _Seen, taken_back: str) -> Boosted:
-    acted, what, here, before = _ACTS.get(name, _nothing)(seen)
-    return Boosted(
+def _result(name: str, seen: _RunEvidence, taken_back: str) -> BoosterResult:
+    acted, what, here, before = _EFFECTS.get(name, _nothing)(seen)
+    return BoosterResult(
         name=name,
         state="acted" if acted else ("off" if taken_back else "on"),
         what=what,
@@ -70,7 +70,7 @@ def _one(name: str, seen: _Seen, taken_back: str) -> Boosted:
     )
 
 
-class _Seen:
+class _RunEvidence:
     """The run, and what is known of others like it."""
 
     def __init__(
@@ -98,11 +98,11 @@ class _Seen:
 
 def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
     """The usual time of a restart that was not warm."""
-    times = _Seen(ledger, journals, {}).recoveries(warm=False)
+    times = _RunEvidence(ledger, journals, {}).recoveries(warm=False)
     return sorted(times)[len(times) // 2] if times else None
 
 
-def _compile_cache(seen: _Seen) -> Found:
+def _compile_cache(seen: _RunEvidence) -> Effect:
     brought = [one for one in seen.ledger.archives if one.level != "miss"]
     if not brought:
         kept = seen.ledger.archived
@@ -112,9 +112,9 @@ def _compile_cache(seen: _Seen) -> Found:
     return True, what, max(one.here for one in first), seen.known.get("compile_s")
 
 
-def _learn(seen: _Seen) -> Found:
+def _learn(seen: _RunEvidence) -> Effect:
     marked = any(e.get("learned") for e in seen.launcher("auto"))
-    here = recompiling(seen.ledger)
+    here = recompile_time(seen.ledger)
     return (
         marked,
         "sources marked as dynamic" if marked else "",
@@ -123,7 +123,7 @@ def _learn(seen: _Seen) -> Found:
     )
 
 
-def recompiling(ledger: Ledger) -> int:
+def recompile_time(ledger: Ledger) -> int:
     """Seconds of compiling again, on the rank where they were most."""
     by_rank: dict[int, int] = {}
     for one in ledger.compiles:
@@ -132,13 +132,13 @@ def recompiling(ledger: Ledger) -> int:
     return max(by_rank.values(), default=0)
 
 
-def _autotune(seen: _Seen) -> Found:
+def _autotune(seen: _RunEvidence) -> Effect:
     tuned = any(True for j in seen.journals for _ in j.named("autotune"))
     here = seen.ledger.compile_parts.get("autotune", 0)
     return tuned, "pruned configs" if tuned else "", here, seen.known.get("autotune_s")
 
 
-def _async_save(seen: _Seen) -> Found:
+def _async_save(seen: _RunEvidence) -> Effect:
     told = seen.ledger.behind
     if told is None or not told.saves:
         return False, "", None, None
@@ -151,12 +151,12 @@ def _async_save(seen: _Seen) -> Found:
     return True, f"{told.saves} file(s) of {ledger.saves} checkpoint(s)", here, before
 
 
-def _restarts(seen: _Seen) -> Found:
+def _restarts(seen: _RunEvidence) -> Effect:
     made = sum(e.get("action") == "restart" for e in seen.launcher("decision"))
     return made > 0, f"{made} restart(s)" if made else "", None, None
 
 
-def _warm(seen: _Seen) -> Found:
+def _warm(seen: _RunEvidence) -> Effect:
     forked, cold = seen.recoveries(warm=True), seen.recoveries(warm=False)
     if not forked:
         if any(seen.warm()):
@@ -168,12 +168,12 @@ def _warm(seen: _Seen) -> Found:
     return True, what, sum(times), None if before is None else before * len(times)
 
 
-def _hang_watch(seen: _Seen) -> Found:
+def _hang_watch(seen: _RunEvidence) -> Effect:
     hangs = seen.launcher("hang")
     return bool(hangs), f"{len(hangs)} hang(s) noticed" if hangs else "", None, None
 
 
-def _publish(seen: _Seen) -> Found:
+def _publish(seen: _RunEvidence) -> Effect:
     told = seen.ledger.publish
     if told is None:
         return False, "", None, None
@@ -181,11 +181,11 @@ def _publish(seen: _Seen) -> Found:
     return not told.error, what, 0, told.took
 
 
-def _nothing(seen: _Seen) -> Found:
+def _nothing(seen: _RunEvidence) -> Effect:
     return False, "", None, None
 
 
-_ACTS: dict[str, Callable[[_Seen], Found]] = {
+_EFFECTS: dict[str, Callable[[_RunEvidence], Effect]] = {
     "restarts": _restarts,
     "warm": _warm,
     "hang_watch": _hang_watch,

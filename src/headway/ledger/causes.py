@@ -8,14 +8,14 @@ from __future__ import annotations
 import signal
 from typing import Any, NamedTuple
 
-from headway.ledger.attempts import Draft, shares_pids
-from headway.ledger.clocks import Axis
-from headway.ledger.life import Life
+from headway.ledger.attempts import AttemptRecord, shares_pids
+from headway.ledger.clocks import ClockAlignment
+from headway.ledger.life import RankRecord
 from headway.ledger.model import Failure
 from headway.taxonomy import OWNERS
 
 # Who told the launcher to stop may have had another reason than to take its place away.
-ENDED_FROM_ABOVE = frozenset({"time_limit", "user_cancel", "node_failure"})
+EXTERNAL_CAUSES = frozenset({"time_limit", "user_cancel", "node_failure"})
 _EXCEPTIONS = {
     "OutOfMemoryError": "gpu_oom",
     "MemoryError": "host_oom",
@@ -44,15 +44,19 @@ class _Clue(NamedTuple):
     evidence: str
 
 
-def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Failure:
+def explain(
+    draft: AttemptRecord, index: int, axis: ClockAlignment, hung_ranks: list[int]
+) -> Failure:
     """The first cause of a failed attempt."""
-    told = _told(draft, "verdict")
-    above = told is not None and str(told.get("category")) in ENDED_FROM_ABOVE
-    watched = _told(draft, "decision") is not None  # by a supervisor, who knows a hang from a kill
+    told = _launcher_event(draft, "verdict")
+    above = told is not None and str(told.get("category")) in EXTERNAL_CAUSES
+    watched = (
+        _launcher_event(draft, "decision") is not None
+    )  # by a supervisor, who knows a hang from a kill
     if told is not None and hung_ranks and told.get("category") != "hang" and not watched:
         told = None  # it was found hanging, by whoever ended it then
     if told is not None and (draft.outcome == "failed" or above):
-        return _as_told(told, draft, index)
+        return _from_verdict(told, draft, index)
     clue = _first_clue(draft, axis, hung_ranks)
     owner, retry = OWNERS[clue.category]
     return Failure(
@@ -67,7 +71,7 @@ def explain(draft: Draft, index: int, axis: Axis, hung_ranks: list[int]) -> Fail
     )
 
 
-def _told(draft: Draft, event: str) -> dict[str, Any] | None:
+def _launcher_event(draft: AttemptRecord, event: str) -> dict[str, Any] | None:
     """What the launcher says of the end of its launch; all nodes say the same."""
     if not draft.last:
         return None
@@ -75,7 +79,7 @@ def _told(draft: Draft, event: str) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _as_told(told: dict[str, Any], draft: Draft, index: int) -> Failure:
+def _from_verdict(told: dict[str, Any], draft: AttemptRecord, index: int) -> Failure:
     category = str(told.get("category"))
     owner, retry = OWNERS.get(category, OWNERS["unknown"])
     return Failure(
@@ -93,9 +97,9 @@ def _as_told(told: dict[str, Any], draft: Draft, index: int) -> Failure:
     )
 
 
-def _decision(draft: Draft) -> str | None:
+def _decision(draft: AttemptRecord) -> str | None:
     """What the supervisor did, in words."""
-    told = _told(draft, "decision")
+    told = _launcher_event(draft, "decision")
     return None if told is None else f"{told.get('action')}: {told.get('why')}"
 
 
@@ -103,7 +107,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
+def _first_clue(draft: AttemptRecord, axis: ClockAlignment, hung_ranks: list[int]) -> _Clue:
     launch = draft.launch
     if hung_ranks:  # whoever ended it then, and how
         text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
@@ -123,7 +127,7 @@ def _first_clue(draft: Draft, axis: Axis, hung_ranks: list[int]) -> _Clue:
     return _Clue(True, draft.end, -1, "unknown", "it ended without leaving a reason")
 
 
-def _parents_clues(draft: Draft, axis: Axis) -> list[_Clue]:
+def _parents_clues(draft: AttemptRecord, axis: ClockAlignment) -> list[_Clue]:
     """What a process that trains nothing, such as the parent of mp.spawn, died of."""
     found = []
     for journal in draft.others:
@@ -139,7 +143,7 @@ def _first_line(message: str) -> str:
     return message.strip().splitlines()[0] if message.strip() else ""
 
 
-def _clues(life: Life, draft: Draft, axis: Axis) -> list[_Clue]:
+def _clues(life: RankRecord, draft: AttemptRecord, axis: ClockAlignment) -> list[_Clue]:
     found = []
     for error in life.journal.named("error"):
         kind, message = str(error.get("type", "")), str(error.get("message", ""))

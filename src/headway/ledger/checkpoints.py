@@ -6,37 +6,39 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headway.ledger.attempts import Draft
-from headway.ledger.life import Life
-from headway.ledger.model import NS, Rhythm, Saved
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.life import RankRecord
+from headway.ledger.model import NS, CheckpointOutcome, SaveInterval
 
 LEVELS = ("memory", "disk")
 
 
-def saved(drafts: Sequence[Draft], zero: int) -> tuple[Saved, ...]:
+def checkpoint_outcomes(
+    drafts: Sequence[AttemptRecord], zero: int
+) -> tuple[CheckpointOutcome, ...]:
     """Each save of all ranks, in the order in which its end was known."""
-    found: dict[tuple[int, int, str], Saved] = {}
+    found: dict[tuple[int, int, str], CheckpointOutcome] = {}
     for index, draft in enumerate(drafts):
         for life in draft.lives:
             for event in _events(life, "checkpoint"):
-                one = _saved(index, event, event["t"] + life.shift - zero)
+                one = _outcome(index, event, event["t"] + life.shift - zero)
                 key = (one.attempt, one.step, one.level)
-                found[key] = _together(found[key], one) if key in found else one
+                found[key] = _merge_ranks(found[key], one) if key in found else one
     return tuple(sorted(found.values(), key=lambda one: (one.at, one.step, one.level)))
 
 
-def rhythms(drafts: Sequence[Draft]) -> tuple[Rhythm, ...]:
+def save_intervals(drafts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...]:
     """Of each level what was said last, by the lowest rank that says it: rank 0's counts."""
     found = {}
     for draft in drafts:
         for life in sorted(draft.lives, key=lambda life: -life.rank):
             for event in _events(life, "checkpoint"):
                 if (interval := _seconds(event.get("interval_s"))) is not None:
-                    found[event["level"]] = _rhythm(event, interval)
+                    found[event["level"]] = _save_interval(event, interval)
     return tuple(found[level] for level in LEVELS if level in found)
 
 
-def resumed_by(draft: Draft) -> str | None:
+def resume_level(draft: AttemptRecord) -> str | None:
     """Which level the attempt went on from."""
     for life in sorted(draft.lives, key=lambda life: life.rank):
         for event in _events(life, "restored"):
@@ -46,15 +48,15 @@ def resumed_by(draft: Draft) -> str | None:
     return None
 
 
-def _events(life: Life, name: str) -> Iterator[dict[str, Any]]:
+def _events(life: RankRecord, name: str) -> Iterator[dict[str, Any]]:
     for event in life.journal.named(name):
         if event.get("level") in LEVELS and type(event.get("step")) is int:
             yield event
 
 
-def _saved(attempt: int, event: dict[str, Any], at: int) -> Saved:
+def _outcome(attempt: int, event: dict[str, Any], at: int) -> CheckpointOutcome:
     size = event.get("bytes")
-    return Saved(
+    return CheckpointOutcome(
         attempt=attempt,
         step=event["step"],
         at=at,
@@ -67,9 +69,9 @@ def _saved(attempt: int, event: dict[str, Any], at: int) -> Saved:
     )
 
 
-def _together(one: Saved, other: Saved) -> Saved:
+def _merge_ranks(one: CheckpointOutcome, other: CheckpointOutcome) -> CheckpointOutcome:
     """Of two ranks: it is there when the last one has it, and failed if one has."""
-    return Saved(
+    return CheckpointOutcome(
         attempt=one.attempt,
         step=one.step,
         at=max(one.at, other.at),
@@ -82,9 +84,9 @@ def _together(one: Saved, other: Saved) -> Saved:
     )
 
 
-def _rhythm(event: dict[str, Any], interval: float) -> Rhythm:
+def _save_interval(event: dict[str, Any], interval: float) -> SaveInterval:
     recommended = _seconds(event.get("recommended_s"))
-    return Rhythm(
+    return SaveInterval(
         level=event["level"],
         interval=round(interval * NS),
         recommended=None if recommended is None else round(recommended * NS),

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from headway.errors import with_code
 from headway.journal.reader import Journal
 
-SLACK = 1_000_000_000  # clocks of two hosts may differ so much before a note is due
+CLOCK_TOLERANCE = 1_000_000_000  # clocks of two hosts may differ so much before a note is due
 
 
 @dataclass(frozen=True)
-class Axis:
+class ClockAlignment:
     """How far each journal is shifted: `run time = journal time + shift`."""
 
     shifts: dict[str, int] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class Axis:
             self.shifts[journal.name] -= by
 
 
-def align(launchers: Sequence[Journal], processes: Sequence[Journal]) -> Axis:
+def align_clocks(launchers: Sequence[Journal], processes: Sequence[Journal]) -> ClockAlignment:
     """Place all journals; `launchers` in the order in which they joined the run."""
-    axis = Axis()
+    axis = ClockAlignment()
     boots = Boots(_ties(launchers, processes))  # one shift for each, whichever launch it is in
     end: int | None = None
     for launcher in launchers:
@@ -112,7 +112,7 @@ def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
 
 
 def _place_launcher(
-    launcher: Journal, first: Journal, end: int | None, axis: Axis, boots: Boots
+    launcher: Journal, first: Journal, end: int | None, axis: ClockAlignment, boots: Boots
 ) -> int:
     """Returns until when this launcher and those before it lived."""
     if launcher.boot not in boots.shifts:
@@ -137,7 +137,7 @@ def _place_members(
     reference: Journal,
     launcher: Journal | None,
     members: Sequence[Journal],
-    axis: Axis,
+    axis: ClockAlignment,
     boots: Boots,
 ) -> None:
     axis.seen.add(reference.boot)
@@ -155,7 +155,7 @@ def _place_foreign(
     launcher: Journal | None,
     group: Sequence[Journal],
     home: int,
-    axis: Axis,
+    axis: ClockAlignment,
     boots: Boots,
 ) -> None:
     """A host that is not the launcher's, when it is seen for the first time."""
@@ -166,7 +166,7 @@ def _place_foreign(
         shift = _within_launch(launcher, group, home, shift)
     boots.shifts.pop(boot, None)
     boots.place(boot, shift)
-    if abs(shift - guess) > SLACK:
+    if abs(shift - guess) > CLOCK_TOLERANCE:
         axis.notes.append(
             with_code(
                 f"the clock of {group[0].host} differs from {reference.host}'s by "

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from headway.ledger.attempts import Draft
-from headway.ledger.model import EarlyCalls, GroupsMade
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.model import PreStepCollectives, ProcessGroups
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -17,16 +17,16 @@ CALL = ("where", "what")
 TEXTS = ("where", "what", "desc", "backend")
 
 
-def groups_made(drafts: Sequence[Draft]) -> tuple[GroupsMade, ...]:
+def process_groups(drafts: Sequence[AttemptRecord]) -> tuple[ProcessGroups, ...]:
     """By place; the costliest first."""
-    rows = _merged(drafts, "groups", GROUP, _groups, _both)
+    rows = _merge_rows(drafts, "groups", GROUP, _groups, _add_attempts)
     return tuple(sorted(rows, key=lambda one: (-one.needless, -one.ns, one.where, one.desc)))
 
 
-def early_calls(drafts: Sequence[Draft]) -> tuple[EarlyCalls, ...]:
+def pre_step_collectives(drafts: Sequence[AttemptRecord]) -> tuple[PreStepCollectives, ...]:
     """By place; the costliest first."""
 
-    def plus(one: EarlyCalls, other: EarlyCalls) -> EarlyCalls:
+    def plus(one: PreStepCollectives, other: PreStepCollectives) -> PreStepCollectives:
         return replace(
             other,
             ranks=max(one.ranks, other.ranks),
@@ -36,12 +36,12 @@ def early_calls(drafts: Sequence[Draft]) -> tuple[EarlyCalls, ...]:
             bytes=max(one.bytes, other.bytes),
         )
 
-    rows = _merged(drafts, "calls", CALL, _calls, plus)
+    rows = _merge_rows(drafts, "calls", CALL, _calls, plus)
     return tuple(sorted(rows, key=lambda one: (-one.ns, one.where, one.what)))
 
 
-def _merged(
-    drafts: Sequence[Draft],
+def _merge_rows(
+    drafts: Sequence[AttemptRecord],
     kind: str,
     names: tuple[str, ...],
     of_attempt: Callable[[Key, list[Row]], T],
@@ -59,17 +59,17 @@ def _merged(
     return found.values()
 
 
-def _rows(draft: Draft, kind: str) -> Iterator[Row]:
+def _rows(draft: AttemptRecord, kind: str) -> Iterator[Row]:
     """What each rank told last."""
     for life in draft.lives:
         told = list(life.journal.named("communication"))
         rows = told[-1].get(kind) if told else None
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, dict) and isinstance(row.get("where"), str):
-                yield {**_plain(row), "settled": told[-1].get("at") == "exit"}
+                yield {**_texts_and_counts(row), "settled": told[-1].get("at") == "exit"}
 
 
-def _plain(row: Row) -> Row:
+def _texts_and_counts(row: Row) -> Row:
     """Texts and counts only: a journal may hold anything."""
     return {
         str(name): value
@@ -82,10 +82,10 @@ def _counts(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 62
 
 
-def _groups(key: Key, rows: list[Row]) -> GroupsMade:
+def _groups(key: Key, rows: list[Row]) -> ProcessGroups:
     where, what, desc, backend, size = key
     members = [row for row in rows if row.get("made")] or rows
-    return GroupsMade(
+    return ProcessGroups(
         where=where,
         what=str(what or ""),
         desc=str(desc or ""),
@@ -98,18 +98,18 @@ def _groups(key: Key, rows: list[Row]) -> GroupsMade:
         unused=_least(members, "unused"),
         again=_least(members, "again"),
         ns=_most(rows, "ns"),
-        needless=min(map(_needless, members)),
+        needless=min(map(_avoidable, members)),
         settled=all(row["settled"] for row in rows),
     )
 
 
-def _needless(row: Row) -> int:
+def _avoidable(row: Row) -> int:
     """What is not used yet may still be, as long as the rank lives."""
     names = ("other_ns", "again_ns", *(("unused_ns",) if row["settled"] else ()))
     return sum(int(row.get(name, 0)) for name in names)
 
 
-def _both(one: GroupsMade, other: GroupsMade) -> GroupsMade:
+def _add_attempts(one: ProcessGroups, other: ProcessGroups) -> ProcessGroups:
     """The same place in two attempts."""
     return replace(
         other,
@@ -125,8 +125,8 @@ def _both(one: GroupsMade, other: GroupsMade) -> GroupsMade:
     )
 
 
-def _calls(key: Key, rows: list[Row]) -> EarlyCalls:
-    return EarlyCalls(
+def _calls(key: Key, rows: list[Row]) -> PreStepCollectives:
+    return PreStepCollectives(
         where=key[0],
         what=str(key[1] or ""),
         ranks=len(rows),

@@ -8,13 +8,13 @@ from typing import Any
 
 from headway.journal.reader import Span
 from headway.ledger import timeline
-from headway.ledger.attempts import Draft
-from headway.ledger.life import Life
-from headway.ledger.lived import Lived
-from headway.ledger.model import Compile, GaveUp, RankCompiles, Segment
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.life import RankRecord
+from headway.ledger.lived import AttemptTimeline
+from headway.ledger.model import Compile, RankCompiles, RecompileLimitHit, Segment
 
 PT2 = ("start.pt2_compile", "recover.pt2_compile")
-LATER = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
+BACKWARD_TRIGGERS = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
 AHEAD = "compile_ahead"  # what a step on a fast batch is called: see headway/startup/ahead.py
 # Spans that are one part as a whole; the rest of a compile is split by what torch measured in it.
 WHOLE = {
@@ -25,7 +25,7 @@ WHOLE = {
 }
 
 
-def compiles(drafts: Sequence[Draft], zero: int) -> tuple[Compile, ...]:
+def find_compiles(drafts: Sequence[AttemptRecord], zero: int) -> tuple[Compile, ...]:
     """All finished compiles, as each rank saw them."""
     out = [
         one
@@ -36,17 +36,19 @@ def compiles(drafts: Sequence[Draft], zero: int) -> tuple[Compile, ...]:
     return tuple(sorted(out, key=lambda c: (c.start, c.rank)))
 
 
-def _of_life(index: int, life: Life, zero: int) -> list[Compile]:
+def _of_life(index: int, life: RankRecord, zero: int) -> list[Compile]:
     """One for each graph: its backward part is compiled later, under the same number."""
     found: list[Compile] = []
     places: dict[str, int] = {}
-    ahead = _ahead(life)
+    ahead = _compiled_ahead(life)
     for span in _graph_spans(life):
         number = str(span.fields.get("compile_id") or "")
-        place = places.get(number) if span.fields.get("trigger") in LATER else None
+        place = places.get(number) if span.fields.get("trigger") in BACKWARD_TRIGGERS else None
         if place is None or not number:
             places[number] = len(found)
-            found.append(replace(_compile(index, life, span, zero), missed=_missed(span, ahead)))
+            found.append(
+                replace(_compile(index, life, span, zero), missed=_missed_precompile(span, ahead))
+            )
             continue
         whole = found[place]
         cached = whole.cached and span.fields.get("cached") is not False
@@ -55,7 +57,7 @@ def _of_life(index: int, life: Life, zero: int) -> list[Compile]:
     return found
 
 
-def _ahead(life: Life) -> dict[str, int]:
+def _compiled_ahead(life: RankRecord) -> dict[str, int]:
     """Places that were compiled ahead, and when that was done; none before a step was seen."""
     done = [
         (span.start, span.end)
@@ -72,13 +74,13 @@ def _ahead(life: Life) -> dict[str, int]:
     }
 
 
-def _missed(span: Span, ahead: Mapping[str, int]) -> bool:
+def _missed_precompile(span: Span, ahead: Mapping[str, int]) -> bool:
     """Whether the first step on a real batch compiles what was compiled ahead."""
     done = ahead.get(str(span.fields.get("where")))
     return done is not None and span.start >= done and span.fields.get("step") == 0
 
 
-def _graph_spans(life: Life) -> list[Span]:
+def _graph_spans(life: RankRecord) -> list[Span]:
     """The finished compiles; not those that a user has declared around torch's own."""
     spans = [s for s in life.journal.spans if s.name == "compile" and s.end is not None]
     own = [s for s in spans if s.fields.get("compile_id")]
@@ -90,7 +92,7 @@ def _graph_spans(life: Life) -> list[Span]:
     ]
 
 
-def _compile(index: int, life: Life, span: Span, zero: int) -> Compile:
+def _compile(index: int, life: RankRecord, span: Span, zero: int) -> Compile:
     fields, shift = span.fields, life.shift - zero
     started = life.first_step_end is not None and span.start + life.shift >= life.first_step_end
     reason, seen = str(fields.get("reason") or ""), fields.get("seen")
@@ -109,10 +111,12 @@ def _compile(index: int, life: Life, span: Span, zero: int) -> Compile:
     )
 
 
-def gave_up(drafts: Sequence[Draft], zero: int) -> tuple[GaveUp, ...]:
+def recompile_limit_hits(
+    drafts: Sequence[AttemptRecord], zero: int
+) -> tuple[RecompileLimitHit, ...]:
     """Where torch has reached its limit of recompiles."""
     return tuple(
-        GaveUp(
+        RecompileLimitHit(
             attempt=index,
             rank=life.rank,
             at=event["t"] + life.shift - zero,
@@ -126,13 +130,15 @@ def gave_up(drafts: Sequence[Draft], zero: int) -> tuple[GaveUp, ...]:
     )
 
 
-def by_rank(drafts: Sequence[Draft], lived: Sequence[Lived]) -> tuple[RankCompiles, ...]:
+def compiles_by_rank(
+    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+) -> tuple[RankCompiles, ...]:
     """What each rank's time in the compiler went to, and what its caches had."""
     found: dict[int, RankCompiles] = {}
     for draft, lives in zip(drafts, lived, strict=True):
         for life, account in zip(draft.lives, lives.lives, strict=True):
             one = _caches(life)
-            parts = timeline.total(split(life, account.segments))
+            parts = timeline.time_by_bucket(split_compile_time(life, account.segments))
             if not parts and not one.asked:
                 continue
             before = found.get(life.rank, RankCompiles(rank=life.rank))
@@ -140,7 +146,9 @@ def by_rank(drafts: Sequence[Draft], lived: Sequence[Lived]) -> tuple[RankCompil
     return tuple(found[rank] for rank in sorted(found))
 
 
-def parts(drafts: Sequence[Draft], lived: Sequence[Lived]) -> dict[str, int]:
+def compile_parts(
+    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+) -> dict[str, int]:
     """What the run's own time in the compiler went to; it sums to those buckets, exactly.
 
     Where several ranks compile at an instant, the one that is done last in this attempt counts,
@@ -149,17 +157,17 @@ def parts(drafts: Sequence[Draft], lived: Sequence[Lived]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for draft, lives in zip(drafts, lived, strict=True):
         accounts = dict(zip(map(id, draft.lives), lives.lives, strict=True))
-        ranks = [split(life, accounts[id(life)].segments) for life in draft.trainers()]
+        ranks = [split_compile_time(life, accounts[id(life)].segments) for life in draft.trainers()]
         ranks.sort(key=lambda parts: -parts[-1].end if parts else 0)
         layers = [[part for part in parts if part.leaf != "other"] for parts in ranks]
         whole = [Segment(s.start, s.end, "other") for s in lives.segments if s.leaf in PT2]
         painted = timeline.paint(whole, timeline.by_priority(layers))
-        for name, ns in timeline.total(painted).items():
+        for name, ns in timeline.time_by_bucket(painted).items():
             sums[name] = sums.get(name, 0) + ns
     return sums
 
 
-def split(life: Life, segments: Sequence[Segment]) -> list[Segment]:
+def split_compile_time(life: RankRecord, segments: Sequence[Segment]) -> list[Segment]:
     """This rank's time in the compiler, each piece with its part as the leaf."""
     whole = [Segment(s.start, s.end, "other") for s in segments if s.leaf in PT2]
     if not whole:
@@ -228,7 +236,7 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
     own_aot = max(aot - inductor - nested, 0)
     found = {
         "dynamo": dynamo - aot,
-        "cache_load" if _had(fields) else "aot_autograd": own_aot,
+        "cache_load" if _loaded_from_cache(fields) else "aot_autograd": own_aot,
         "inductor": inductor - kernels - tuning,
         "triton": us.get("triton", 0),
         "cpp": us.get("cpp", 0),
@@ -243,13 +251,13 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
 _BELOW = ("dynamo", "aot_autograd", "inductor", "triton", "cpp", "autotune")
 
 
-def _had(fields: Mapping[str, Any]) -> bool:
+def _loaded_from_cache(fields: Mapping[str, Any]) -> bool:
     """Whether AOTAutograd's own cache had the graph: then its time was that of loading it."""
     hits, misses = _counts(fields.get("cache"), "aot")
     return bool(hits) and not misses
 
 
-def _caches(life: Life) -> RankCompiles:
+def _caches(life: RankRecord) -> RankCompiles:
     found = RankCompiles(rank=life.rank)
     for span in life.journal.spans:
         if span.name == "compile":

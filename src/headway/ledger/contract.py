@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.ledger import publish
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import (
     COMPILE_PARTS,
     NS,
     SCHEMA,
-    Archive,
+    AsyncSave,
     Attempt,
-    Auto,
-    Behind,
-    EarlyCalls,
+    AutoRun,
+    CompileCacheLoad,
     Failure,
     Fault,
-    GaveUp,
-    GroupsMade,
     Ledger,
-    Notice,
+    PreemptionNotice,
+    PreStepCollectives,
+    ProcessGroups,
     Publish,
     RankCompiles,
-    Rhythm,
+    RecompileLimitHit,
+    SaveInterval,
     StageGraph,
 )
 
@@ -54,7 +54,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
         "attempts": [_attempt(a) for a in ledger.attempts],
         "failures": [_failure(f) for f in ledger.failures],
         "failures_by_owner": ledger.failures_by_owner,
-        **({"stages": [_stages(one) for one in ledger.stages]} if ledger.stages else {}),
+        **({"stages": [_stage_graph(one) for one in ledger.stages]} if ledger.stages else {}),
         **({"notices": [_notice(n) for n in ledger.notices]} if ledger.notices else {}),
         **({"faults": [_fault(f) for f in ledger.faults]} if ledger.faults else {}),
         "checkpoints": {
@@ -62,7 +62,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             "blocked_s": ledger.buckets.get("waste.checkpoint_block", 0) / NS,
             "interval_s": _s(ledger.save_interval),
             "recommended_interval_s": _s(ledger.recommended_interval),
-            **({"behind": _behind(ledger.behind)} if ledger.behind else {}),
+            **({"behind": _async_save(ledger.behind)} if ledger.behind else {}),
             **({"levels": _levels(ledger)} if ledger.saved else {}),
             **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.saved) else {}),
         },
@@ -85,13 +85,13 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
             ],
             "parts": _parts(ledger.compile_parts),
             "by_rank": [_rank_compiles(one) for one in ledger.rank_compiles],
-            "gave_up": [_gave_up(one) for one in ledger.gave_up],
-            "archives": [_archive(one) for one in ledger.archives],
+            "gave_up": [_recompile_limit_hit(one) for one in ledger.gave_up],
+            "archives": [_compile_cache_load(one) for one in ledger.archives],
             "archived": ledger.archived,
         },
         "communication": {
-            "groups": [_groups_made(one) for one in ledger.groups_made],
-            "calls": [_early_calls(one) for one in ledger.early_calls],
+            "groups": [_process_groups(one) for one in ledger.groups_made],
+            "calls": [_pre_step_collectives(one) for one in ledger.early_calls],
         },
         "per_rank": [
             {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
@@ -118,13 +118,13 @@ def _levels(ledger: Ledger) -> list[dict[str, Any]]:
                 "slower_s": sum(one.slower for one in good) / NS,
                 "durable_s": max(one.durable for one in good) / NS,
                 "bytes": sum(one.size for one in good),
-                **(_rhythm(rhythm) if rhythm else {}),
+                **(_save_interval(rhythm) if rhythm else {}),
             }
         )
     return found
 
 
-def _rhythm(one: Rhythm) -> dict[str, Any]:
+def _save_interval(one: SaveInterval) -> dict[str, Any]:
     return {
         "interval_s": one.interval / NS,
         "recommended_interval_s": _s(one.recommended),
@@ -156,7 +156,7 @@ def _s(ns: int | None) -> float | None:
 
 def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
     """In the order of the vocabulary, so that two ledgers read alike."""
-    return {leaf: buckets[leaf] / NS for leaf in LEAVES if buckets.get(leaf)}
+    return {leaf: buckets[leaf] / NS for leaf in BUCKETS if buckets.get(leaf)}
 
 
 def _parts(parts: Mapping[str, int]) -> dict[str, float]:
@@ -175,7 +175,7 @@ def _rank_compiles(one: RankCompiles) -> dict[str, Any]:
     }
 
 
-def _gave_up(one: GaveUp) -> dict[str, Any]:
+def _recompile_limit_hit(one: RecompileLimitHit) -> dict[str, Any]:
     return {
         "attempt": one.attempt,
         "rank": one.rank,
@@ -186,7 +186,7 @@ def _gave_up(one: GaveUp) -> dict[str, Any]:
     }
 
 
-def _stages(graph: StageGraph) -> dict[str, Any]:
+def _stage_graph(graph: StageGraph) -> dict[str, Any]:
     return {
         "attempt": graph.attempt,
         "rank": graph.rank,
@@ -207,7 +207,7 @@ def _stages(graph: StageGraph) -> dict[str, Any]:
     }
 
 
-def _archive(one: Archive) -> dict[str, Any]:
+def _compile_cache_load(one: CompileCacheLoad) -> dict[str, Any]:
     return {
         "attempt": one.attempt,
         "level": one.level,
@@ -221,7 +221,7 @@ def _archive(one: Archive) -> dict[str, Any]:
     }
 
 
-def _auto(auto: Auto) -> dict[str, Any]:
+def _auto(auto: AutoRun) -> dict[str, Any]:
     return {
         "job": auto.job,
         "kind": auto.kind,
@@ -240,7 +240,7 @@ def _auto(auto: Auto) -> dict[str, Any]:
     }
 
 
-def _behind(one: Behind) -> dict[str, Any]:
+def _async_save(one: AsyncSave) -> dict[str, Any]:
     return {
         "saves": one.saves,
         "blocked_s": one.blocked / NS,
@@ -264,16 +264,16 @@ def _publish(one: Publish) -> dict[str, Any]:
 
 
 def _publish_of(ledger: Ledger, one: Publish) -> dict[str, Any]:
-    held = publish.accelerators(ledger)
+    held = publish.accelerators_held(ledger)
     return {
         **_publish(one),
         "accelerators": held,
         "would_cost_s": None if one.took is None else held * one.took / NS,
-        "did_cost_s": held * publish.after_training(ledger) / NS,
+        "did_cost_s": held * publish.time_after_training(ledger) / NS,
     }
 
 
-def _groups_made(one: GroupsMade) -> dict[str, Any]:
+def _process_groups(one: ProcessGroups) -> dict[str, Any]:
     return {
         "where": one.where,
         "what": one.what,
@@ -292,7 +292,7 @@ def _groups_made(one: GroupsMade) -> dict[str, Any]:
     }
 
 
-def _early_calls(one: EarlyCalls) -> dict[str, Any]:
+def _pre_step_collectives(one: PreStepCollectives) -> dict[str, Any]:
     return {
         "where": one.where,
         "what": one.what,
@@ -334,7 +334,7 @@ def _failure(f: Failure) -> dict[str, Any]:
     }
 
 
-def _notice(n: Notice) -> dict[str, Any]:
+def _notice(n: PreemptionNotice) -> dict[str, Any]:
     return {
         "attempt": n.attempt,
         "at_s": n.at / NS,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.ledger.model import Checkpoint, Saved
+from headway.ledger.model import Checkpoint, CheckpointOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class DurableSave:
     """One such save, over all ranks; times in ns."""
 
     attempt: int
@@ -18,18 +18,20 @@ class Durable:
     at: int  # the last rank had it on disk
 
 
-def durable(saved: Sequence[Saved], checkpoints: Sequence[Checkpoint]) -> list[Durable]:
+def durable_saves(
+    saved: Sequence[CheckpointOutcome], checkpoints: Sequence[Checkpoint]
+) -> list[DurableSave]:
     """Files of one step together; a Checkpointer tells itself what became of its saves."""
     found = [
-        Durable(one.attempt, one.step, one.at - one.durable, one.at)
+        DurableSave(one.attempt, one.step, one.at - one.durable, one.at)
         for one in saved
         if one.level == "disk" and not one.error
     ]
-    files: dict[tuple[int, int], Durable] = {}
+    files: dict[tuple[int, int], DurableSave] = {}
     for save in checkpoints:
         if save.told or save.unwritten:
             continue
         key, end = (save.attempt, save.step), save.end if save.durable is None else save.durable
-        old = files.get(key, Durable(*key, save.start, end))
-        files[key] = Durable(*key, min(old.taken, save.start), max(old.at, end))
+        old = files.get(key, DurableSave(*key, save.start, end))
+        files[key] = DurableSave(*key, min(old.taken, save.start), max(old.at, end))
     return [*found, *files.values()]

@@ -6,33 +6,39 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headway.journal.reader import Journal
-from headway.ledger.attempts import Draft
-from headway.ledger.clocks import Axis
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.clocks import ClockAlignment
 from headway.ledger.model import Failure, Fault
 
-GENTLE = ("data", "corrupt")
-NEVER = "its moment did not come"
+NON_FATAL = ("data", "corrupt")
+NEVER_FIRED = "its moment did not come"
 
-_Found = tuple[int, int, str, dict[str, Any]]  # when, in which attempt, whose journal, the event
+_FaultEvent = tuple[
+    int, int, str, dict[str, Any]
+]  # when, in which attempt, whose journal, the event
 
 
-def find(drafts: Sequence[Draft], failures: Sequence[Failure], axis: Axis) -> tuple[Fault, ...]:
+def find_faults(
+    drafts: Sequence[AttemptRecord], failures: Sequence[Failure], axis: ClockAlignment
+) -> tuple[Fault, ...]:
     """Every fault that was injected, in the order of time; then those whose moment never came."""
-    found: list[_Found] = []
+    found: list[_FaultEvent] = []
     for journal in _journals(drafts):
         for event in journal.named("fault"):
             at = axis.at(journal, event["t"])
             index = _attempt(drafts, journal.launch, at)
             found.append((at, index, journal.name, event))
-    found = _together(sorted(found, key=lambda entry: entry[:3]))
-    led = _led_to(found, failures)
+    found = _merge_ranks(sorted(found, key=lambda entry: entry[:3]))
+    led = _caused_failure(found, failures)
     return tuple(
         _fault(at, index, event, led.get(place), failures)
-        for place, (at, index, _, event) in enumerate([*found, *_left(drafts, found, axis)])
+        for place, (at, index, _, event) in enumerate([*found, *_never_fired(drafts, found, axis)])
     )
 
 
-def _left(drafts: Sequence[Draft], found: Sequence[_Found], axis: Axis) -> Iterator[_Found]:
+def _never_fired(
+    drafts: Sequence[AttemptRecord], found: Sequence[_FaultEvent], axis: ClockAlignment
+) -> Iterator[_FaultEvent]:
     """Lines of the plan that have hit nothing, once the run is over."""
     if not drafts or drafts[-1].outcome == "running":
         return
@@ -42,11 +48,11 @@ def _left(drafts: Sequence[Draft], found: Sequence[_Found], axis: Axis) -> Itera
         lines = event.get("faults")
         for number, line in enumerate(lines if isinstance(lines, list) else [], 1):
             if number not in came and isinstance(line, dict):
-                left = {**line, "who": "nobody", "missed": NEVER}
+                left = {**line, "who": "nobody", "missed": NEVER_FIRED}
                 yield axis.at(journal, event["t"]), len(drafts) - 1, journal.name, left
 
 
-def _journals(drafts: Sequence[Draft]) -> Iterator[Journal]:
+def _journals(drafts: Sequence[AttemptRecord]) -> Iterator[Journal]:
     """Each one once; launchers, agents and helpers are shared by the attempts of a launch."""
     seen: set[str] = set()
     for draft in drafts:
@@ -57,9 +63,9 @@ def _journals(drafts: Sequence[Draft]) -> Iterator[Journal]:
                 yield journal
 
 
-def _together(found: Sequence[_Found]) -> list[_Found]:
+def _merge_ranks(found: Sequence[_FaultEvent]) -> list[_FaultEvent]:
     """What several ranks did to themselves by one line of the plan is one fault."""
-    out: dict[tuple[Any, ...], _Found] = {}
+    out: dict[tuple[Any, ...], _FaultEvent] = {}
     for place, (at, index, name, event) in enumerate(found):
         known = event.get("fault"), event.get("key", place), event.get("kind")
         same = (index, *map(str, known))
@@ -82,14 +88,14 @@ def _in_order(word: str) -> tuple[int, str]:
     return (int(word), "") if word.isdecimal() else (0, word)
 
 
-def _attempt(drafts: Sequence[Draft], launch: str, at: int) -> int:
+def _attempt(drafts: Sequence[AttemptRecord], launch: str, at: int) -> int:
     """The attempt of that launch which was going on."""
     own = [index for index, draft in enumerate(drafts) if draft.launch.name == launch]
     begun = [index for index in own if drafts[index].begin <= at]
     return begun[-1] if begun else own[0]
 
 
-def _led_to(found: Sequence[_Found], failures: Sequence[Failure]) -> dict[int, int]:
+def _caused_failure(found: Sequence[_FaultEvent], failures: Sequence[Failure]) -> dict[int, int]:
     """Of each failure the last fault before it in its attempt, with those of the same plan line."""
     led: dict[int, int] = {}
     for number, failure in enumerate(failures):
@@ -100,7 +106,7 @@ def _led_to(found: Sequence[_Found], failures: Sequence[Failure]) -> dict[int, i
         ]
         if not before:
             continue
-        last = max(before, key=lambda place: (not _gentle(found[place][3]), found[place][0]))
+        last = max(before, key=lambda place: (not _is_non_fatal(found[place][3]), found[place][0]))
         line = found[last][3].get("fault")
         for place in before:
             if found[place][3].get("fault") == line:
@@ -108,9 +114,9 @@ def _led_to(found: Sequence[_Found], failures: Sequence[Failure]) -> dict[int, i
     return led
 
 
-def _gentle(event: dict[str, Any]) -> bool:
+def _is_non_fatal(event: dict[str, Any]) -> bool:
     """It holds a job up, and seldom ends it."""
-    return event.get("kind") in GENTLE or event.get("mode") == "slow" or "missed" in event
+    return event.get("kind") in NON_FATAL or event.get("mode") == "slow" or "missed" in event
 
 
 def _fault(

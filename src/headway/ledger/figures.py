@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from headway.ledger.attempts import Draft, Launch, Outside
-from headway.ledger.lived import Lived
+from headway.ledger.attempts import AttemptRecord, Launch, UncountedTime
+from headway.ledger.lived import AttemptTimeline
 from headway.ledger.model import Checkpoint, Gap, Recovery
-from headway.ledger.saves import saves
+from headway.ledger.saves import merge_files
 
 
-def time_to_start(lived: Sequence[Lived], zero: int) -> int | None:
+def _time_to_start(lived: Sequence[AttemptTimeline], zero: int) -> int | None:
     """Allocation to the first training, over as many attempts as that took."""
     ready = next((life.ready for life in lived if life.ready is not None), None)
     return None if ready is None else ready - zero
 
 
-def recoveries(drafts: Sequence[Draft], lived: Sequence[Lived]) -> tuple[Recovery, ...]:
+def _recoveries(
+    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+) -> tuple[Recovery, ...]:
     """Of each interruption the way from the last sign of progress to training again.
 
     Attempts that did not come to train extend the recovery that they lie in. What was interrupted
@@ -34,7 +36,7 @@ def recoveries(drafts: Sequence[Draft], lived: Sequence[Lived]) -> tuple[Recover
     return tuple(out)
 
 
-def hidden(lived: Sequence[Lived]) -> dict[str, int]:
+def _hidden(lived: Sequence[AttemptTimeline]) -> dict[str, int]:
     """Per attempt the rank that hid most of each leaf; ranks hide in parallel."""
     out: dict[str, int] = {}
     for lives in lived:
@@ -47,7 +49,7 @@ def hidden(lived: Sequence[Lived]) -> dict[str, int]:
     return out
 
 
-def queued(launches: Sequence[Launch], outside: Sequence[Outside]) -> int | None:
+def _queue_capacity(launches: Sequence[Launch], outside: Sequence[UncountedTime]) -> int | None:
     """How long the run waited for capacity, as the scheduler's records tell it."""
     later = {one.launch: one.queued for one in outside}
     waits = [
@@ -60,16 +62,16 @@ def queued(launches: Sequence[Launch], outside: Sequence[Outside]) -> int | None
     return sum(max(wait, 0) for wait in waits) if waits else None
 
 
-def save_rhythm(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
+def count_saves(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
     """How many saves (files of one step are one), and the mean time between two of an attempt."""
-    made = saves(checkpoints)
+    made = merge_files(checkpoints)
     gaps = [
         after.at - before.at for before, after in pairwise(made) if before.attempt == after.attempt
     ]
     return len(made), sum(gaps) // len(gaps) if gaps else None
 
 
-def gaps(lived: Sequence[Lived], zero: int) -> tuple[Gap, ...]:
+def longest_gaps(lived: Sequence[AttemptTimeline], zero: int) -> tuple[Gap, ...]:
     """The longest stretches that no span covers."""
     found = [gap for lives in lived for life in lives.trainers for gap in life.gaps]
     found.sort(key=lambda g: (g.start - g.end, g.attempt, g.rank))
@@ -78,7 +80,7 @@ def gaps(lived: Sequence[Lived], zero: int) -> tuple[Gap, ...]:
     )
 
 
-def batches_per_step(drafts: Sequence[Draft]) -> float | None:
+def _batches_per_step(drafts: Sequence[AttemptRecord]) -> float | None:
     """Above 1 where gradients are accumulated; None when no loader was seen."""
     batches = steps = 0
     for draft in drafts:

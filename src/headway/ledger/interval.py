@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.checkpoint.interval import Best, best
-from headway.checkpoint.rate import UNKNOWN, FailureRate
-from headway.ledger.model import NS, Checkpoint, Failure, Ledger, Saved
-from headway.ledger.saves import saves as gathered
+from headway.checkpoint.interval import BestInterval, best
+from headway.checkpoint.rate import UNKNOWN_RATE, FailureRate
+from headway.ledger.model import NS, Checkpoint, CheckpointOutcome, Failure, Ledger
+from headway.ledger.saves import merge_files as gathered
 
 HOUR_S = 3600.0
 # With none seen in T, the rate is below 3 / T with a probability of 95 %.
@@ -16,7 +16,7 @@ NONE_SEEN = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
+class IntervalInputs:
     """What the interval follows from; seconds, and the hours in which the job could fail."""
 
     cost: float  # of a save to the training, on average
@@ -28,25 +28,25 @@ class Observed:
     @property
     def rate(self) -> FailureRate:
         """Per hour, with how sure that is."""
-        return UNKNOWN.after(self.failures, self.hours)
+        return UNKNOWN_RATE.after(self.failures, self.hours)
 
     @property
     def per_hour(self) -> float:
         """Failures; where none was seen, the number that they are below."""
         return self.rate.mean if self.failures else NONE_SEEN / self.hours
 
-    def best(self, per_hour: float | None = None) -> Best:
+    def best(self, per_hour: float | None = None) -> BestInterval:
         """The interval that loses least; with no failure seen, it is longer than that."""
         mtbf = HOUR_S / (self.per_hour if per_hour is None else per_hour)
         return best(cost=self.cost, mtbf=mtbf, durable=self.slowest)
 
 
-def observed(
-    saved: Sequence[Saved],
+def interval_inputs(
+    saved: Sequence[CheckpointOutcome],
     checkpoints: Sequence[Checkpoint],
     failures: Sequence[Failure],
     wall: int,
-) -> Observed | None:
+) -> IntervalInputs | None:
     """None where no save was seen. What a Checkpointer tells goes before what was seen of it."""
     to_disk = [one for one in saved if one.level == "disk" and not one.error]
     seen = gathered(checkpoints)
@@ -56,34 +56,34 @@ def observed(
     late = [max(one.durable - one.blocked, 0) for one in to_disk] or [
         max((one.written or 0) - one.blocked, 0) for one in seen
     ]
-    return Observed(
+    return IntervalInputs(
         cost=sum(costs) / len(costs) / NS,
         durable=sum(late) / len(late) / NS,
         slowest=max(late) / NS,
-        failures=restarted(failures),
+        failures=count_restartable(failures),
         hours=wall / NS / HOUR_S,
     )
 
 
-def of_ledger(ledger: Ledger) -> Observed | None:
+def ledger_interval_inputs(ledger: Ledger) -> IntervalInputs | None:
     """The same of a ledger."""
-    return observed(ledger.saved, ledger.checkpoints, ledger.failures, ledger.wall)
+    return interval_inputs(ledger.saved, ledger.checkpoints, ledger.failures, ledger.wall)
 
 
-def recommended(
-    saved: Sequence[Saved],
+def recommended_interval(
+    saved: Sequence[CheckpointOutcome],
     checkpoints: Sequence[Checkpoint],
     failures: Sequence[Failure],
     wall: int,
 ) -> int | None:
     """In ns; None where no failure or no cost of a save was seen."""
-    known = observed(saved, checkpoints, failures, wall)
+    known = interval_inputs(saved, checkpoints, failures, wall)
     if known is None or not known.failures or not known.cost:
         return None
     return round(known.best().interval * NS)
 
 
-def restarted(failures: Sequence[Failure]) -> int:
+def count_restartable(failures: Sequence[Failure]) -> int:
     """Failures after which a job is started again: the others come from the job itself."""
     return sum(failure.retry != "no" for failure in failures)
 

@@ -33,7 +33,7 @@ SHUTDOWN: Final = "stop.shutdown"
 PUBLISH: Final = "stop.publish"
 UNKNOWN: Final = "unknown"
 
-LEAVES: Final = (
+BUCKETS: Final = (
     *(f"start.{stage}" for stage in START_STAGES),
     EFFECTIVE,
     *(f"waste.{name}" for name in WASTE),

@@ -11,11 +11,11 @@ from itertools import islice
 from headway.journal.reader import Journal
 from headway.ledger.leaves import DETECTION, SHUTDOWN, UNKNOWN
 from headway.ledger.model import Outcome
-from headway.ledger.timeline import union
+from headway.ledger.timeline import union_sorted
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class AttemptEnd:
     """What the launcher knows of the attempt a rank lived in, on the run's axis."""
 
     start: int
@@ -44,7 +44,7 @@ class Fate:
         return DETECTION if self.outcome in ("failed", "preempted") else SHUTDOWN
 
 
-class Life:
+class RankRecord:
     """A rank's journal, placed on the run's axis."""
 
     def __init__(self, journal: Journal, rank: int, shift: int) -> None:
@@ -125,7 +125,7 @@ class Life:
             and span.thread == self.thread
             and span.fields.get("background") is not True
         )
-        return union(spans)
+        return union_sorted(spans)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -140,10 +140,10 @@ class Life:
     @property
     def left_in_order(self) -> bool:
         """It ran to its end without an exception."""
-        return left_in_order(self.journal)
+        return exited_cleanly(self.journal)
 
 
-def left_in_order(journal: Journal) -> bool:
+def exited_cleanly(journal: Journal) -> bool:
     """It wrote its own end, and no exception."""
     return {event["ev"] for event in journal.named("exit", "error")} == {"exit"}
 

@@ -10,29 +10,29 @@ from headway import redact
 from headway.ledger.model import Ledger
 
 # By the name a run is known everywhere; the others hold times, and there are very many of them.
-_KEPT = frozenset({"run", "segments", "ranks", "buckets"})
+_UNMASKED_FIELDS = frozenset({"run", "segments", "ranks", "buckets"})
 
 
-def masked(ledger: Ledger) -> Ledger:
+def mask_secrets(ledger: Ledger) -> Ledger:
     """Every text in it but the run's name."""
-    made: Ledger = _fields(ledger, _KEPT)
+    made: Ledger = _mask_fields(ledger, _UNMASKED_FIELDS)
     return made
 
 
-def _fields(value: Any, kept: frozenset[str] = frozenset()) -> Any:
+def _mask_fields(value: Any, kept: frozenset[str] = frozenset()) -> Any:
     changed = {}
     for field in fields(value):
         old = getattr(value, field.name)
-        if field.name not in kept and (new := _value(old)) != old:
+        if field.name not in kept and (new := _mask_value(old)) != old:
             changed[field.name] = new
     return replace(value, **changed) if changed else value
 
 
-def _value(value: Any) -> Any:
+def _mask_value(value: Any) -> Any:
     if isinstance(value, (str, Mapping)):
         return redact.data(value)
     if isinstance(value, tuple):
         if value and all(isinstance(item, str) for item in value):
             return tuple(redact.words(value))
-        return tuple(_value(item) for item in value)
-    return _fields(value) if is_dataclass(value) else value
+        return tuple(_mask_value(item) for item in value)
+    return _mask_fields(value) if is_dataclass(value) else value

@@ -30,7 +30,7 @@ FAILURE_OWNERS = ("infra", "user", "scheduler", "ambiguous")
 Outcome = Literal["completed", "failed", "preempted", "stopped", "running"]
 # What a run made of a notice: a last save; one that was not done in time; none, as there was no
 # time for it; none, as nobody listened.
-Answer = Literal["saved", "late", "skipped", "none"]
+NoticeResponse = Literal["saved", "late", "skipped", "none"]
 
 
 def shell_code(status: int) -> int:
@@ -121,12 +121,12 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class PreemptionNotice:
     """The notice that ended an attempt: what its answer has saved, and what was lost; in ns."""
 
     attempt: int
     at: int
-    answer: Answer
+    answer: NoticeResponse
     accelerators: int
     step: int | None = None  # of the last save
     saved: int = 0  # trained since the save before the notice, and kept
@@ -136,7 +136,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class CheckpointOutcome:
     """What became of one save of a Checkpointer, on the rank where it cost most; times in ns."""
 
     attempt: int
@@ -151,7 +151,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class SaveInterval:
     """How often one level of checkpoints is saved, how often it should be, and what each loses."""
 
     level: str
@@ -165,7 +165,7 @@ class Rhythm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class AsyncSave:
     """Saves of jobs under `--async-save`, over all ranks; times in ns."""
 
     saves: int  # written behind the training
@@ -215,7 +215,7 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaveUp:
+class RecompileLimitHit:
     """torch has reached its limit of recompiles of a place: it runs uncompiled from then on."""
 
     attempt: int
@@ -264,7 +264,7 @@ class StageGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class CompileCacheLoad:
     """What a shared compile cache had for an attempt; times in ns."""
 
     attempt: int
@@ -283,7 +283,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boosted:
+class BoosterResult:
     """What one booster of `--auto` did; times in ns."""
 
     name: str
@@ -300,12 +300,12 @@ class Boosted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Auto:
+class AutoRun:
     """A run under `headway run --auto`."""
 
     job: str
     kind: str  # runs of the same one are compared
-    boosters: tuple[Boosted, ...]
+    boosters: tuple[BoosterResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,19 +327,19 @@ class RankCompiles:
         """Both together."""
         return RankCompiles(
             rank=self.rank,
-            parts=_sum(self.parts, other.parts),
+            parts=_add_counts(self.parts, other.parts),
             fx=(self.fx[0] + other.fx[0], self.fx[1] + other.fx[1]),
             aot=(self.aot[0] + other.aot[0], self.aot[1] + other.aot[1]),
-            bypassed=_sum(self.bypassed, other.bypassed),
+            bypassed=_add_counts(self.bypassed, other.bypassed),
         )
 
 
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def _add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in [*one, *other]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupsMade:
+class ProcessGroups:
     """Process groups that one place of the job makes, as its ranks saw it; times in ns.
 
     Counts are those of one rank. What is needless is what each rank could do without: the least
@@ -363,7 +363,7 @@ class GroupsMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyCalls:
+class PreStepCollectives:
     """Object collectives and barriers of one place, before the first step; times in ns."""
 
     where: str
@@ -429,22 +429,22 @@ class Ledger:
     exit_code: int | None = None
     batches_per_step: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    notices: tuple[Notice, ...] = ()  # one for each attempt that was preempted
+    notices: tuple[PreemptionNotice, ...] = ()  # one for each attempt that was preempted
     faults: tuple[Fault, ...] = ()  # injected on purpose
     compile_parts: Mapping[str, int] = field(default_factory=dict)  # of the pt2_compile leaves
     rank_compiles: tuple[RankCompiles, ...] = ()
-    gave_up: tuple[GaveUp, ...] = ()
-    archives: tuple[Archive, ...] = ()
+    gave_up: tuple[RecompileLimitHit, ...] = ()
+    archives: tuple[CompileCacheLoad, ...] = ()
     stages: tuple[StageGraph, ...] = ()
     archived: int = 0  # how often compiled code was saved for later jobs
-    groups_made: tuple[GroupsMade, ...] = ()
-    early_calls: tuple[EarlyCalls, ...] = ()
-    behind: Behind | None = None
-    saved: tuple[Saved, ...] = ()
-    rhythms: tuple[Rhythm, ...] = ()  # one for each level
+    groups_made: tuple[ProcessGroups, ...] = ()
+    early_calls: tuple[PreStepCollectives, ...] = ()
+    behind: AsyncSave | None = None
+    saved: tuple[CheckpointOutcome, ...] = ()
+    rhythms: tuple[SaveInterval, ...] = ()  # one for each level
     publish: Publish | None = None  # of this training
     publishes: Publish | None = None  # this run is one, of that training
-    auto: Auto | None = None
+    auto: AutoRun | None = None
     # Of each time to recover the attempt that was interrupted, and the one that trained again;
     # None: each one and the next.
     recovered: tuple[tuple[int, int], ...] | None = None

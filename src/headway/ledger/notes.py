@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from headway.errors import with_code
 from headway.journal.reader import Journal
-from headway.ledger.attempts import Draft, Launch
-from headway.ledger.clocks import Axis
+from headway.ledger.attempts import AttemptRecord, Launch
+from headway.ledger.clocks import ClockAlignment
 
-LIMIT = 40
-WIDTH = 300  # of a text without its code
+MAX_NOTES = 40
+MAX_NOTE_LENGTH = 300  # of a text without its code
 
 
-def collect(
+def collect_notes(
     problems: Sequence[str],
-    axis: Axis,
+    axis: ClockAlignment,
     launches: Sequence[Launch],
-    drafts: Sequence[Draft],
+    drafts: Sequence[AttemptRecord],
     journals: Sequence[Journal],
 ) -> tuple[str, ...]:
     """One sentence each, without repeats, at most `LIMIT`."""
@@ -37,7 +37,7 @@ def collect(
     for journal in journals:
         who = f"rank {journal.rank}" if journal.rank is not None else f"process {journal.pid}"
         for event in journal.named("note"):
-            text = f"{who}: {event.get('hook', '')}: {event.get('text', '')}"[:WIDTH]
+            text = f"{who}: {event.get('hook', '')}: {event.get('text', '')}"[:MAX_NOTE_LENGTH]
             notes.append(with_code(text, code=str(event.get("code", ""))))
         for event in journal.named("lost"):
             notes.append(
@@ -47,13 +47,13 @@ def collect(
                     code="journal-lines-lost",
                 )
             )
-    unique = list(dict.fromkeys(str(note)[: WIDTH + 60] for note in notes))
-    if len(unique) > LIMIT:
-        unique[LIMIT:] = [f"and {len(unique) - LIMIT} more notes"]
+    unique = list(dict.fromkeys(str(note)[: MAX_NOTE_LENGTH + 60] for note in notes))
+    if len(unique) > MAX_NOTES:
+        unique[MAX_NOTES:] = [f"and {len(unique) - MAX_NOTES} more notes"]
     return tuple(unique)
 
 
-def _silent_launchers(launch: Launch, axis: Axis, zero: int) -> list[str]:
+def _silent_launchers(launch: Launch, axis: ClockAlignment, zero: int) -> list[str]:
     """Those that have ended without a word: they were killed, or their machine has failed."""
     notes = []
     for journal in launch.journals:
@@ -69,7 +69,7 @@ def _silent_launchers(launch: Launch, axis: Axis, zero: int) -> list[str]:
     return notes
 
 
-def _missing_ranks(index: int, draft: Draft) -> list[str]:
+def _missing_ranks(index: int, draft: AttemptRecord) -> list[str]:
     worlds = [life.journal.world for life in draft.lives if life.journal.world]
     if not worlds or not draft.lives:
         return []

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.ledger import progress, timeline
-from headway.ledger.attempts import Draft
-from headway.ledger.durable import Durable
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.durable import DurableSave
 from headway.ledger.leaves import EFFECTIVE
-from headway.ledger.lived import Lived
-from headway.ledger.model import Answer, Notice
+from headway.ledger.lived import AttemptTimeline
+from headway.ledger.model import NoticeResponse, PreemptionNotice
 from headway.ledger.progress import Resume
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _SavePoint:
     """A step of the run, and when the attempt had made it."""
 
     step: int
@@ -24,36 +24,45 @@ class _Mark:
 
 
 def notices(
-    drafts: Sequence[Draft],
+    drafts: Sequence[AttemptRecord],
     resumes: Sequence[Resume],
-    lived: Sequence[Lived],
-    saves: Sequence[Durable],
+    lived: Sequence[AttemptTimeline],
+    saves: Sequence[DurableSave],
     zero: int,
-) -> tuple[Notice, ...]:
+) -> tuple[PreemptionNotice, ...]:
     """One for each attempt that was preempted; `saves` are in ns from the run's start, `zero`."""
     found = []
     for index, (draft, resume, life) in enumerate(zip(drafts, resumes, lived, strict=True)):
         if draft.outcome == "preempted":
-            mine = [_Mark(s.step, s.taken + zero) for s in saves if s.attempt == index]
+            mine = [_SavePoint(s.step, s.taken + zero) for s in saves if s.attempt == index]
             mine.sort(key=lambda mark: mark.at)
             found.append(_notice(index, draft, resume, life, mine, zero))
     return tuple(found)
 
 
 def _notice(
-    index: int, draft: Draft, resume: Resume, life: Lived, saves: Sequence[_Mark], zero: int
-) -> Notice:
+    index: int,
+    draft: AttemptRecord,
+    resume: Resume,
+    life: AttemptTimeline,
+    saves: Sequence[_SavePoint],
+    zero: int,
+) -> PreemptionNotice:
     told = [event for rank in draft.trainers() for event in rank.journal.named("preempted")]
-    at = _came(draft)
-    stood = max((s for s in saves if s.at < at), key=_when, default=_Mark(resume.base, draft.begin))
-    last = max((s for s in saves if s.at >= at), key=_when, default=None)
-    again = None if resume.keep is None else _Mark(resume.keep, _kept(draft, resume))
+    at = _received_at(draft)
+    stood = max(
+        (s for s in saves if s.at < at), key=_instant, default=_SavePoint(resume.base, draft.begin)
+    )
+    last = max((s for s in saves if s.at >= at), key=_instant, default=None)
+    again = (
+        None if resume.keep is None else _SavePoint(resume.keep, _last_kept_instant(draft, resume))
+    )
     stands = again or last or stood
-    answer = _answer(draft, told, at, last is not None, stands.step > stood.step)
+    answer = _response(draft, told, at, last is not None, stands.step > stood.step)
     step = last.step if last else _step(told)
     reached = stands.step if step is None else min(stands.step, step)
     kept = max(reached - stood.step, 0) if answer == "saved" else 0
-    return Notice(
+    return PreemptionNotice(
         attempt=index,
         at=at - zero,
         answer=answer,
@@ -66,11 +75,11 @@ def _notice(
     )
 
 
-def _when(mark: _Mark) -> int:
+def _instant(mark: _SavePoint) -> int:
     return mark.at
 
 
-def _came(draft: Draft) -> int:
+def _received_at(draft: AttemptRecord) -> int:
     """By the launcher, or by the first rank that heeds it, whichever tells of it first."""
     heard: list[int] = [
         event["t"] + rank.shift
@@ -81,9 +90,9 @@ def _came(draft: Draft) -> int:
     return min(heard)
 
 
-def _answer(
-    draft: Draft, told: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
-) -> Answer:
+def _response(
+    draft: AttemptRecord, told: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
+) -> NoticeResponse:
     """`safe`: a save after the notice is durable; `further`: one resumed, or can, beyond before."""
     began = any(event.get("saved") is True for event in told) or any(
         span.start + rank.shift >= at
@@ -102,19 +111,21 @@ def _step(told: Sequence[dict[str, Any]]) -> int | None:
     return next((event["step"] for event in told if type(event.get("step")) is int), None)
 
 
-def _kept(draft: Draft, resume: Resume) -> int:
-    return min((since for since, _ in progress.lost(draft.trainers(), resume)), default=draft.end)
+def _last_kept_instant(draft: AttemptRecord, resume: Resume) -> int:
+    return min(
+        (since for since, _ in progress.lost_intervals(draft.trainers(), resume)), default=draft.end
+    )
 
 
-def _trained(life: Lived, start: int, end: int) -> int:
-    return timeline.total(timeline.clip(life.segments, start, end)).get(EFFECTIVE, 0)
+def _trained(life: AttemptTimeline, start: int, end: int) -> int:
+    return timeline.time_by_bucket(timeline.clip(life.segments, start, end)).get(EFFECTIVE, 0)
 
 
-def _rolled_back(draft: Draft, base: int, keep: int) -> int:
+def _rolled_back(draft: AttemptRecord, base: int, keep: int) -> int:
     made = min((rank.steps for rank in draft.trainers()), default=0)
     return min(max(base + made - keep, 0), made)
 
 
-def _accelerators(draft: Draft) -> int:
+def _accelerators(draft: AttemptRecord) -> int:
     worlds = [rank.journal.world for rank in draft.lives if rank.journal.world is not None]
     return max(worlds, default=len(draft.lives))

@@ -19,7 +19,7 @@ SETTLED_S = 10.0  # so long after an attempt it is decided whether another one f
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class CostReport:
     """A run as it stands, by its launcher; seconds."""
 
     run: str
@@ -35,7 +35,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class _Launcher:
+class _LauncherState:
     head: dict[str, Any]
     price: dict[str, Any] | None
     exited: int | None  # on its own clock
@@ -53,9 +53,9 @@ class _Launcher:
         return now - self.wall(self.alive) > SILENT_S + (self.again or 0.0)
 
 
-def told(path: Path, now: float) -> Told | None:
+def read_cost_report(path: Path, now: float) -> CostReport | None:
     """At `now`, seconds since the epoch; None where no launcher has written."""
-    journal = folder.find(path) / folder.JOURNAL
+    journal = folder.find_run(path) / folder.JOURNAL
     found = list(_launchers(journal))
     if not found:
         return None
@@ -65,7 +65,7 @@ def told(path: Path, now: float) -> Told | None:
     price = speaker.price or {}
     since = price["since"] if price else speaker.head["begin"]
     identity = folder.read_identity(path)
-    return Told(
+    return CostReport(
         run=str(identity.get("run") or path.resolve().name),
         host=str(speaker.head.get("host") or ""),
         job=next((str(j) for one in current if (j := one.head.get("scheduler_job"))), None),
@@ -79,11 +79,11 @@ def told(path: Path, now: float) -> Told | None:
     )
 
 
-def _order(one: _Launcher) -> tuple[int, int]:
+def _order(one: _LauncherState) -> tuple[int, int]:
     return int(one.head.get("index") or 0), int(one.head["wall"])
 
 
-def _launchers(journal: Path) -> Iterator[_Launcher]:
+def _launchers(journal: Path) -> Iterator[_LauncherState]:
     for path in sorted(journal.glob("launcher-*.jsonl")):
         try:
             found = _launcher(path)
@@ -92,14 +92,14 @@ def _launchers(journal: Path) -> Iterator[_Launcher]:
         yield found
 
 
-def _launcher(path: Path) -> _Launcher:
-    first, *lines = files.read(path, files.JOURNAL_LIMIT).split(b"\n")
+def _launcher(path: Path) -> _LauncherState:
+    first, *lines = files.read_file(path, files.JOURNAL_LIMIT).split(b"\n")
     head = json.loads(first)
     if not all(type(head[key]) is int for key in ("wall", "t", "begin")):
         raise ValueError(first)
     decided = [e for e in _events(lines, "decision") if e.get("action") == "restart"]
     page = pulse.read(str(path.with_suffix(".pulse")))
-    return _Launcher(
+    return _LauncherState(
         head={**head, "launch": str(head["launch"])},
         price=_price(lines),
         exited=next((int(event["t"]) for event in _events(lines, "exit")), None),
@@ -131,7 +131,7 @@ def _world(journal: Path, launch: str) -> int:
             continue
         try:
             with files.open_file(path) as file:
-                head = json.loads(file.readline(files.SMALL_LIMIT))
+                head = json.loads(file.readline(files.FILE_LIMIT))
         except (OSError, ValueError, RecursionError):
             continue
         same = isinstance(head, dict) and head.get("launch") == launch

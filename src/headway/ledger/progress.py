@@ -10,9 +10,9 @@ from typing import Any
 from headway.journal.reader import Span
 from headway.journal.saves import Event, Lineage, Stretch
 from headway.ledger import timeline
-from headway.ledger.attempts import Draft
+from headway.ledger.attempts import AttemptRecord
 from headway.ledger.leaves import EFFECTIVE, LOST
-from headway.ledger.life import Life
+from headway.ledger.life import RankRecord
 from headway.ledger.model import Checkpoint, Segment
 
 
@@ -49,7 +49,7 @@ class Resume:
         return self._last.step(made)
 
 
-def resume_points(drafts: Sequence[Draft]) -> list[Resume]:
+def resume_points(drafts: Sequence[AttemptRecord]) -> list[Resume]:
     """For each attempt the step it resumed from, and the highest of its steps that survived."""
     lineage = Lineage()
     lived: list[list[Stretch]] = []
@@ -74,18 +74,18 @@ def resume_points(drafts: Sequence[Draft]) -> list[Resume]:
     ]
 
 
-def _events(life: Life) -> list[Event]:
+def _events(life: RankRecord) -> list[Event]:
     """What it saved and loaded, in the order of time."""
-    written = _written(life)
+    written = _background_writes(life)
     saves = [
         Event(span.start + life.shift, life.rank, _step(span), False, span.fields)
-        for span in _saves(life)
+        for span in _finished_spans(life)
         if written.get(_key(span.fields), 0) is not None
     ]
     loads = [
         Event(at, life.rank, life.steps_at(at), True, span.fields)
         for span in life.journal.spans
-        if span.name == "checkpoint_load" and not _beside(life, span)
+        if span.name == "checkpoint_load" and not _in_background(life, span)
         for at in [span.start + life.shift]
     ]
     restored = [  # by a Checkpointer; before the first step it declares the step, too
@@ -98,7 +98,7 @@ def _events(life: Life) -> list[Event]:
     return [*saves, *loads, *restored]
 
 
-def _beside(life: Life, load: Span) -> bool:
+def _in_background(life: RankRecord, load: Span) -> bool:
     """Whether the loop went on while another thread loaded: nothing was put back then.
 
     At the end of a load a line of steps is written, up to the last step before that.
@@ -110,7 +110,7 @@ def _beside(life: Life, load: Span) -> bool:
     return 0 < index < len(ends) and ends[index] <= load.end
 
 
-def _declared_step(lives: Iterable[Life]) -> int | None:
+def _declared_step(lives: Iterable[RankRecord]) -> int | None:
     """`headway.progress(step=...)` before the first step says where the loop starts."""
     steps = [
         event["step"]
@@ -122,7 +122,7 @@ def _declared_step(lives: Iterable[Life]) -> int | None:
     return min(steps, default=None)
 
 
-def _saves(life: Life) -> list[Span]:
+def _finished_spans(life: RankRecord) -> list[Span]:
     """Saves that were finished; a torn one holds nothing."""
     return [
         span
@@ -136,7 +136,9 @@ def _step(span: Span) -> int:
     return step if type(step) is int else 0
 
 
-def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Checkpoint]:
+def find_checkpoints(
+    drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]
+) -> list[Checkpoint]:
     """All finished saves, as each rank saw them."""
     return [
         Checkpoint(
@@ -152,8 +154,8 @@ def checkpoints(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> list[Chec
         )
         for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
         for life in draft.lives
-        for written in [_written(life)]
-        for spans in [_saves(life)]
+        for written in [_background_writes(life)]
+        for spans in [_finished_spans(life)]
         for told in [any("level" in span.fields for span in spans)]
         for span in spans
         if span.fields.get("background") is not True and _is_checkpoint(span, told)
@@ -166,12 +168,12 @@ def _is_checkpoint(span: Span, told: bool) -> bool:
     return level != "memory" and (level is not None or not told or "path" in span.fields)
 
 
-_Save = tuple[object, object]  # path and step
+_SaveKey = tuple[object, object]  # path and step
 
 
-def _written(life: Life) -> dict[_Save, int | None]:
+def _background_writes(life: RankRecord) -> dict[_SaveKey, int | None]:
     """When the background write of a save was done; None when it never was."""
-    found: dict[_Save, int | None] = {}
+    found: dict[_SaveKey, int | None] = {}
     for event in life.journal.named("saving"):
         found[_key(event)] = None
     for span in life.journal.spans:
@@ -181,12 +183,12 @@ def _written(life: Life) -> dict[_Save, int | None]:
     return found
 
 
-def _key(fields: Mapping[str, Any]) -> _Save:
+def _key(fields: Mapping[str, Any]) -> _SaveKey:
     path, step = fields.get("path"), fields.get("step")
     return path if isinstance(path, str) else None, step if type(step) is int else None
 
 
-def lost(lives: Sequence[Life], resume: Resume) -> list[tuple[int, int | None]]:
+def lost_intervals(lives: Sequence[RankRecord], resume: Resume) -> list[tuple[int, int | None]]:
     """When the attempt trained in vain, as these ranks made it; None: to its end."""
     out: list[tuple[int, int | None]] = []
     after = [*resume.stretches[1:], None]
@@ -206,7 +208,7 @@ def lost(lives: Sequence[Life], resume: Resume) -> list[tuple[int, int | None]]:
     return out
 
 
-def move_lost(
+def mark_lost(
     segments: Iterable[Segment], intervals: Sequence[tuple[int, int | None]]
 ) -> list[Segment]:
     """Effective seconds within `intervals` were trained in vain."""
@@ -222,7 +224,9 @@ def move_lost(
     return timeline.paint(base, over)
 
 
-def rolled_back(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> tuple[tuple[int, int], ...]:
+def rolled_back_ranges(
+    drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]
+) -> tuple[tuple[int, int], ...]:
     """First and last of the run's steps of each stretch that was trained in vain."""
     out = []
     for draft, resume in zip(drafts, resumes, strict=True):
@@ -234,7 +238,7 @@ def rolled_back(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> tuple[tup
     return tuple(out)
 
 
-def new_steps(drafts: Sequence[Draft], resumes: Sequence[Resume]) -> int:
+def new_steps(drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> int:
     """Steps that every rank made and that the final state of the run descends from."""
     count = 0
     for draft, resume in zip(drafts, resumes, strict=True):

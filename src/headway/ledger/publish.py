@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.ledger.attempts import Draft
+from headway.ledger.attempts import AttemptRecord
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import NS, Ledger, Publish
 
 
-def noted(note: Mapping[str, Any]) -> Publish | None:
+def publish_from_note(note: Mapping[str, Any]) -> Publish | None:
     """From what the folder of a training says: see headway/journal/publish.py."""
     return _publish(note, str(note.get("folder") or "")) if note else None
 
 
-def told(drafts: Sequence[Draft]) -> Publish | None:
+def publish_from_events(drafts: Sequence[AttemptRecord]) -> Publish | None:
     """From what a publish says of itself: the run that it names is the training."""
     journals = [j for d in drafts for j in (*(life.journal for life in d.lives), *d.others)]
     events = [event for journal in journals for event in journal.named("published")]
@@ -34,7 +34,7 @@ def _publish(found: Mapping[str, Any], folder: str) -> Publish:
     )
 
 
-def accelerators(ledger: Ledger) -> int:
+def accelerators_held(ledger: Ledger) -> int:
     """That the training held to its end: one for each rank."""
     if not ledger.attempts:
         return 0
@@ -42,7 +42,7 @@ def accelerators(ledger: Ledger) -> int:
     return last.world or len(last.ranks)
 
 
-def after_training(ledger: Ledger) -> int:
+def time_after_training(ledger: Ledger) -> int:
     """From the last step to the release of the accelerators, whatever was done meanwhile."""
     trained = [segment.end for segment in ledger.segments if segment.leaf == EFFECTIVE]
     return ledger.wall - max(trained, default=ledger.wall)

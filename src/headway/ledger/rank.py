@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from headway.journal.reader import Span
 from headway.ledger import timeline
 from headway.ledger.leaves import EFFECTIVE, HANG, PUBLISH, SHUTDOWN, START_STAGES, UNKNOWN
-from headway.ledger.life import Fate, Life
+from headway.ledger.life import AttemptEnd, RankRecord
 from headway.ledger.model import NS, Gap, Segment
 
 # What a span means before the first step, and after it. Stages are named like their leaf.
-_BEFORE = {
+_BUCKET_BEFORE_FIRST_STEP = {
     "import": "launcher_init",
     "compile": "pt2_compile",
     "compile_import": "pt2_compile",
@@ -24,7 +24,7 @@ _BEFORE = {
     "checkpoint_load": "checkpoint_load",
     **{stage: stage for stage in START_STAGES},
 }
-_AFTER = {
+_BUCKET_AFTER = {
     "compile": "waste.recompile",
     "compile_import": "waste.recompile",
     "compile_cache": "waste.recompile",
@@ -37,7 +37,7 @@ _AFTER = {
     "publish": PUBLISH,
 }
 # These keep what happens inside them: a save that compiles is a save.
-_OPAQUE = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
+_KEEPS_NESTED = frozenset({"checkpoint_save", "checkpoint_load", "publish", "data_wait"})
 _COMPILING = frozenset(
     {"compile", "compile_import", "compile_cache", "compile_turn", "compile_autotune"}
 )
@@ -63,13 +63,13 @@ class RankAccount:
     gaps: list[Gap]
 
 
-def account(life: Life, fate: Fate, attempt: int) -> RankAccount:
+def account_rank(life: RankRecord, fate: AttemptEnd, attempt: int) -> RankAccount:
     """Every nanosecond of the attempt, as this rank spent it."""
-    pause, hung = _silence(life, fate)
+    pause, hung = _last_known_state(life, fate)
     spans = _placed_spans(life, fate, pause)
     train_start = _train_start(life, spans)
-    base = _base(life, fate, train_start, pause, hung)
-    owned, hidden = _owners(life, fate, spans, train_start)
+    base = _default_timeline(life, fate, train_start, pause, hung)
+    owned, hidden = _span_timeline(life, fate, spans, train_start)
     segments = timeline.paint(base, owned)
     segments = timeline.paint(segments, _stalls(life, fate, segments))
     segments = timeline.paint(segments, _drains(life, fate))
@@ -86,7 +86,7 @@ def account(life: Life, fate: Fate, attempt: int) -> RankAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _PlacedSpan:
     """A span on the run's axis, with its end settled."""
 
     start: int
@@ -96,7 +96,7 @@ class _Placed:
     background: bool
 
 
-def _placed_spans(life: Life, fate: Fate, pause: int) -> list[_Placed]:
+def _placed_spans(life: RankRecord, fate: AttemptEnd, pause: int) -> list[_PlacedSpan]:
     """An open span ends at the last sign of life; in a running job it goes on."""
     last = fate.end if fate.running else pause
     placed = []
@@ -106,20 +106,20 @@ def _placed_spans(life: Life, fate: Fate, pause: int) -> list[_Placed]:
         background = span.fields.get("background") is True
         if span.name == "import" and span.thread == life.thread and _trains(life, start, end):
             continue
-        placed.append(_Placed(start, end, span.name, span.thread, background))
+        placed.append(_PlacedSpan(start, end, span.name, span.thread, background))
     waiting = _open_wait(life)
     if waiting is not None:
-        placed.append(_Placed(waiting, max(last, waiting), "data_wait", life.thread, False))
+        placed.append(_PlacedSpan(waiting, max(last, waiting), "data_wait", life.thread, False))
     return placed
 
 
-def _trains(life: Life, start: int, end: int) -> bool:
+def _trains(life: RankRecord, start: int, end: int) -> bool:
     """Whether the loop runs in a module that is imported, as by `python -c "import train"`."""
     first = life.first_step_end
     return first is not None and start < first < end
 
 
-def _open_wait(life: Life) -> int | None:
+def _open_wait(life: RankRecord) -> int | None:
     """Since when its loop waits for a batch; a thread that reads ahead does not hold it up."""
     page = life.journal.pulse
     if page is None or not page.waiting or life.ended_by_itself:
@@ -128,20 +128,20 @@ def _open_wait(life: Life) -> int | None:
     return since if since >= (life.last_step_end or 0) else None
 
 
-def _silence(life: Life, fate: Fate) -> tuple[int, bool]:
+def _last_known_state(life: RankRecord, fate: AttemptEnd) -> tuple[int, bool]:
     """Until when the rank's state is known, and whether it hung after that."""
     sign = min(life.last_sign, fate.end)
     if not (fate.interrupted or fate.running) or life.ended_by_itself:
         return sign, False
     told = None if fate.told_to_stop is None else max(fate.told_to_stop, sign)
     until = fate.end if told is None else min(told, fate.end)
-    patience = _patience(life)
+    patience = _hang_threshold(life)
     # A rank that waits for one which has raised does not hang, however long that takes to die.
     hung = until - sign > patience and (fate.raised is None or fate.raised - sign > patience)
     return sign if hung or told is None else until, hung
 
 
-def _patience(life: Life) -> int:
+def _hang_threshold(life: RankRecord) -> int:
     """How long this rank may be silent before that is a hang, learned from itself."""
     busy = [span for span in life.journal.spans if span.end is None]
     if not busy and _open_wait(life) is None and life.step_time is not None:
@@ -155,7 +155,7 @@ def _length(span: Span) -> int:
     return 0 if span.end is None else span.end - span.start
 
 
-def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
+def _train_start(life: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
     """The end of the first trained batch's wait, or of the last start stage."""
     first = life.first_step_end
     if first is None:
@@ -178,13 +178,15 @@ def _train_start(life: Life, spans: Sequence[_Placed]) -> int | None:
     return _unseen_batch(life, own, max([prepared, *iterators]), first)
 
 
-def _within(span: _Placed, outer: _Placed) -> bool:
+def _within(span: _PlacedSpan, outer: _PlacedSpan) -> bool:
     return span.thread == outer.thread and outer.start <= span.start < outer.end
 
 
-def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: int) -> int:
+def _unseen_batch(
+    life: RankRecord, before: Sequence[_PlacedSpan], prepared: int, first: int
+) -> int:
     """No wait for the first batch was seen: allow the first step what a step takes here."""
-    compiles = timeline.union(
+    compiles = timeline.union_sorted(
         sorted(
             (max(s.start, prepared), min(s.end, first))
             for s in before
@@ -203,7 +205,7 @@ def _unseen_batch(life: Life, before: Sequence[_Placed], prepared: int, first: i
     return max(at - left, prepared)
 
 
-def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int | None:
+def _ready(life: RankRecord, spans: Sequence[_PlacedSpan], train_start: int | None) -> int | None:
     first = life.first_step_end
     if first is None or train_start is None:
         return None
@@ -211,20 +213,22 @@ def _ready(life: Life, spans: Sequence[_Placed], train_start: int | None) -> int
     return max([train_start, *compiles])
 
 
-def _base(life: Life, fate: Fate, train_start: int | None, pause: int, hung: bool) -> list[Segment]:
+def _default_timeline(
+    life: RankRecord, fate: AttemptEnd, train_start: int | None, pause: int, hung: bool
+) -> list[Segment]:
     """What the rank does where no span says so."""
     launched = max(min(life.opened, train_start or fate.end, fate.end), fate.start)
     out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
     if train_start is None or life.last_step_end is None:
-        out += _tail(fate, launched, pause, hung, UNKNOWN)
+        out += _after_last_step(fate, launched, pause, hung, UNKNOWN)
         return timeline.join(out)
     begin = min(max(train_start, launched), fate.end)
     last = min(max(life.last_step_end, begin), fate.end)
     out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
-    return timeline.join([*out, *_tail(fate, last, pause, hung, fate.rest)])
+    return timeline.join([*out, *_after_last_step(fate, last, pause, hung, fate.rest)])
 
 
-def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
+def _after_last_step(fate: AttemptEnd, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
     """From the last known step (or stage) to the attempt's end."""
     pause = min(max(pause, at), fate.end)
     if hung:
@@ -239,7 +243,7 @@ def _tail(fate: Fate, at: int, pause: int, hung: bool, leaf: str) -> list[Segmen
     return [Segment(at, pause, leaf), Segment(pause, fate.end, after)]
 
 
-def _stalls(life: Life, fate: Fate, segments: Sequence[Segment]) -> list[Segment]:
+def _stalls(life: RankRecord, fate: AttemptEnd, segments: Sequence[Segment]) -> list[Segment]:
     """Short waits for data, at the end of the training time of each cell.
 
     A cell is a second of the run's clock (of a long attempt, several), the same for all ranks:
@@ -303,15 +307,15 @@ def _spread(
         given += share
 
 
-def _owners(
-    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
+def _span_timeline(
+    life: RankRecord, fate: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
 ) -> tuple[list[Segment], dict[str, int]]:
     """Who owns each instant that spans cover, and what stayed hidden behind it.
 
     While the rank starts, every thread counts: first the one that the first step waits for
     longest. Once it trains, only the thread that makes the steps can hold it up.
     """
-    threads: dict[int, list[_Placed]] = {}
+    threads: dict[int, list[_PlacedSpan]] = {}
     for span in spans:
         if not span.background:
             threads.setdefault(span.thread, []).append(span)
@@ -319,7 +323,7 @@ def _owners(
     spent: dict[str, int] = {}
     for thread, members in threads.items():
         flat = _flatten(life, fate, members, train_start)
-        for leaf, ns in timeline.total(flat).items():
+        for leaf, ns in timeline.time_by_bucket(flat).items():
             spent[leaf] = spent.get(leaf, 0) + ns
         if train_start is not None and thread != life.thread:
             flat = timeline.clip(flat, fate.start, train_start)
@@ -328,15 +332,15 @@ def _owners(
     owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
     for span in spans:
         if span.background:
-            leaf = _leaf(life, fate, span, train_start)
+            leaf = _bucket_of(life, fate, span, train_start)
             ns = min(span.end, fate.end) - max(span.start, fate.start)
             spent[leaf] = spent.get(leaf, 0) + max(ns, 0)
-    shown = timeline.total(owned)
+    shown = timeline.time_by_bucket(owned)
     hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
     return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
 
 
-def _is_waited_for(life: Life, span: _Placed, train_start: int | None) -> bool:
+def _is_waited_for(life: RankRecord, span: _PlacedSpan, train_start: int | None) -> bool:
     """Whether the first step comes after this span; one that never came may wait for any."""
     first = life.first_step_end
     if first is None or train_start is None:
@@ -345,14 +349,16 @@ def _is_waited_for(life: Life, span: _Placed, train_start: int | None) -> bool:
 
 
 def _flatten(
-    life: Life, fate: Fate, spans: Sequence[_Placed], train_start: int | None
+    life: RankRecord, fate: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
 ) -> list[Segment]:
-    named = [Segment(s.start, s.end, _leaf(life, fate, s, train_start)) for s in spans]
-    opaque = frozenset(i for i, s in enumerate(spans) if s.name in _OPAQUE)
+    named = [Segment(s.start, s.end, _bucket_of(life, fate, s, train_start)) for s in spans]
+    opaque = frozenset(i for i, s in enumerate(spans) if s.name in _KEEPS_NESTED)
     return timeline.clip(timeline.innermost(named, opaque), fate.start, fate.end)
 
 
-def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str:
+def _bucket_of(
+    life: RankRecord, fate: AttemptEnd, span: _PlacedSpan, train_start: int | None
+) -> str:
     first, last = life.first_step_end, life.last_step_end
     if first is None and span.name == "publish":
         return PUBLISH  # a process that never trains
@@ -360,13 +366,13 @@ def _leaf(life: Life, fate: Fate, span: _Placed, train_start: int | None) -> str
     if starting and span.name in ("data_wait", "data_iter") and train_start is not None:
         starting = span.start < train_start
     if starting:
-        return f"{fate.group}.{_BEFORE.get(span.name, 'pre_train')}"
+        return f"{fate.group}.{_BUCKET_BEFORE_FIRST_STEP.get(span.name, 'pre_train')}"
     if span.name == "data_wait" and fate.outcome == "completed" and span.start >= (last or 0):
         return SHUTDOWN  # the loader had no more
-    return _AFTER.get(span.name, "waste.blocked")
+    return _BUCKET_AFTER.get(span.name, "waste.blocked")
 
 
-def _drains(life: Life, fate: Fate) -> list[Segment]:
+def _drains(life: RankRecord, fate: AttemptEnd) -> list[Segment]:
     """While the device still worked off queued steps the job trained, whatever the host did."""
     first = life.first_step_end
     if first is None:
@@ -379,7 +385,7 @@ def _drains(life: Life, fate: Fate) -> list[Segment]:
     return timeline.clip(out, fate.start, fate.end)
 
 
-def _gaps(life: Life, segments: Sequence[Segment], attempt: int) -> list[Gap]:
+def _gaps(life: RankRecord, segments: Sequence[Segment], attempt: int) -> list[Gap]:
     out = []
     for index, segment in enumerate(segments):
         if segment.leaf == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from headway.journal import alive, folder, reader, remote
 from headway.journal import publish as notes
 from headway.ledger import boosters, publish
-from headway.ledger.account import account
-from headway.ledger.masked import masked
+from headway.ledger.account import build_ledger
+from headway.ledger.masked import mask_secrets
 from headway.ledger.model import Ledger
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a run (a folder or a URL) and compute its ledger, also while it is still running."""
     if "://" in str(path):
         with tempfile.TemporaryDirectory() as copy:
-            remote.fetch(str(path), Path(copy))
+            remote.fetch_run(str(path), Path(copy))
             return _load(Path(copy), str(path).rstrip("/").rpartition("/")[2])
-    found = folder.find(path)
+    found = folder.find_run(path)
     return _load(found, found.resolve().name)
 
 
@@ -79,11 +79,11 @@ def _load(found: Path, default: str) -> Run:
     identity = folder.read_identity(found)
     journals, problems = reader.read_journals(str(found / folder.JOURNAL))
     for journal in journals:
-        journal.gone = alive.gone(journal, time.time_ns())
+        journal.gone = alive.has_ended(journal, time.time_ns())
     name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{folder.RUN_JSON} is missing or damaged")
-    ledger = account(journals, run=name, problems=problems, facts=identity)
-    ledger = replace(ledger, publish=publish.noted(notes.read(found)))
-    ledger = replace(ledger, auto=boosters.boosted(ledger, journals))
-    return Run(path=found, name=name, ledger=masked(ledger))
+    ledger = build_ledger(journals, run=name, problems=problems, facts=identity)
+    ledger = replace(ledger, publish=publish.publish_from_note(notes.read_publish_note(found)))
+    ledger = replace(ledger, auto=boosters.auto_run(ledger, journals))
+    return Run(path=found, name=name, ledger=mask_secrets(ledger))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.ledger.model import Checkpoint
-from headway.ledger.timeline import union
+from headway.ledger.timeline import union_sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +22,22 @@ class Save:
     path: str | None
 
 
-def saves(checkpoints: Iterable[Checkpoint]) -> list[Save]:
+def merge_files(checkpoints: Iterable[Checkpoint]) -> list[Save]:
     """In time order; files of the same step in one attempt are one save."""
     parts: dict[tuple[int, int], list[Checkpoint]] = {}
     for part in sorted(checkpoints, key=lambda part: (part.start, part.rank)):
         parts.setdefault((part.attempt, part.step), []).append(part)
-    return [_save(key, found) for key, found in parts.items()]
+    return [_merge_parts(key, found) for key, found in parts.items()]
 
 
-def _save(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
+def _merge_parts(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
     files: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by rank
     for part in parts:
         files[part.rank].append((part.start, part.end))
     # One after the other or, of several threads, side by side.
-    blocked = [sum(end - start for start, end in union(sorted(spans))) for spans in files.values()]
+    blocked = [
+        sum(end - start for start, end in union_sorted(sorted(spans))) for spans in files.values()
+    ]
     begin = parts[0].start
     written = None
     if any(part.durable is not None for part in parts) and not any(p.unwritten for p in parts):

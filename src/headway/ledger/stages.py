@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.ledger.attempts import Draft
-from headway.ledger.life import Life
+from headway.ledger.attempts import AttemptRecord
+from headway.ledger.life import RankRecord
 from headway.ledger.model import StageGraph, StageRow
 
 
-def graphs(drafts: Sequence[Draft], zero: int) -> tuple[StageGraph, ...]:
+def stage_graphs(drafts: Sequence[AttemptRecord], zero: int) -> tuple[StageGraph, ...]:
     """One for each attempt: of the rank whose stages were done last."""
     found = []
     for index, draft in enumerate(drafts):
@@ -23,7 +23,7 @@ def graphs(drafts: Sequence[Draft], zero: int) -> tuple[StageGraph, ...]:
     return tuple(found)
 
 
-def _graph(index: int, life: Life, zero: int) -> StageGraph | None:
+def _graph(index: int, life: RankRecord, zero: int) -> StageGraph | None:
     told = next(life.journal.named("stages"), {}).get("stages")
     rows = [_row(one, life.shift - zero) for one in told] if isinstance(told, list) else []
     known = [row for row in rows if row is not None]

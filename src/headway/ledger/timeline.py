@@ -45,7 +45,7 @@ def join(segments: Iterable[Segment]) -> list[Segment]:
     return out
 
 
-def union(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def union_sorted(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Intervals sorted by their start, without overlaps."""
     out: list[tuple[int, int]] = []
     for start, end in intervals:
@@ -95,11 +95,11 @@ def by_priority(layers: Sequence[Sequence[Segment]]) -> list[Segment]:
     """Earlier layers win over later ones; instants with none stay empty."""
     out: list[Segment] = []
     for layer in layers:
-        out = _under(out, layer)
+        out = _fill_gaps(out, layer)
     return out
 
 
-def _under(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
+def _fill_gaps(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
     """`bottom` where `top` leaves room, and `top`."""
     free: list[Segment] = []
     index = 0
@@ -118,7 +118,7 @@ def _under(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
     return join(sorted([*top, *free], key=lambda s: s.start))
 
 
-def total(segments: Iterable[Segment]) -> dict[str, int]:
+def time_by_bucket(segments: Iterable[Segment]) -> dict[str, int]:
     """Nanoseconds by leaf."""
     sums: dict[str, int] = {}
     for segment in segments:

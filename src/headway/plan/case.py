@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from headway.checkpoint.interval import Best, best
+from headway.checkpoint.interval import BestInterval, best
 from headway.errors import UsageError
 
 DAY = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class JobSpec:
     """One job on `nodes` nodes that has `length` seconds to train."""
 
     nodes: int
@@ -82,7 +82,7 @@ class Case:
         """From a failure to training again."""
         return self.requeue + self.recover + self.compile_again
 
-    def best(self, *, exact: bool = False) -> Best:
+    def best(self, *, exact: bool = False) -> BestInterval:
         """The interval that loses least."""
         return best(
             cost=self.block,

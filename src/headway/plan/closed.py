@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 
 from headway.checkpoint.interval import renewal
-from headway.plan.case import Case
+from headway.plan.case import JobSpec
 from headway.plan.shares import Shares
 
-LEAST = 1e-12  # of a share that is kept: below, a job never ends
+MIN_KEPT_SHARE = 1e-12  # of a share that is kept: below, a job never ends
 
 
-def expected(case: Case) -> Shares:
+def expected(case: JobSpec) -> Shares:
     """Exact but for a save that is durable late, which counts in the long run only."""
-    start = _started(case)
+    start = _first_start(case)
     every = case.every
     saved = (math.ceil(case.length / every) - 1) * every
     last = case.length - saved
@@ -34,7 +34,7 @@ def expected(case: Case) -> Shares:
     )
 
 
-def _started(case: Case) -> tuple[float, float]:
+def _first_start(case: JobSpec) -> tuple[float, float]:
     """The first start, and the recovery of a failure in it; then it counts as recovery."""
     if math.isinf(case.between):
         return case.first, 0.0
@@ -43,14 +43,14 @@ def _started(case: Case) -> tuple[float, float]:
 
 
 def _stretches(
-    case: Case, trained: float, interval: float, cost: float, durable: float
+    case: JobSpec, trained: float, interval: float, cost: float, durable: float
 ) -> tuple[float, float, float]:
     """Seconds of saves, of lost training and of recovery, until so much training is kept."""
     if not trained:
         return 0.0, 0.0, 0.0
     mtbf = case.between
     lost = renewal(interval, cost=cost, mtbf=mtbf, durable=durable, recover=case.again)
-    wall = trained / max(1 - lost, LEAST)
+    wall = trained / max(1 - lost, MIN_KEPT_SHARE)
     if math.isinf(mtbf):
         return wall - trained, 0.0, 0.0
     running = wall * math.exp(-case.again / mtbf)

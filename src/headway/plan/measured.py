@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headway.checkpoint.rate import UNKNOWN
-from headway.ledger.interval import NONE_SEEN, restarted
-from headway.ledger.interval import of_ledger as observed
+from headway.checkpoint.rate import UNKNOWN_RATE
+from headway.ledger.interval import NONE_SEEN, count_restartable
+from headway.ledger.interval import ledger_interval_inputs as observed
 from headway.ledger.leaves import DOWNTIME
 from headway.ledger.model import NS, Ledger
 from headway.plan.case import DAY
@@ -67,7 +67,7 @@ class Measured:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def of_ledger(ledger: Ledger, source: str) -> Measured:
+def measured_by_run(ledger: Ledger, source: str) -> Measured:
     """The values of one run."""
     nodes = _nodes(ledger)
     started, recovered = ledger.time_to_start, mean(ledger.time_to_recover)
@@ -77,11 +77,11 @@ def of_ledger(ledger: Ledger, source: str) -> Measured:
     waited = ledger.buckets.get(DOWNTIME, 0) / NS / times if times else None
     saves = observed(ledger)
     best = ledger.recommended_interval
-    found = measured(
+    found = to_measured(
         source=source,
         runs=1,
         nodes=nodes,
-        failures=restarted(ledger.failures),
+        failures=count_restartable(ledger.failures),
         node_hours=nodes * ledger.wall / NS / 3600,
         block=saves.cost if saves else None,
         durable=saves.slowest if saves else None,
@@ -104,7 +104,7 @@ def _nodes(ledger: Ledger) -> int:
     return max(map(len, had), default=0) or len({h for rank in ranks for h in rank.hosts}) or 1
 
 
-def measured(
+def to_measured(
     *,
     source: str,
     runs: int,
@@ -124,7 +124,7 @@ def measured(
     low: float | None = None
     high: float | None = None
     if node_hours and failures:
-        rate = UNKNOWN.after(failures, node_hours)
+        rate = UNKNOWN_RATE.after(failures, node_hours)
         mean, (low, high) = rate.mean, rate.credible()
     elif node_hours:
         low, high = 0.0, NONE_SEEN / node_hours
@@ -139,15 +139,15 @@ def measured(
         failures_high=high * HOURS if high is not None else None,
         block_s=block,
         durable_s=durable,
-        start_s=_less(time_to_start, compile),
-        recover_s=_less(time_to_recover, compile_again, requeue),
+        start_s=_subtract(time_to_start, compile),
+        recover_s=_subtract(time_to_recover, compile_again, requeue),
         requeue_s=_within(requeue, time_to_recover),
         compile_s=_within(compile, time_to_start),
         compile_again_s=_within(compile_again, time_to_recover),
     )
 
 
-def _less(whole: float | None, *parts: float | None) -> float | None:
+def _subtract(whole: float | None, *parts: float | None) -> float | None:
     return None if whole is None else max(whole - sum(part or 0.0 for part in parts), 0.0)
 
 

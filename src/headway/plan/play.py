@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.errors import UsageError
-from headway.plan.case import Case
+from headway.plan.case import JobSpec
 from headway.plan.closed import expected
 from headway.plan.shares import PARTS, Shares
 from headway.stats import percentile, student_t
 
-LIVES = 200_000  # of all trials together; some microseconds each
-FEWEST = 20  # trials, whatever they take
-PATIENCE = 10.0  # a job is given up when it took so many times its length
+MAX_ATTEMPTS = 200_000  # of all trials together; some microseconds each
+MIN_TRIALS = 20  # trials, whatever they take
+GIVE_UP_FACTOR = 10.0  # a job is given up when it took so many times its length
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class Simulated:
     """The mean over all trials, how sure it is, and how much single jobs differ."""
 
     trials: int
@@ -38,7 +38,7 @@ class _Trial:
     done: bool
 
 
-def play(case: Case, *, trials: int = 2000, seed: int = 1) -> Played:
+def simulate(case: JobSpec, *, trials: int = 2000, seed: int = 1) -> Simulated:
     """Deterministic: the same seed plays the same failures."""
     if trials < 2:
         raise UsageError(
@@ -48,13 +48,13 @@ def play(case: Case, *, trials: int = 2000, seed: int = 1) -> Played:
         )
     generator = random.Random(seed)
     every = case.every
-    found = [_trial(case, every, generator) for _ in range(_affordable(case, trials))]
+    found = [_run_trial(case, every, generator) for _ in range(_affordable_trials(case, trials))]
     mean = Shares(**{part: _mean([getattr(t.shares, part) for t in found]) for part in PARTS})
     percents = [trial.shares.ett_percent for trial in found]
-    return Played(
+    return Simulated(
         trials=len(found),
         shares=mean,
-        half=_half(found, mean),
+        half=_ci95(found, mean),
         worst=percentile(percents, 0.05),
         best=percentile(percents, 0.95),
         failures=_mean([trial.failures for trial in found]),
@@ -62,33 +62,33 @@ def play(case: Case, *, trials: int = 2000, seed: int = 1) -> Played:
     )
 
 
-def playable(case: Case, most: float = 10 * LIVES) -> bool:
+def is_simulable(case: JobSpec, most: float = 10 * MAX_ATTEMPTS) -> bool:
     """Whether the fewest trials would not take too long."""
-    return _lives(case) * FEWEST <= most
+    return _expected_attempts(case) * MIN_TRIALS <= most
 
 
-def _affordable(case: Case, trials: int) -> int:
+def _affordable_trials(case: JobSpec, trials: int) -> int:
     """Fewer trials where each has many failures."""
-    if not playable(case):
+    if not is_simulable(case):
         raise UsageError(
             f"a job of {case.length:g} s that fails every {case.between:.3g} s cannot be played; "
             "give a longer --mtbf, a shorter --length or fewer --nodes",
             code="too-many-failures",
         )
-    return min(trials, max(FEWEST, int(LIVES / _lives(case))))
+    return min(trials, max(MIN_TRIALS, int(MAX_ATTEMPTS / _expected_attempts(case))))
 
 
-def _lives(case: Case) -> float:
-    return 1 + min(expected(case).wall, _limit(case)) / case.between
+def _expected_attempts(case: JobSpec) -> float:
+    return 1 + min(expected(case).wall, _give_up_after(case)) / case.between
 
 
-def _limit(case: Case) -> float:
-    return PATIENCE * (case.length + case.first)
+def _give_up_after(case: JobSpec) -> float:
+    return GIVE_UP_FACTOR * (case.length + case.first)
 
 
-def _trial(case: Case, every: float, generator: random.Random) -> _Trial:
+def _run_trial(case: JobSpec, every: float, generator: random.Random) -> _Trial:
     """One job from its first start to its end."""
-    rate, limit = 1 / case.between, _limit(case)
+    rate, limit = 1 / case.between, _give_up_after(case)
     spent = dict.fromkeys(PARTS, 0.0)
     wall, failures = 0.0, 0
     before, phase = case.first, "start"
@@ -106,7 +106,7 @@ def _trial(case: Case, every: float, generator: random.Random) -> _Trial:
         wall += life
         spent[phase] += min(life, before)
         running = max(life - before, 0.0)
-        kept, trained = _ran(case, every, running, saves)
+        kept, trained = _kept_and_trained(case, every, running, saves)
         spent["effective"] += kept
         spent["lost"] += trained - kept
         spent["saves"] += running - trained
@@ -115,7 +115,9 @@ def _trial(case: Case, every: float, generator: random.Random) -> _Trial:
             return _Trial(Shares(**spent), failures, done=False)
 
 
-def _ran(case: Case, every: float, running: float, saves: int) -> tuple[float, float]:
+def _kept_and_trained(
+    case: JobSpec, every: float, running: float, saves: int
+) -> tuple[float, float]:
     """Of a life that ended: the training that is kept, and all that was trained."""
     period = every + case.block
     begun = min(int(running / period), saves)
@@ -123,7 +125,7 @@ def _ran(case: Case, every: float, running: float, saves: int) -> tuple[float, f
     return durable * every, begun * every + min(running - begun * period, every)
 
 
-def _half(found: Sequence[_Trial], mean: Shares) -> float:
+def _ci95(found: Sequence[_Trial], mean: Shares) -> float:
     """Of a ratio of two means, by its residuals."""
     ratio = mean.effective / mean.wall
     rest = [trial.shares.effective - ratio * trial.shares.wall for trial in found]

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from headway.plan.case import DAY, Case
+from headway.plan.case import DAY, JobSpec
 from headway.plan.closed import expected
-from headway.plan.curve import Law, Point, curve, laws, point
+from headway.plan.curve import Formula, Point, curve, formulas, point
 from headway.plan.measured import Measured
-from headway.plan.play import LIVES, Played, play, playable
+from headway.plan.play import MAX_ATTEMPTS, Simulated, is_simulable, simulate
 from headway.plan.shares import PARTS, Shares
 
-EACH = 10  # point of the curve is played
-DOT_TRIALS = 100
-MOST = 80.0  # percent wasted; a job that makes no headway takes too long to play
+SIMULATE_EVERY = 10  # point of the curve is played
+POINT_TRIALS = 100
+MAX_WASTED = 80.0  # percent wasted; a job that makes no headway takes too long to play
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class SimulatedPoint:
     """An interval of the curve that was played too: what it lost of the loop, in percent."""
 
     interval: float
@@ -29,17 +29,17 @@ class Dot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlanRow:
     """One row: a job, and what is expected of it by both ways."""
 
-    case: Case  # with the interval in force
+    case: JobSpec  # with the interval in force
     bound: str  # what set it: given, run, law, durable or length
     at: Point
     closed: Shares
-    played: Played
-    laws: tuple[Law, ...]
+    played: Simulated
+    laws: tuple[Formula, ...]
     curve: tuple[Point, ...]
-    dots: tuple[Dot, ...]
+    dots: tuple[SimulatedPoint, ...]
     range: tuple[float, float] | None  # ETT at the ends of the failure rate's interval
     is_bound: bool = False  # the failure rate is an upper bound: ETT and interval are lower ones
 
@@ -48,7 +48,7 @@ class Planned:
 class Plan:
     """All rows, and where the values came from."""
 
-    rows: tuple[Planned, ...]
+    rows: tuple[PlanRow, ...]
     seed: int
     measured: Measured | None = None
 
@@ -58,12 +58,12 @@ class Plan:
             "schema": 1,
             "seed": self.seed,
             "measured": None if self.measured is None else asdict(self.measured),
-            "rows": [_row(row) for row in self.rows],
+            "rows": [_row_to_dict(row) for row in self.rows],
         }
 
 
 def plan(
-    case: Case,
+    case: JobSpec,
     nodes: Sequence[int],
     intervals: Sequence[float | None],
     *,
@@ -73,29 +73,29 @@ def plan(
 ) -> Plan:
     """Every number of nodes at every interval; None is the best one."""
     cases = [replace(case, nodes=n, interval=every) for n in nodes for every in intervals]
-    rows = tuple(_planned(one, trials, seed, measured) for one in cases)
+    rows = tuple(_plan_row(one, trials, seed, measured) for one in cases)
     return Plan(rows=rows, seed=seed, measured=measured)
 
 
-def _planned(case: Case, trials: int, seed: int, measured: Measured | None) -> Planned:
+def _plan_row(case: JobSpec, trials: int, seed: int, measured: Measured | None) -> PlanRow:
     told = _recommended(case, measured)
     settled = replace(case, interval=told or case.every)
     line = curve(settled)
-    return Planned(
+    return PlanRow(
         case=settled,
-        bound="run" if told else _bound(case),
+        bound="run" if told else _interval_source(case),
         at=point(settled, settled.every),
         closed=expected(settled),
-        played=play(settled, trials=trials, seed=seed),
-        laws=laws(settled),
+        played=simulate(settled, trials=trials, seed=seed),
+        laws=formulas(settled),
         curve=line,
-        dots=tuple(_dots(settled, line, seed)),
-        range=_range(settled, measured),
+        dots=tuple(_simulated_points(settled, line, seed)),
+        range=_ett_range(settled, measured),
         is_bound=measured is not None and measured.is_bound and case.mtbf == measured.mtbf_s,
     )
 
 
-def _recommended(case: Case, measured: Measured | None) -> float | None:
+def _recommended(case: JobSpec, measured: Measured | None) -> float | None:
     """What the Checkpointer of the run recommends, if the job is the same and that is not ours."""
     if case.interval is not None or measured is None or measured.interval_s is None:
         return None
@@ -106,24 +106,28 @@ def _recommended(case: Case, measured: Measured | None) -> float | None:
     return None if ours or measured.interval_s > case.length else measured.interval_s
 
 
-def _dots(case: Case, line: Sequence[Point], seed: int) -> Iterator[Dot]:
-    for at in line[::EACH]:
+def _simulated_points(case: JobSpec, line: Sequence[Point], seed: int) -> Iterator[SimulatedPoint]:
+    for at in line[::SIMULATE_EVERY]:
         other = replace(case, interval=at.interval)
-        if at.interval > case.length or at.exact > MOST or not playable(other, LIVES):
+        if (
+            at.interval > case.length
+            or at.exact > MAX_WASTED
+            or not is_simulable(other, MAX_ATTEMPTS)
+        ):
             continue
-        found = play(other, trials=DOT_TRIALS, seed=seed)
+        found = simulate(other, trials=POINT_TRIALS, seed=seed)
         loop = found.shares.wall - found.shares.start
         half = found.half * found.shares.wall / loop
-        yield Dot(at.interval, 100 - 100 * found.shares.effective / loop, half)
+        yield SimulatedPoint(at.interval, 100 - 100 * found.shares.effective / loop, half)
 
 
-def _bound(case: Case) -> str:
+def _interval_source(case: JobSpec) -> str:
     if case.interval is not None:
         return "given"
     return "length" if case.best().interval > case.length else case.best().bound
 
 
-def _range(case: Case, measured: Measured | None) -> tuple[float, float] | None:
+def _ett_range(case: JobSpec, measured: Measured | None) -> tuple[float, float] | None:
     """The ETT if the failures are as many, or as few, as they may be."""
     if measured is None or measured.failures_low is None or measured.failures_high is None:
         return None
@@ -137,7 +141,7 @@ def _range(case: Case, measured: Measured | None) -> tuple[float, float] | None:
     )
 
 
-def _row(row: Planned) -> dict[str, Any]:
+def _row_to_dict(row: PlanRow) -> dict[str, Any]:
     case, played = row.case, row.played
     finite = not math.isinf(case.between)
     return {
@@ -148,9 +152,9 @@ def _row(row: Planned) -> dict[str, Any]:
         "interval_s": case.every,
         "interval_by": row.bound,
         "wasted_percent": row.at.wasted,
-        "closed": _shares(row.closed),
+        "closed": _shares_to_dict(row.closed),
         "played": {
-            **_shares(played.shares),
+            **_shares_to_dict(played.shares),
             "trials": played.trials,
             "ett_half_percent": played.half,
             "ett_p5_percent": played.worst,
@@ -159,8 +163,8 @@ def _row(row: Planned) -> dict[str, Any]:
             "given_up": played.given_up,
         },
         "ett_range_percent": row.range,
-        "laws": [{"law": law.name, **points(law.at)} for law in row.laws],
-        "curve": [points(one) for one in row.curve],
+        "laws": [{"law": law.name, **point_to_dict(law.at)} for law in row.laws],
+        "curve": [point_to_dict(one) for one in row.curve],
         "curve_played": [
             {"interval_s": dot.interval, "wasted_percent": dot.wasted, "half_percent": dot.half}
             for dot in row.dots
@@ -168,7 +172,7 @@ def _row(row: Planned) -> dict[str, Any]:
     }
 
 
-def points(one: Point) -> dict[str, float]:
+def point_to_dict(one: Point) -> dict[str, float]:
     """A point of the curve, as JSON and CSV say it."""
     return {
         "interval_s": one.interval,
@@ -180,6 +184,6 @@ def points(one: Point) -> dict[str, float]:
     }
 
 
-def _shares(shares: Shares) -> dict[str, float]:
+def _shares_to_dict(shares: Shares) -> dict[str, float]:
     found = {"ett_percent": shares.ett_percent, "wall_s": shares.wall}
     return {**found, **{f"{part}_percent": shares.percent(part) for part in PARTS[1:]}}

@@ -23,7 +23,7 @@ ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: chec
 ENV_COMPILE = "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/cached.py
 # By which a launcher speaks to the processes of one attempt. A launcher takes them out of the
 # environment that it was started with: there they are of another launcher, further out.
-INTERNAL = (
+INTERNAL_ENV = (
     ENV_FOLDER,
     ENV_LAUNCH,
     ENV_PAGES,
@@ -38,19 +38,19 @@ INTERNAL = (
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash", "busybox")
 
 # What the launcher said when this process began: the program may clear its environment.
-_given: dict[str, str] = {}
+_launcher_env: dict[str, str] = {}
 
 
-def given(name: str) -> str:
+def launcher_variable(name: str) -> str:
     """The value of a variable of the launcher's, empty if it has not set it."""
-    return os.environ.get(name) or _given.get(name, "")
+    return os.environ.get(name) or _launcher_env.get(name, "")
 
 
-def remember() -> None:
+def remember_environment() -> None:
     """Take what the environment says now, and nothing else."""
-    _given.clear()
+    _launcher_env.clear()
     for name in (ENV_FOLDER, ENV_LAUNCH, ENV_PAGES):
-        _given[name] = os.environ.get(name, "")
+        _launcher_env[name] = os.environ.get(name, "")
 
 
 def install() -> None:
@@ -58,14 +58,14 @@ def install() -> None:
     from headway.probe import imports
 
     if os.environ.get(ENV_FOLDER):
-        remember()
+        remember_environment()
         if os.environ.get(ENV_ASYNC) == "1":
-            _run_last()
-        imports.watch()
-        atexit.register(_last_words)
+            _finish_async_saves_last()
+        imports.watch_imports()
+        atexit.register(_record_early_error)
 
 
-def _run_last() -> None:
+def _finish_async_saves_last() -> None:
     """What is registered first runs last: then the exit code can still tell of a failed write."""
     import sys
 
@@ -77,7 +77,7 @@ def _run_last() -> None:
     atexit.register(last)
 
 
-def _last_words() -> None:
+def _record_early_error() -> None:
     """An exception has ended the job, or a rank of it, before it came to import torch."""
     import sys
 
@@ -87,7 +87,7 @@ def _last_words() -> None:
     if isinstance(error, KeyboardInterrupt):  # imports now would change the exit code
         return
     try:
-        if _stands_for_the_job():
+        if _is_job_or_rank():
             from headway.probe.recorder import recorder
 
             recorder.start()
@@ -97,13 +97,13 @@ def _last_words() -> None:
             raise
 
 
-def _stands_for_the_job() -> bool:
+def _is_job_or_rank() -> bool:
     """Begun by the launcher, also through shells, or a rank: what else has begun another process
     may well live without it."""
     parent = os.getppid()
     try:
-        while _name(parent) in SHELLS and not _is_new(ENV_LAUNCH, parent):
-            parent = _parent(parent)
+        while _process_name(parent) in SHELLS and not _is_new(ENV_LAUNCH, parent):
+            parent = _parent_pid(parent)
         return _is_new(ENV_LAUNCH, parent) or _is_new("RANK", parent)
     except (OSError, ValueError):
         return False
@@ -117,11 +117,11 @@ def _is_new(name: str, parent: int) -> bool:
     return value is not None and os.fsencode(f"{name}={value}") not in known
 
 
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     with open(f"/proc/{pid}/comm", errors="replace") as file:
         return file.read().rstrip()
 
 
-def _parent(pid: int) -> int:
+def _parent_pid(pid: int) -> int:
     with open(f"/proc/{pid}/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[1])

@@ -21,12 +21,12 @@ HOLD_S = 30.0  # a launcher that has not answered by then is gone
 POLL_S = 0.002
 
 
-def name(mark: str, number: int, key: str, rank: int | None = None) -> str:
+def claim_name(mark: str, number: int, key: str, rank: int | None = None) -> str:
     """The name of the file: of a plan, a fault in it, one occurrence, one of several ranks."""
     return "-".join(map(str, [PREFIX, mark, number, key, *([] if rank is None else [f"r{rank}"])]))
 
 
-def parts(file: str, mark: str) -> tuple[int, str] | None:
+def parse_claim(file: str, mark: str) -> tuple[int, str] | None:
     """Number and key of a claim of that plan; None for any other file."""
     words = file.split("-")
     if words[:2] != [PREFIX, mark] or len(words) < 4 or file.endswith(DONE):
@@ -34,7 +34,7 @@ def parts(file: str, mark: str) -> tuple[int, str] | None:
     return (int(words[2]), words[3]) if words[2].isdecimal() else None
 
 
-def take(folder: str, names: Iterable[str], content: dict[str, Any]) -> str | None:
+def take_claim(folder: str, names: Iterable[str], content: dict[str, Any]) -> str | None:
     """Claim the first of these that is free; its name, or None if all are taken."""
     for one in names:
         path = os.path.join(folder, one)
@@ -50,7 +50,7 @@ def take(folder: str, names: Iterable[str], content: dict[str, Any]) -> str | No
     return None
 
 
-def read(folder: str, one: str) -> dict[str, Any]:
+def read_claim(folder: str, one: str) -> dict[str, Any]:
     """What a claim says; nothing if it is not there, or not written yet."""
     try:
         with open(os.path.join(folder, one), "rb") as file:
@@ -60,13 +60,13 @@ def read(folder: str, one: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def done(folder: str, one: str) -> None:
+def mark_done(folder: str, one: str) -> None:
     """The launcher has done its part: the rank may go on."""
     with open(os.path.join(folder, one + DONE), "wb"):
         pass
 
 
-def wait(folder: str, one: str) -> None:
+def wait_until_done(folder: str, one: str) -> None:
     """Stand still until the launcher has done its part."""
     until = time.monotonic() + HOLD_S
     path = os.path.join(folder, one + DONE)

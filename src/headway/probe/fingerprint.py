@@ -13,20 +13,20 @@ from types import ModuleType
 from typing import Any
 
 # They choose what is compiled; where it is kept, how it is told and how fast it is made does not.
-CHOOSING = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TRITON_")
-NOT_CHOOSING = re.compile(
+COMPILE_SETTINGS = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TRITON_")
+IRRELEVANT_SETTINGS = re.compile(
     r"_DIR$|_DEBUG|_TRACE|_PRINT|_LOG|_THREADS|_JOB_ID|_SOURCES|_VALUES|STICKY_PGO|_HOME$|_PATH$"
     r"|_OVERRIDE|_DUMP|METRIC|REPORT|PROVENANCE|WORKER|SUBPROC"
 )
 # What a compiler may use that is told to build for this processor (`-march=native`). Other flags
 # tell of the kernel and its safeguards.
 INSTRUCTIONS = re.compile(r"s?sse|pni$|avx|fma|f16c|bmi|abm|popcnt|movbe|adx|gfni|xop|tbm|apx|amx")
-NOT_CODE = ("__pycache__", "include", "share", "test", "lib", "bin")  # folders of a package
+NON_CODE_FOLDERS = ("__pycache__", "include", "share", "test", "lib", "bin")  # folders of a package
 PLACE = "place"  # of torch and Python: if they lie elsewhere, C++ code is built anew, no more
 _ARM = os.uname().machine in ("aarch64", "arm64")
 
 
-def facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def compile_facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """What makes code that one process has compiled of use to another."""
     version = torch.version
     return {
@@ -35,36 +35,36 @@ def facts(torch: ModuleType, env: Mapping[str, str] = os.environ) -> dict[str, A
         "python": sys.implementation.cache_tag,
         "cuda": getattr(version, "cuda", None),
         "hip": getattr(version, "hip", None),
-        "triton": _triton(),
-        "driver": _driver(),
-        "gpu": gpus(),
+        "triton": _triton_version(),
+        "driver": _driver_branch(),
+        "gpu": gpu_models(),
         "machine": os.uname().machine,
-        "isa": instructions(),
+        "isa": cpu_instructions(),
         "glibc": _glibc(),
         "libstdcxx": _libstdcxx(),
-        "env": choosing(env),
+        "env": compile_settings(env),
         PLACE: [os.path.dirname(torch.__file__ or ""), sys.base_prefix],
     }
 
 
-def key(told: Mapping[str, Any]) -> str:
+def compile_key(told: Mapping[str, Any]) -> str:
     """One key for all processes that can use each other's compiled code."""
     choosing = {name: value for name, value in told.items() if name != PLACE}
     text = json.dumps(choosing, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def choosing(env: Mapping[str, str]) -> dict[str, str]:
+def compile_settings(env: Mapping[str, str]) -> dict[str, str]:
     """The settings that choose what is compiled."""
-    names = [name for name in sorted(env) if name.startswith(CHOOSING)]
-    return {name: env[name] for name in names if not NOT_CHOOSING.search(name)}
+    names = [name for name in sorted(env) if name.startswith(COMPILE_SETTINGS)]
+    return {name: env[name] for name in names if not IRRELEVANT_SETTINGS.search(name)}
 
 
-def files(package: str) -> str:
+def package_digest(package: str) -> str:
     """The files of a package by their names, lengths and times, without reading them."""
     told = hashlib.sha256()
     for folder, folders, names in os.walk(package):
-        folders[:] = sorted(name for name in folders if name not in NOT_CODE)
+        folders[:] = sorted(name for name in folders if name not in NON_CODE_FOLDERS)
         for name in sorted(names):
             found = os.stat(os.path.join(folder, name), follow_symlinks=False)
             where = os.path.relpath(folder, package)
@@ -72,7 +72,7 @@ def files(package: str) -> str:
     return told.hexdigest()[:32]
 
 
-def gpus() -> list[str]:
+def gpu_models() -> list[str]:
     """The kinds of GPU of this machine."""
     found = set()
     for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
@@ -83,13 +83,13 @@ def gpus() -> list[str]:
     return sorted(found)
 
 
-def instructions() -> list[str]:
+def cpu_instructions() -> list[str]:
     """Those of the processor that compiled code may use; of ARM's all."""
-    words = sorted(set(processor().split()))
+    words = sorted(set(cpu_features().split()))
     return [name for name in words if _ARM or INSTRUCTIONS.match(name)]
 
 
-def processor() -> str:
+def cpu_features() -> str:
     """All that the processor can do, as the kernel tells it."""
     for line in _lines("/proc/cpuinfo"):
         if line.startswith(("flags", "Features")):
@@ -97,7 +97,7 @@ def processor() -> str:
     return ""
 
 
-def _driver() -> str | None:
+def _driver_branch() -> str | None:
     """The branch of the driver: 580 of 580.65.06."""
     for line in _lines("/proc/driver/nvidia/version"):
         found = re.search(r"\b(\d{3,})\.\d+", line)
@@ -106,7 +106,7 @@ def _driver() -> str | None:
     return None
 
 
-def _triton() -> str | None:
+def _triton_version() -> str | None:
     """Its version, by the name of the folder that pip leaves; importing it takes long."""
     for place in sys.path:
         for name in ("triton", "pytorch_triton", "triton_rocm"):

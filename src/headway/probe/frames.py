@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 
-def caller(besides: Any = None) -> str:
+def calling_line(besides: Any = None) -> str:
     """The innermost frame that is the job's and not of code `besides`, as `file:line name`."""
     ours = os.path.dirname(os.path.dirname(__file__))
     torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or __file__)

@@ -14,10 +14,10 @@ from typing import Any
 
 from headway import redact
 
-MOST = 6000  # names
+MAX_NAMES = 6000  # names
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 STANDARD = os.path.dirname(os.__file__) + os.sep
-NEVER = {"__main__", "__mp_main__", "headway", "sitecustomize", "usercustomize", "antigravity"}
+EXCLUDED = {"__main__", "__mp_main__", "headway", "sitecustomize", "usercustomize", "antigravity"}
 # They act when an interpreter starts; what a script sets is for others.
 AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.I)
@@ -25,17 +25,23 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.I)
 # Variables that the script had set when torch was imported.
 _settings: dict[str, str | None] = {}
 _main: dict[str, str] = {}  # the program; when it has ended, its file is known no more
-_known = False  # this process imports on behalf of others, whose settings were told before
+_settings_adopted = (
+    False  # this process imports on behalf of others, whose settings were told before
+)
 
 
-def tell(order: Iterable[str]) -> dict[str, Any]:
+def log_fields(order: Iterable[str]) -> dict[str, Any]:
     """The fields of the event `imported`; `order` is that of the imports."""
-    return {"modules": list(fold(again(order))), "set": _settings, **(_program() or _main)}
+    return {
+        "modules": list(fold(importable_names(order))),
+        "set": _settings,
+        **(_program() or _main),
+    }
 
 
-def again(order: Iterable[str]) -> list[str]:
+def importable_names(order: Iterable[str]) -> list[str]:
     """The names by which another process would import the same."""
-    return [name for name in dict.fromkeys(order) if _again(name)][:MOST]
+    return [name for name in dict.fromkeys(order) if _is_importable(name)][:MAX_NAMES]
 
 
 def fold(names: Iterable[str]) -> Iterator[str]:
@@ -46,10 +52,10 @@ def fold(names: Iterable[str]) -> Iterator[str]:
         package = name.rpartition(".")[0]
 
 
-def take_settings(told: Mapping[str, str]) -> None:
+def adopt_settings(told: Mapping[str, str]) -> None:
     """The settings of an earlier process, under which this one imports."""
-    global _known
-    _known = True
+    global _settings_adopted
+    _settings_adopted = True
     _settings.update(told)
 
 
@@ -58,7 +64,7 @@ def note_settings() -> None:
 
     A zygote must import under the same settings. Values that look secret are left out.
     """
-    if _known:
+    if _settings_adopted:
         return
     _main.update(_program())
     try:
@@ -75,11 +81,11 @@ def note_settings() -> None:
             _settings[name] = None if secret else value
 
 
-def _again(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     module = sys.modules.get(name)
     # Not by getattr: some modules load themselves when they are looked at.
     spec = getattr(module, "__dict__", {}).get("__spec__")
-    if spec is None or spec.name != name or name.partition(".")[0] in NEVER:
+    if spec is None or spec.name != name or name.partition(".")[0] in EXCLUDED:
         return False
     origin = spec.origin
     if origin in ("built-in", "frozen"):

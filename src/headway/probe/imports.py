@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # module of the user's process -> where its hook is, below headway.probe.hooks
-TABLE = {
+HOOKS = {
     "torch": "steps:torch_loaded",
     "torch.autograd.grad_mode": "evaluation:install_grad_mode",
     "torch.cuda": "device:install",
@@ -51,7 +51,7 @@ TABLE = {
     "torch._inductor.select_algorithm": "autotune_templates:install",
 }
 # The same, where the launcher fills a compile cache.
-CACHED = {
+COMPILE_CACHE_HOOKS = {
     "torch": "cached:torch_loaded",
     "torch._dynamo.callback": "cached:install_callback",
     "torch._dynamo.pgo": "cached:install_profile",
@@ -63,7 +63,7 @@ CACHED = {
     "triton.runtime.cache": "cached:install_key",
 }
 # The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
-PRECOMPILED = {
+PRECOMPILE_HOOKS = {
     "torch._dynamo.bytecode_transformation": "install:install_bytecode",
     "torch._dynamo.convert_frame": "install:install_convert",
     "torch._dynamo.eval_frame": "install:install_eval_frame",
@@ -71,7 +71,7 @@ PRECOMPILED = {
     "torch._dynamo.package": "install:install_package",
 }
 # The same, where saves are written behind the loop; below headway.checkpoint.behind.
-BEHIND = {
+ASYNC_SAVE_HOOKS = {
     "torch.serialization": "install:install",
     "torch.distributed.checkpoint.state_dict_saver": "install:install_dcp",
     "torch.distributed.distributed_c10d": "install:install_distributed",
@@ -87,21 +87,23 @@ BEHIND = {
 }
 # Timed from their first line, as they are slow and a kill may fall into them.
 COMPILE_IMPORT = "compile_import"
-LIVE = {
+TIMED_IMPORTS = {
     "torch": "import",
     "torch._dynamo": COMPILE_IMPORT,
     "torch._inductor": COMPILE_IMPORT,
     "torch._inductor.compile_fx": COMPILE_IMPORT,
 }
-HOOKED = frozenset({*TABLE, *CACHED, *PRECOMPILED, *BEHIND, *LIVE})
-WORTH_NOTING = 20_000_000  # ns; shorter imports of other packages leave no span
+HOOKED_MODULES = frozenset(
+    {*HOOKS, *COMPILE_CACHE_HOOKS, *PRECOMPILE_HOOKS, *ASYNC_SAVE_HOOKS, *TIMED_IMPORTS}
+)
+MIN_IMPORT_NS = 20_000_000  # ns; shorter imports of other packages leave no span
 
 
-class Watch:
+class ImportWatcher:
     """First on sys.meta_path; finds nothing itself."""
 
     def __init__(self) -> None:
-        self.waiting = set(HOOKED)
+        self.waiting = set(HOOKED_MODULES)
         self.timing = True  # of top-level packages, until the first step
         self.depth = 0
         self.away = False  # while our own modules are loaded
@@ -118,7 +120,7 @@ class Watch:
         spec = self._ask_others(name, path, target)
         loader = getattr(spec, "loader", None)
         if loader is not None and not isinstance(loader, type) and hasattr(loader, "exec_module"):
-            spec.loader = Loader(loader, self, name)
+            spec.loader = TimedLoader(loader, self, name)
         return spec
 
     def _ask_others(self, name: str, path: Any, target: Any) -> Any:
@@ -134,7 +136,7 @@ class Watch:
         """Run the body of a module, timed, and then its hook."""
         hooked = name in self.waiting
         self.waiting.discard(name)
-        live = LIVE.get(name)
+        live = TIMED_IMPORTS.get(name)
         if name == "torch":
             self._ours(_note_settings)
         span = self._ours(_begin, live, name) if live else None
@@ -148,9 +150,9 @@ class Watch:
             if span is not None:
                 self._ours(_end, span)
         if hooked:
-            self._ours(_hook, name, module)
-        elif self.depth == 0 and end - start >= WORTH_NOTING:
-            self._ours(_over, name, start, end)
+            self._ours(_apply_hooks, name, module)
+        elif self.depth == 0 and end - start >= MIN_IMPORT_NS:
+            self._ours(_record_import, name, start, end)
 
     def _ours(self, call: Any, *args: Any) -> Any:
         """Run something of ours: it neither watches itself nor breaks the user's import."""
@@ -169,10 +171,10 @@ class Watch:
             self.away = before
 
 
-class Loader:
+class TimedLoader:
     """Stands in for a loader from the finding of a module to the run of its body, no longer."""
 
-    def __init__(self, real: Any, watch: Watch, name: str) -> None:
+    def __init__(self, real: Any, watch: ImportWatcher, name: str) -> None:
         self.__dict__.update(_real=real, _watch=watch, _name=name)
 
     def __getattr__(self, name: str) -> Any:
@@ -211,15 +213,15 @@ def _end(span: Any) -> None:
     recorder.end(span)
 
 
-def _hook(name: str, module: ModuleType) -> None:
+def _apply_hooks(name: str, module: ModuleType) -> None:
     from headway.probe import hooks
 
-    hooks.apply(name, module)
+    hooks.apply_hooks(name, module)
 
 
-def _over(name: str, start: int, end: int) -> None:
+def _record_import(name: str, start: int, end: int) -> None:
     if "torch" not in sys.modules:
-        EARLY.append((name, start, end))
+        EARLY_IMPORTS.append((name, start, end))
         return
     from headway.probe.recorder import recorder
 
@@ -227,49 +229,49 @@ def _over(name: str, start: int, end: int) -> None:
 
 
 # Imports that were over before torch came: the recorder takes them when it starts.
-EARLY: list[tuple[str, int, int]] = []
-ENTERED: int | None = None  # when Python came up, where that was seen
+EARLY_IMPORTS: list[tuple[str, int, int]] = []
+python_started_at: int | None = None  # when Python came up, where that was seen
 installing_late = False  # hooks of modules whose names others have imported already
-_watch: Watch | None = None
+_watcher: ImportWatcher | None = None
 
 
-def watch() -> None:
+def watch_imports() -> None:
     """Start watching, once per process; modules that are there already are hooked at once."""
-    global _watch, ENTERED, installing_late
-    if _watch is not None:
+    global _watcher, python_started_at, installing_late
+    if _watcher is not None:
         return
     if "__main__" not in sys.modules or not hasattr(sys.modules["__main__"], "__file__"):
-        ENTERED = monotonic_ns()  # the script has not begun
-    _watch = Watch()
-    sys.meta_path.insert(0, _watch)
+        python_started_at = monotonic_ns()  # the script has not begun
+    _watcher = ImportWatcher()
+    sys.meta_path.insert(0, _watcher)
     if "torch" in sys.modules:
         installing_late = True
         try:
-            for name in sorted(_watch.waiting & sys.modules.keys()):
-                _watch.waiting.discard(name)
-                _watch._ours(_hook, name, sys.modules[name])
+            for name in sorted(_watcher.waiting & sys.modules.keys()):
+                _watcher.waiting.discard(name)
+                _watcher._ours(_apply_hooks, name, sys.modules[name])
         finally:
             installing_late = False
 
 
-def reborn(begun: int) -> None:
+def reset_after_warm_fork(begun: int) -> None:
     """A process that was forked ahead of time begins now; its imports were somebody else's."""
-    global ENTERED
+    global python_started_at
     from headway import probe
 
-    probe.remember()
-    ENTERED = monotonic_ns()
-    EARLY.clear()
-    if _watch is not None:
-        _watch.inherited = len(_watch.order)
+    probe.remember_environment()
+    python_started_at = monotonic_ns()
+    EARLY_IMPORTS.clear()
+    if _watcher is not None:
+        _watcher.inherited = len(_watcher.order)
     if "headway.probe.recorder" in sys.modules:
         from headway.probe.recorder import recorder
 
         recorder.reborn(begun)
-        _rearm()
+        _rearm_faults()
 
 
-def _rearm() -> None:
+def _rearm_faults() -> None:
     """Planned faults are ordered anew for each attempt."""
     import os
 
@@ -279,17 +281,17 @@ def _rearm() -> None:
         chaos.arm()
 
 
-def told() -> dict[str, Any] | None:
+def import_log_fields() -> dict[str, Any] | None:
     """What this process has imported that another start could have ready, and under what.
 
     None for a forked process that had all of it ready.
     """
     from headway.probe import imported
 
-    if _watch is None:
-        return imported.tell([])
-    own = imported.again(_watch.order[_watch.inherited :])
-    return imported.tell(_watch.order) if own or not _watch.inherited else None
+    if _watcher is None:
+        return imported.log_fields([])
+    own = imported.importable_names(_watcher.order[_watcher.inherited :])
+    return imported.log_fields(_watcher.order) if own or not _watcher.inherited else None
 
 
 def _note_settings() -> None:
@@ -300,5 +302,5 @@ def _note_settings() -> None:
 
 def stop_timing() -> None:
     """From the first step on an import is part of the loop, not of the start."""
-    if _watch is not None:
-        _watch.timing = False
+    if _watcher is not None:
+        _watcher.timing = False

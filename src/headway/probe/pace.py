@@ -24,8 +24,8 @@ _AT = STEPS * 8
 SECOND = 1_000_000_000
 LONG_WAIT = 100_000_000  # a wait from here on has a span of its own
 SHORT_WAIT = 200_000  # a wait below this is not worth a look at the device
-_TELLER = object()  # the leader when the loop itself tells its steps
-SDK = id(_TELLER)
+_SDK_OPTIMIZER = object()  # the leader when the loop itself tells its steps
+SDK = id(_SDK_OPTIMIZER)
 
 
 class _Source:
@@ -67,24 +67,24 @@ steps = 0
 _batches = 0
 _wait = 0  # ns of short waits in the current window
 _waiting_in = 0  # the thread that waits for a batch now
-stepper = 0  # the thread that makes the steps; 0 before the first
-stepping_thread = 0  # the same as it is called in the journal
+step_thread = 0  # the thread that makes the steps; 0 before the first
+step_thread_in_journal = 0  # the same as it is called in the journal
 _fast = 0  # the same, or 0 while something wants to see the next event
-_leader = -1  # id of the optimizer whose steps count
+_counted_optimizer = -1  # id of the optimizer whose steps count
 _flush_at = 0
-_due = 0  # when the next summary line is; a step before that may take the slow path too
-_look_at = LONG_WAIT  # waits from here on take the slow path
-_counted = -1  # a mask: 0 where short waits hide behind a device's queue
-_others: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
-_training: dict[int, Any] = {}  # iterators of which batches were trained on, by id
-_unproven: list[_Source] = []  # iterators of which that is not known yet
-_made: list[tuple[int, int]] = []  # and when such iterators were made
+_summary_due = 0  # when the next summary line is; a step before that may take the slow path too
+_slow_wait_from = LONG_WAIT  # waits from here on take the slow path
+_wait_mask = -1  # a mask: 0 where short waits hide behind a device's queue
+_other_optimizers: dict[int, tuple[int, int]] = {}  # optimizers that step beside it
+_training_iterators: dict[int, Any] = {}  # iterators of which batches were trained on, by id
+_undecided_sources: list[_Source] = []  # iterators of which that is not known yet
+_new_iterators: list[tuple[int, int]] = []  # and when such iterators were made
 _emit: Callable[..., None] = lambda *_, **__: None  # noqa: E731
 _open: Callable[[], None] = lambda: None  # noqa: E731
 _guard: Callable[..., Any] = lambda hook, call, *args: call(*args)  # noqa: E731
 _thread: Callable[[], int] = lambda: 0  # noqa: E731
 # A weak reference to the leader.
-_leader_alive: Callable[[], Any] = lambda: None  # noqa: E731
+_counted_optimizer_ref: Callable[[], Any] = lambda: None  # noqa: E731
 
 # Called in the slow path; set by hooks that care. Each gets times in ns.
 on_first_step: list[Callable[[int], None]] = []
@@ -107,7 +107,7 @@ def bind(
     _emit, _open, _guard, _thread = emit, open_journal, guard, thread
 
 
-def adopt(page: memoryview) -> None:
+def attach_page(page: memoryview) -> None:
     """The journal is open: go on in its pulse page."""
     global cells, _page
     for index in range(STEPS, pulse.CELLS):
@@ -115,24 +115,24 @@ def adopt(page: memoryview) -> None:
     cells, _page = page, page.obj
 
 
-def forget() -> None:
+def reset_after_fork() -> None:
     """After a fork: the page is the parent's."""
-    global cells, _page, steps, stepper, _fast, _flush_at, _batches, _wait, _waiting_in
-    global _leader, _leader_alive, _due
+    global cells, _page, steps, step_thread, _fast, _flush_at, _batches, _wait, _waiting_in
+    global _counted_optimizer, _counted_optimizer_ref, _summary_due
     cells = pulse.anonymous()
     _page = cells.obj
-    steps = stepper = _fast = _flush_at = _due = _batches = _wait = _waiting_in = 0
-    _leader, _leader_alive = -1, lambda: None
-    _others.clear()
-    _training.clear()
-    _unproven.clear()
-    _made.clear()
+    steps = step_thread = _fast = _flush_at = _summary_due = _batches = _wait = _waiting_in = 0
+    _counted_optimizer, _counted_optimizer_ref = -1, lambda: None
+    _other_optimizers.clear()
+    _training_iterators.clear()
+    _undecided_sources.clear()
+    _new_iterators.clear()
 
 
 def optimizer_stepped(optimizer: Any, *_: Any) -> None:
     """After every `step` of every optimizer."""
     global steps
-    if id(optimizer) != _leader and not _guard("steps", _elect, optimizer):
+    if id(optimizer) != _counted_optimizer and not _guard("steps", _choose_optimizer, optimizer):
         return
     t = monotonic_ns()
     steps += 1
@@ -141,14 +141,14 @@ def optimizer_stepped(optimizer: Any, *_: Any) -> None:
         _guard("steps", _slow_step, t)
 
 
-def told_step() -> None:
+def count_step() -> None:
     """`headway.step()`: the loop counts its own steps, optimizers no longer do."""
-    global _leader
-    _leader = SDK
-    optimizer_stepped(_TELLER)
+    global _counted_optimizer
+    _counted_optimizer = SDK
+    optimizer_stepped(_SDK_OPTIMIZER)
 
 
-def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def timed_fetch(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`fetch`, the `__next__` of a loader, with its waits noted."""
 
     @functools.wraps(fetch)
@@ -170,10 +170,15 @@ def watched(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         waited = monotonic_ns() - start
         _waiting_in = cells[WAITING] = 0
         _batches += 1
-        if waited > _look_at or thread != _fast or id(self) not in _training or not grad_enabled():
+        if (
+            waited > _slow_wait_from
+            or thread != _fast
+            or id(self) not in _training_iterators
+            or not grad_enabled()
+        ):
             _guard("data", _slow_wait, self, start, start + waited, tail, False, False)
         else:
-            _wait += waited & _counted
+            _wait += waited & _wait_mask
         return batch
 
     return __next__
@@ -183,7 +188,7 @@ def track(source: Any) -> Iterator[Any]:
     """Any iterable, with its waits noted: `headway.track(loader)`."""
     start = monotonic_ns()
     iterator = iter(source)  # may take as long as the first batch
-    _guard("data", made_iterator, start, monotonic_ns())
+    _guard("data", note_new_iterator, start, monotonic_ns())
     while True:
         try:
             batch = _next(iterator)
@@ -192,21 +197,21 @@ def track(source: Any) -> Iterator[Any]:
         yield batch
 
 
-def made_iterator(start: int, end: int) -> None:
+def note_new_iterator(start: int, end: int) -> None:
     """Making a loader's iterator starts its workers: a wait for data before the first batch."""
     thread = get_ident()
-    if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != stepper):
+    if thread == _waiting_in or end - start < SHORT_WAIT or (steps and thread != step_thread):
         return
     if any(call(start, end, None, True) for call in (*on_read, *on_wait)):
         return
     if steps:
-        _made.append((start, end))
-        _look_at_next_step()
+        _new_iterators.append((start, end))
+        _inspect_next_step()
     else:
         _emit("span", start, end=end, name="data_iter", th=_thread())
 
 
-_next = watched(next)
+_next = timed_fetch(next)
 
 
 def grad_enabled() -> bool:
@@ -219,31 +224,31 @@ def gradients() -> Callable[[], bool]:
     return lambda: False
 
 
-def leader() -> Any:
+def counted_optimizer() -> Any:
     """The optimizer whose steps count, if there is one."""
-    return _leader_alive() if _leader != SDK else None
+    return _counted_optimizer_ref() if _counted_optimizer != SDK else None
 
 
-def look_at_short_waits() -> None:
+def inspect_short_waits() -> None:
     """There is a device with a queue: a wait may be hidden behind it, the shortest surely are."""
-    global _look_at, _counted
-    _look_at, _counted = SHORT_WAIT, 0
+    global _slow_wait_from, _wait_mask
+    _slow_wait_from, _wait_mask = SHORT_WAIT, 0
 
 
-def watch_closely() -> None:
+def force_slow_path() -> None:
     """Until `relax`, every step and every batch takes the slow path."""
-    global _fast, _flush_at, _due
-    _fast = _flush_at = _due = 0
+    global _fast, _flush_at, _summary_due
+    _fast = _flush_at = _summary_due = 0
 
 
-def relax() -> None:
+def resume_fast_path() -> None:
     """Back to the fast path."""
-    global _fast, _flush_at, _due
-    _fast = stepper
-    _flush_at = _due = monotonic_ns() + SECOND
+    global _fast, _flush_at, _summary_due
+    _fast = step_thread
+    _flush_at = _summary_due = monotonic_ns() + SECOND
 
 
-def _look_at_next_step() -> None:
+def _inspect_next_step() -> None:
     global _flush_at
     _flush_at = 0
 
@@ -262,7 +267,7 @@ def not_for_training() -> None:
     _batches -= 1
 
 
-def waiting() -> bool:
+def is_waiting() -> bool:
     """Whether this thread is inside a wait for data."""
     return get_ident() == _waiting_in
 
@@ -270,8 +275,8 @@ def waiting() -> bool:
 def flush() -> None:
     """Write what the current window holds; what was read after its last step is of the next."""
     global _wait
-    if _unproven or _made:
-        _judge(False)
+    if _undecided_sources or _new_iterators:
+        _decide_sources(False)
     for call in before_flush:
         call()
     window = cells[pulse.WINDOW]
@@ -294,7 +299,7 @@ def flush() -> None:
     cells[pulse.WINDOW_BATCHES] = batches
 
 
-def _judge(stepped: bool) -> None:
+def _decide_sources(stepped: bool) -> None:
     """Whether batches that were read since the last step were for training.
 
     An iterator that was read to its end (or dropped) without a step is an evaluation, unless
@@ -302,7 +307,7 @@ def _judge(stepped: bool) -> None:
     """
     global _batches
     now = _batches
-    for source in list(_unproven):
+    for source in list(_undecided_sources):
         latest = source.seen == now
         if not stepped and latest and source.learning():
             source.learned = True
@@ -317,13 +322,13 @@ def _judge(stepped: bool) -> None:
             for name, start, end in source.spans:
                 _emit("span", start, end=end, name=name, th=_thread())
             add_wait(source.wait, source.last)
-            _trust(source.ref)
+            _mark_training(source.ref)
         else:
             continue
-        _unproven.remove(source)
-    for start, end in _made:
+        _undecided_sources.remove(source)
+    for start, end in _new_iterators:
         _emit("span", start, end=end, name="data_iter", th=_thread())
-    _made.clear()
+    _new_iterators.clear()
 
 
 def _needed(source: _Source) -> bool:
@@ -335,7 +340,7 @@ def _needed(source: _Source) -> bool:
     return others >= steps - 1 or (source.batches == 1 and not source.stopped)
 
 
-def _trust(ref: Callable[[], Any]) -> None:
+def _mark_training(ref: Callable[[], Any]) -> None:
     """Batches of this iterator are trained on, for as long as it lives."""
     iterator = ref()
     key = id(iterator)
@@ -343,89 +348,93 @@ def _trust(ref: Callable[[], Any]) -> None:
         return
     try:
         # The next iterator may be made at the same place.
-        _training[key] = weakref.ref(iterator, functools.partial(_training.pop, key))
+        _training_iterators[key] = weakref.ref(
+            iterator, functools.partial(_training_iterators.pop, key)
+        )
     except TypeError:
-        _training[key] = None
+        _training_iterators[key] = None
 
 
-def _hold(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
+def _note_undecided_read(iterator: Any, start: int, end: int, ended: bool, last: bool) -> _Source:
     """Note a read of which it is not known whether it is for training."""
     before = _batches - (not ended)
-    for known in _unproven:
+    for known in _undecided_sources:
         # What was read last, by this iterator or by the one before it, was trained on.
         if (known.seen == before or known.ref() is iterator) and known.learning():
             known.learned = True
-    source = next((known for known in _unproven if known.ref() is iterator), None)
+    source = next((known for known in _undecided_sources if known.ref() is iterator), None)
     if source is None:
         source = _Source(iterator, start)
-        for begin, done in _made:
+        for begin, done in _new_iterators:
             source.first = min(source.first, begin)
             source.spans.append(("data_iter", begin, done))
-        _made.clear()
-        _unproven.append(source)
-        _look_at_next_step()
+        _new_iterators.clear()
+        _undecided_sources.append(source)
+        _inspect_next_step()
     source.batches += not ended
     source.last, source.seen, source.stopped = end, _batches, last
     source.learning = gradients()
     return source
 
 
-def _elect(optimizer: Any) -> bool:
+def _choose_optimizer(optimizer: Any) -> bool:
     """Whose steps count: the first optimizer's, or one that steps while it stands still."""
-    global _leader, _leader_alive, steps
-    if _leader == SDK:
+    global _counted_optimizer, _counted_optimizer_ref, steps
+    if _counted_optimizer == SDK:
         return False
     candidate = id(optimizer)
-    if len(_others) > 10_000:  # of optimizers that are long gone
-        _others.clear()
-    seen_at, count = _others.get(candidate, (steps, 0))
+    if len(_other_optimizers) > 10_000:  # of optimizers that are long gone
+        _other_optimizers.clear()
+    seen_at, count = _other_optimizers.get(candidate, (steps, 0))
     count = count + 1 if seen_at == steps else 1
-    _others[candidate] = (steps, count)
-    if _leader_alive() is not None and count < 3:
+    _other_optimizers[candidate] = (steps, count)
+    if _counted_optimizer_ref() is not None and count < 3:
         return False
     steps += count - 1  # those that were held back
-    _leader = candidate
+    _counted_optimizer = candidate
     try:
-        _leader_alive = weakref.ref(optimizer)
+        _counted_optimizer_ref = weakref.ref(optimizer)
     except TypeError:
-        _leader_alive = lambda: _leader  # noqa: E731
-    _others.pop(candidate, None)
+        _counted_optimizer_ref = lambda: _counted_optimizer  # noqa: E731
+    _other_optimizers.pop(candidate, None)
     return True
 
 
 def _slow_step(t: int) -> None:
-    global stepper, stepping_thread, _flush_at
-    if stepper == 0:
-        stepping_thread = _thread()
+    global step_thread, step_thread_in_journal, _flush_at
+    if step_thread == 0:
+        step_thread_in_journal = _thread()
         # Autograd's C++ threads may make the steps: they work for the main thread, which waits.
-        stepper = get_ident() if stepping_thread else main_thread().ident or get_ident()
+        step_thread = get_ident() if step_thread_in_journal else main_thread().ident or get_ident()
         _open()
-        if stepping_thread:
-            _emit("stepping", t, th=stepping_thread)
+        if step_thread_in_journal:
+            _emit("stepping", t, th=step_thread_in_journal)
         for call in on_first_step:
             call(t)
-    due = _due
+    due = _summary_due
     for call in on_step:
         call(t)
-    if _unproven or _made:
-        _judge(True)
+    if _undecided_sources or _new_iterators:
+        _decide_sources(True)
     if t >= due:
         flush()
-        relax()
+        resume_fast_path()
     else:
-        _flush_at = _due
+        _flush_at = _summary_due
 
 
 def _slow_wait(iterator: Any, start: int, end: int, tail: Any, ended: bool, last: bool) -> None:
     """`ended`: there was no batch; `last`: as there are no more."""
-    known = id(iterator) in _training
+    known = id(iterator) in _training_iterators
     if last:
-        _training.pop(id(iterator), None)
+        _training_iterators.pop(id(iterator), None)
     if any(call(start, end, tail, ended) for call in on_read):
         return
-    if steps and get_ident() != stepper:
+    if steps and get_ident() != step_thread:
         return  # a thread that reads ahead: nobody waits for it
-    source = _hold(iterator, start, end, ended, last) if steps and not known else None
+    source = (
+        _note_undecided_read(iterator, start, end, ended, last) if steps and not known else None
+    )
     if any(call(start, end, tail, ended) for call in on_wait):
         return
     if steps and end - start < LONG_WAIT:

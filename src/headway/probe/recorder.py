@@ -24,12 +24,12 @@ from headway.probe import (
     ENV_OWNER,
     ENV_PAGES,
     ENV_STRICT,
-    given,
     imports,
+    launcher_variable,
     pace,
 )
 
-KEPT_BACK = 1000  # events; a helper that never writes must not grow
+MAX_PENDING = 1000  # events; a helper that never writes must not grow
 
 
 class Recorder:
@@ -40,14 +40,14 @@ class Recorder:
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
-        for name, start, end in imports.EARLY:
+        for name, start, end in imports.EARLY_IMPORTS:
             self.span("import", start, end, module=name)
 
     def _reset(self) -> None:
         self.writer: Writer | None = None
         self.pending: list[dict[str, Any]] = []
-        self.rank = _number("RANK")
-        self.world = _number("WORLD_SIZE")
+        self.rank = _env_number("RANK")
+        self.world = _env_number("WORLD_SIZE")
         self.helper = _is_helper()
         self.pid = os.getpid()
         self.ids = itertools.count(1)  # of spans; threads may begin some at the same time
@@ -62,7 +62,7 @@ class Recorder:
         if self.writer is not None:
             self.writer.write(record)
             return
-        if len(self.pending) < KEPT_BACK:
+        if len(self.pending) < MAX_PENDING:
             self.pending.append(record)
         if self.rank is not None and not self.helper:
             self.start()
@@ -98,20 +98,20 @@ class Recorder:
         """Open the journal, unless this is a helper that does not train."""
         if self.writer is not None or (self.helper and not trains):
             return
-        folder = given(ENV_FOLDER)
+        folder = launcher_variable(ENV_FOLDER)
         if not folder:
             return
         if threading.current_thread() is threading.main_thread():
             os.environ[ENV_OWNER] = _owner(self.pid)
         first = head(
             "process",
-            imports.ENTERED,
-            launch=given(ENV_LAUNCH),
+            imports.python_started_at,
+            launch=launcher_variable(ENV_LAUNCH),
             rank=self.rank,
             world=self.world,
-            local_rank=_number("LOCAL_RANK"),
-            restart=_number("TORCHELASTIC_RESTART_COUNT") or 0,
-            max_restarts=_number("TORCHELASTIC_MAX_RESTARTS"),
+            local_rank=_env_number("LOCAL_RANK"),
+            restart=_env_number("TORCHELASTIC_RESTART_COUNT") or 0,
+            max_restarts=_env_number("TORCHELASTIC_MAX_RESTARTS"),
             helper=self.helper and not trains,
             warm=self.warm,
             torch=getattr(sys.modules.get("torch"), "__version__", None),
@@ -119,12 +119,12 @@ class Recorder:
         if self.warm:
             first["begin"] = self.begun  # the kernel knows when it was forked, to wait
         path = _free_path(folder, first["host"], self.pid, first["begin"])
-        writer = Writer(path, self.pid, given(ENV_PAGES))
+        writer = Writer(path, self.pid, launcher_variable(ENV_PAGES))
         first["fs"] = writer.file_clock()
-        _date_back(first)
+        _backdate(first)
         writer.write(first)
         self.writer = writer
-        pace.adopt(writer.cells)
+        pace.attach_page(writer.cells)
         pending, self.pending = self.pending, []
         for record in pending:
             writer.write(record)
@@ -146,11 +146,11 @@ class Recorder:
     def thread(self) -> int:
         """0 for the main thread and for C++ threads (autograd's), which work for the loop."""
         ident = _thread.get_ident()
-        if ident == _MAIN:
+        if ident == _MAIN_THREAD:
             return 0
         if ident in _THREADS:
             return ident
-        return 0 if pace.stepper in (0, _MAIN) else pace.stepper
+        return 0 if pace.step_thread in (0, _MAIN_THREAD) else pace.step_thread
 
     def finish(self) -> None:
         """The process ends by itself: the last steps, the error if there was one, the end."""
@@ -184,8 +184,8 @@ class Recorder:
 
     def after_fork(self) -> None:
         """A forked child is another process: its own file, and no step yet."""
-        pace.forget()
-        imports.ENTERED = monotonic_ns()
+        pace.reset_after_fork()
+        imports.python_started_at = monotonic_ns()
         self._reset()
         self.helper, self.warm = True, False
 
@@ -200,7 +200,7 @@ class Recorder:
         """
         for settle in self.before_span:
             settle()
-        pace.forget()
+        pace.reset_after_fork()
         self._reset()
         self.warm, self.begun = True, begun
         if self.rank is not None:
@@ -212,17 +212,17 @@ class Recorder:
         if self.told or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return
         self.told = True
-        told = imports.told()
+        told = imports.import_log_fields()
         if told is not None:
             self.emit("imported", **told)
 
 
-_dead: set[str] = set()
+_disabled_hooks: set[str] = set()
 
 
 def guard(hook: str, call: Callable[..., Any], *args: Any) -> Any:
     """Run something of ours; a fault in it is noted once, and switches that hook off."""
-    return None if hook in _dead else guard_end(hook, call, *args)
+    return None if hook in _disabled_hooks else guard_end(hook, call, *args)
 
 
 def guard_end(hook: str, call: Callable[..., Any], *args: Any) -> Any:
@@ -230,15 +230,15 @@ def guard_end(hook: str, call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except Exception as error:
-        if from_the_user(error):
+        if raised_by_user(error):
             raise
-        if hook not in _dead:
-            _dead.add(hook)
+        if hook not in _disabled_hooks:
+            _disabled_hooks.add(hook)
             recorder.note(hook, error)
         return None
 
 
-def from_the_user(error: BaseException) -> bool:
+def raised_by_user(error: BaseException) -> bool:
     """Raised by a signal handler of the job while we were at work: not ours to swallow."""
     if getattr(error, "headway_planned", False):  # an exception that a plan asks for
         return True
@@ -250,9 +250,13 @@ def from_the_user(error: BaseException) -> bool:
     return not file.startswith(os.path.dirname(os.__file__)) or "-packages" in file
 
 
-def _date_back(head: dict[str, Any]) -> None:
+def _backdate(head: dict[str, Any]) -> None:
     """Give the head the time at which the interpreter was ready, though it is written later."""
-    entered = head["t"] if imports.ENTERED is None else max(imports.ENTERED, head["begin"])
+    entered = (
+        head["t"]
+        if imports.python_started_at is None
+        else max(imports.python_started_at, head["begin"])
+    )
     late = max(head["t"] - entered, 0)
     for clock in ("t", "wall", "fs"):
         if head[clock] is not None:
@@ -279,10 +283,10 @@ def _free_path(folder: str, host: str, pid: int, begin: int) -> str:
 def _offer_stacks(emit: Callable[..., None]) -> None:
     from headway.probe import stacks
 
-    stacks.install(emit)
+    stacks.offer_dump(emit)
 
 
-def _number(name: str) -> int | None:
+def _env_number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
@@ -311,7 +315,7 @@ def _at_process_end(call: Callable[[], None]) -> None:
         util.Finalize(None, call, exitpriority=100)
 
 
-_MAIN = threading.main_thread().ident or 0
+_MAIN_THREAD = threading.main_thread().ident or 0
 _THREADS: dict[int, Any] = getattr(threading, "_active", {})  # those that Python has started
 recorder = Recorder()
 pace.on_first_step.append(lambda t: guard("imported", recorder.imported))

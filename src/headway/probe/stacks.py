@@ -15,14 +15,14 @@ from typing import Any
 from headway.journal import files
 
 SIGNAL = signal.SIGRTMIN + 11  # free in glibc, torch, NCCL and Slurm; the user's own comes first
-NAME = "headway-stacks"
+MEMFD_NAME = "headway-stacks"
 
 
-def install(emit: Callable[..., Any]) -> None:
+def offer_dump(emit: Callable[..., Any]) -> None:
     """Register, and tell the launcher how to ask; nothing where the signal is taken."""
     if not hasattr(os, "memfd_create") or signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
-    with files.above_standard():
-        fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
+    with files.above_standard_fds():
+        fd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)
     faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
     emit("stacks", signal=int(SIGNAL), fd=fd)

@@ -17,25 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from headway.journal.folder import write_atomically
-from headway.journal.process import describe, gone
+from headway.journal.process import identify_process, process_ended
 from headway.probe import ENV_FOLDER, ENV_LAUNCH
 
-RECORD = ".unfinished-"  # and a hash of the folder's path
+RECORD_PREFIX = ".unfinished-"  # and a hash of the folder's path
 ENV_RESTART = "TORCHELASTIC_RESTART_COUNT"
 
 
-class Unfinished:
+class UnfinishedSave:
     """The folder of a checkpoint that this process saves."""
 
     def __init__(self, folder: str, journal: str, *, existed: bool) -> None:
         self.folder = folder
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        self._record = Path(journal, RECORD + name)
+        self._record = Path(journal, RECORD_PREFIX + name)
         content = {
             "folder": folder,
             "existed": existed,  # with files of an earlier save
-            "attempt": attempt(),
-            "process": describe().decode(),
+            "attempt": current_attempt(),
+            "process": identify_process().decode(),
         }
         write_atomically(self._record, json.dumps(content))
 
@@ -45,12 +45,12 @@ class Unfinished:
             self._record.unlink()
 
 
-def attempt() -> list[str]:
+def current_attempt() -> list[str]:
     """Which attempt this process belongs to, and which of torchrun's own restarts in it."""
     return [os.environ.get(ENV_LAUNCH, ""), os.environ.get(ENV_RESTART, "0")]
 
 
-def existed(folder: str, since: float) -> bool:
+def existed_before(folder: str, since: float) -> bool:
     """Whether something in that folder is older than a time: then it is no checkpoint of now."""
     try:
         with os.scandir(folder) as entries:
@@ -59,29 +59,29 @@ def existed(folder: str, since: float) -> bool:
         return False
 
 
-def begin(folder: str, *, existed: bool) -> Unfinished | None:
+def begin_save(folder: str, *, existed: bool) -> UnfinishedSave | None:
     """A save into that folder begins; None where nothing is recorded."""
     journal = os.environ.get(ENV_FOLDER)
     try:
-        return Unfinished(folder, journal, existed=existed) if journal else None
+        return UnfinishedSave(folder, journal, existed=existed) if journal else None
     except OSError:  # as without this, a kill may leave it in pieces
         return None
 
 
-def remove(journal: str, current: list[str] | None = None) -> list[str]:
+def remove_dead_saves(journal: str, current: list[str] | None = None) -> list[str]:
     """Remove the folders of dead saves that are recorded there, and the records; the folders.
 
     `current`: the attempt that is about to begin; the processes of every other one that recorded
     there have ended, wherever they ran. Without it only those that ended on this host are known.
     """
     try:
-        names = [name for name in os.listdir(journal) if name.startswith(RECORD)]
+        names = [name for name in os.listdir(journal) if name.startswith(RECORD_PREFIX)]
     except OSError:
         return []
     removed = []
     for path in (os.path.join(journal, name) for name in names):
         record = _read(path)
-        if record is None or not _over(record, current):
+        if record is None or not _has_ended(record, current):
             continue
         with contextlib.suppress(OSError):
             os.utime(path)  # where it cannot be removed, it may be of a save that was finished
@@ -95,7 +95,7 @@ def remove(journal: str, current: list[str] | None = None) -> list[str]:
 def _read(path: str) -> dict[str, Any] | None:
     """A record, if this user has written it."""
     try:
-        with open(path, opener=_no_link) as file:
+        with open(path, opener=_open_no_follow) as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 return None
             record = json.load(file)
@@ -104,13 +104,13 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
-def _no_link(path: str, flags: int) -> int:
+def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _over(record: dict[str, Any], current: list[str] | None) -> bool:
+def _has_ended(record: dict[str, Any], current: list[str] | None) -> bool:
     """Whether the process that wrote it has ended."""
-    ended = gone(str(record.get("process")).encode())
+    ended = process_ended(str(record.get("process")).encode())
     if ended is None:
         return current is not None and record.get("attempt") != current
     return ended

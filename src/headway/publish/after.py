@@ -12,15 +12,15 @@ from headway.publish import registry as registries
 from headway.publish.anchor import Anchor
 from headway.publish.recipe import Recipe
 from headway.publish.registry import Registry
-from headway.publish.store import Say, Store
+from headway.publish.store import Say, SnapshotStore
 
 
 @dataclass(frozen=True)
-class After:
+class AfterPublish:
     """As a recipe wants it; it is made before the work begins, so that mistakes are told early."""
 
     recipe: Recipe
-    store: Store
+    store: SnapshotStore
     registry: Registry | None
     say: Say
 
@@ -37,7 +37,7 @@ class After:
 
     def release(self, anchor: Anchor, own: str) -> None:
         """Let retention have the anchor, if the recipe says so; `own` is our claim on it."""
-        if self.recipe.release and claims.release(anchor, own):
+        if self.recipe.release and claims.release_anchor(anchor, own):
             self.say(f"released {anchor.path}")
 
     def register(self) -> None:
@@ -50,11 +50,11 @@ class After:
             self.say(f"registered as version {version} of {told.mlflow}, {told.alias}")
 
 
-def after(recipe: Recipe, store: Store, say: Say) -> After:
+def after_publish(recipe: Recipe, store: SnapshotStore, say: Say) -> AfterPublish:
     """For one publish, or for many."""
     told = recipe.registry
     if told is None:
-        return After(recipe, store, None, say)
-    registry = registries.opened(told)
+        return AfterPublish(recipe, store, None, say)
+    registry = registries.open_registry(told)
     registries.begin(store, told)
-    return After(recipe, store, registry, say)
+    return AfterPublish(recipe, store, registry, say)

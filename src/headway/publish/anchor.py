@@ -11,8 +11,8 @@ from typing import Any
 
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
-from headway.checkpoint.store.place import Folder, place
-from headway.checkpoint.store.read import Checkpoint, Store, Unusable
+from headway.checkpoint.store.place import LocalPlace, open_place
+from headway.checkpoint.store.read import Checkpoint, Store, UnreadableCheckpoint
 from headway.errors import CheckpointDamaged, UsageError, split_code, with_code
 
 
@@ -46,24 +46,24 @@ class Anchor:
         }
 
 
-def find(url: str) -> Anchor:
+def find_anchor(url: str) -> Anchor:
     """The anchor that a path or URL names; of a store, the newest anchor, or else checkpoint."""
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://")).expanduser().absolute()
         if path.is_file():
-            return _file(path)
+            return _file_anchor(path)
         if not path.is_dir():
             raise UsageError(f"there is no anchor at {url}", code="anchor-not-found")
-        if (path / manifests.NAME).is_file():
-            return _of_store(Store(path.parent), path.name)
+        if (path / manifests.MANIFEST).is_file():
+            return _stored_anchor(Store(path.parent), path.name)
         if (path / manifests.METADATA).is_file():
-            return _dcp(path)
+            return _dcp_anchor(path)
     store = Store(url)
     good, bad = store.listed()
     if not good and not bad:
         above, _, name = url.rstrip("/").rpartition("/")
         if names.REMOTE_STEP.fullmatch(name):
-            return _of_store(Store(above), name)
+            return _stored_anchor(Store(above), name)
         raise UsageError(
             f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
         )
@@ -71,32 +71,32 @@ def find(url: str) -> Anchor:
     newest = pinned[0] if pinned else store.newest_good().checkpoint
     for one in bad:
         if _pinned(store, one.name) and (newest is None or one.step > newest.step):
-            return _unusable(store, one)
+            return _unreadable_anchor(store, one)
     if newest is None:
         raise CheckpointDamaged(
             f"none of the checkpoints in {url} is whole", code="no-usable-checkpoint"
         )
-    return _committed(store, newest)
+    return _committed_anchor(store, newest)
 
 
-def waiting(url: str) -> Iterator[Anchor]:
+def pending_anchors(url: str) -> Iterator[Anchor]:
     """The anchors in a place, the oldest first: those pinned in a store, or folders of DCP."""
     store = Store(url)
     for one in reversed(store.checkpoints()):
         if _pinned(store, one.name):
-            yield _committed(store, one)
+            yield _committed_anchor(store, one)
     for unusable in store.listed()[1]:
         if _pinned(store, unusable.name):
-            yield _unusable(store, unusable)
-    if isinstance(store.place, Folder):
+            yield _unreadable_anchor(store, unusable)
+    if isinstance(store.place, LocalPlace):
         found = [Path(store.place.path(name)) for name in store.place.names()]
         plain = [one for one in found if _is_plain(one)]
-        yield from map(_dcp, sorted(plain, key=lambda one: one.stat().st_mtime))
+        yield from map(_dcp_anchor, sorted(plain, key=lambda one: one.stat().st_mtime))
 
 
 def _is_plain(path: Path) -> bool:
     hidden = path.name.startswith(".")
-    return not hidden and _has(path, manifests.METADATA) and not _has(path, manifests.NAME)
+    return not hidden and _has(path, manifests.METADATA) and not _has(path, manifests.MANIFEST)
 
 
 def _has(path: Path, name: str) -> bool:
@@ -107,20 +107,20 @@ def _pinned(store: Store, name: str) -> bool:
     return names.ANCHOR in store.place.names(name)
 
 
-def _of_store(store: Store, name: str) -> Anchor:
+def _stored_anchor(store: Store, name: str) -> Anchor:
     good, bad = store.listed()
     for one in good:
         if one.name == name:
-            return _committed(store, one)
+            return _committed_anchor(store, one)
     absent = with_code("it is not committed", code="not-committed")
     why, code = split_code(next((one.why for one in bad if one.name == name), absent))
     text = f"the checkpoint {name} cannot be published: {why}"
     raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
 
 
-def _committed(store: Store, one: Checkpoint) -> Anchor:
+def _committed_anchor(store: Store, one: Checkpoint) -> Anchor:
     return Anchor(
-        id=hashlib.sha256(manifests.to_bytes(one.manifest)).hexdigest(),
+        id=hashlib.sha256(manifests.manifest_to_bytes(one.manifest)).hexdigest(),
         kind="store",
         path=one.path,
         order=(store.place.url, one.manifest.sequence),
@@ -131,7 +131,7 @@ def _committed(store: Store, one: Checkpoint) -> Anchor:
     )
 
 
-def _unusable(store: Store, one: Unusable) -> Anchor:
+def _unreadable_anchor(store: Store, one: UnreadableCheckpoint) -> Anchor:
     """One whose manifest cannot be read: it is turned down, and not passed over."""
     path = store.place.path(one.name)
     return Anchor(
@@ -144,7 +144,7 @@ def _unusable(store: Store, one: Unusable) -> Anchor:
     )
 
 
-def _dcp(path: Path) -> Anchor:
+def _dcp_anchor(path: Path) -> Anchor:
     """DCP writes `.metadata` last; what it says, and how large the files are, is the content."""
     digest = hashlib.sha256((path / manifests.METADATA).read_bytes())
     for file in sorted(path.glob("*.distcp")):
@@ -156,7 +156,7 @@ def _dcp(path: Path) -> Anchor:
     )
 
 
-def _file(path: Path) -> Anchor:
+def _file_anchor(path: Path) -> Anchor:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while got := file.read(1 << 20):
@@ -164,16 +164,16 @@ def _file(path: Path) -> Anchor:
     return Anchor(id=digest.hexdigest(), kind="file", path=str(path))
 
 
-def brought(one: Anchor, folder: Path) -> Anchor:
+def fetch_anchor(one: Anchor, folder: Path) -> Anchor:
     """The anchor on this machine: behind a URL, its files are fetched into a folder."""
     if one.kind != "store" or "://" not in one.path:
         return one
     local = []
     for at in one.chain:
-        where = place(at.path)
+        where = open_place(at.path)
         target = folder / at.name
         target.mkdir(parents=True)
-        (target / manifests.NAME).write_bytes(where.read(manifests.NAME))
+        (target / manifests.MANIFEST).write_bytes(where.read(manifests.MANIFEST))
         for file in at.manifest.files:
             with (target / os.path.basename(file.name)).open("wb") as out:
                 for piece in where.pieces(file.name):

@@ -21,14 +21,14 @@ from typing import Any
 
 from headway.errors import HeadwayError, PublishDeferred
 
-TIMED_S, TIMED = 1.0, 50  # calls are timed for so long, and so many at most
-LIMIT_S = 1800.0  # for all of it
+TIMED_S, MAX_TIMED_CALLS = 1.0, 50  # calls are timed for so long, and so many at most
+CHECK_LIMIT_S = 1800.0  # for all of it
 # By which somebody else ends a process: a lack of memory, a scheduler, a person.
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
+EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
 
 
 @dataclass(frozen=True)
-class Asked:
+class TargetCheck:
     """What is opened, and how."""
 
     target: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckResult:
     """What it said; `error` is one clause, and then the rest says nothing."""
 
     difference: float = 0.0
@@ -51,10 +51,10 @@ class Answer:
     transient: bool = False  # the machine is to blame: another time it may answer
 
 
-Examine = Callable[[Asked], Answer]
+TargetChecker = Callable[[TargetCheck], CheckResult]
 
 
-def fresh(asked: Asked) -> Answer:
+def check_in_subprocess(asked: TargetCheck) -> CheckResult:
     """In a process of its own."""
     with tempfile.TemporaryDirectory(prefix="headway-publish-") as folder:
         result = Path(folder, "answer.json")
@@ -67,44 +67,48 @@ def fresh(asked: Asked) -> Answer:
                     text=True,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    timeout=LIMIT_S,
+                    timeout=CHECK_LIMIT_S,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 )
         except subprocess.TimeoutExpired:
-            return Answer(error=f"it did not answer within {LIMIT_S:.0f} s", transient=True)
+            return CheckResult(
+                error=f"it did not answer within {CHECK_LIMIT_S:.0f} s", transient=True
+            )
         with contextlib.suppress(OSError, ValueError):
-            return Answer(**json.loads(result.read_text()))
+            return CheckResult(**json.loads(result.read_text()))
         last = stderr.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        outside = -done.returncode in FROM_OUTSIDE
-        return Answer(error=f"it was ended by {name} in a fresh process", transient=outside)
-    return Answer(error=f"it failed in a fresh process: {last[0]}")
+        outside = -done.returncode in EXTERNAL_SIGNALS
+        return CheckResult(error=f"it was ended by {name} in a fresh process", transient=outside)
+    return CheckResult(error=f"it failed in a fresh process: {last[0]}")
 
 
-def here(asked: Asked) -> Answer:
+def check_here(asked: TargetCheck) -> CheckResult:
     """In this process."""
     from headway.publish import golden, tensors
-    from headway.publish.model import named
-    from headway.publish.targets import CONFIG, WEIGHTS, Opened, target
+    from headway.publish.model import import_function
+    from headway.publish.targets import CONFIG, WEIGHTS, SnapshotContent, load_target
 
     files = {name: Path(path) for name, path in asked.files.items()}
     config = json.loads(files[CONFIG].read_text())
-    inputs, wanted = golden.read(tensors.read(files[golden.FILE]), config["inputs"])
+    inputs, wanted = golden.read_golden(tensors.read(files[golden.GOLDEN_FILE]), config["inputs"])
     folder = Path(asked.folder)
     begun = time.perf_counter()
-    given = Opened(files, config, tensors.read(files[WEIGHTS]), named(asked.factory, folder))
-    model = target(asked.target, asked.options).open(given)
+    given = SnapshotContent(
+        files, config, tensors.read(files[WEIGHTS]), import_function(asked.factory, folder)
+    )
+    model = load_target(asked.target, asked.options).open(given)
     said = inputs.call(model)
     loaded = time.perf_counter() - begun
     taken: list[float] = []
-    while len(taken) < 3 or (sum(taken) < TIMED_S and len(taken) < TIMED):
+    while len(taken) < 3 or (sum(taken) < TIMED_S and len(taken) < MAX_TIMED_CALLS):
         begun = time.perf_counter()
         inputs.call(model)
         taken.append(time.perf_counter() - begun)
-    return Answer(
-        difference=golden.difference(said, wanted),
-        finite=golden.finite(said),
+    return CheckResult(
+        difference=golden.max_difference(said, wanted),
+        finite=golden.all_finite(said),
         latency_ms=1000 * statistics.median(taken),
         load_s=loaded,
         peak_mb=_peak() / 1e6,
@@ -119,18 +123,18 @@ def _peak() -> int:
 
 
 def _main(result: str) -> None:
-    asked = Asked(**json.loads(sys.stdin.read()))
+    asked = TargetCheck(**json.loads(sys.stdin.read()))
     try:
-        answer = here(asked)
+        answer = check_here(asked)
     except PublishDeferred as error:
-        answer = Answer(error=str(error), transient=True)
+        answer = CheckResult(error=str(error), transient=True)
     except HeadwayError as error:
-        answer = Answer(error=str(error))
+        answer = CheckResult(error=str(error))
     except Exception as error:
-        from headway.publish.model import told
+        from headway.publish.model import describe_error
         from headway.publish.transient import is_transient
 
-        answer = Answer(error=told(error), transient=is_transient(error))
+        answer = CheckResult(error=describe_error(error), transient=is_transient(error))
     Path(result).write_text(json.dumps(asdict(answer)))
 
 

@@ -12,11 +12,11 @@ from headway.errors import UsageError
 from headway.publish.recipe import Recipe
 
 
-def check(recipe: Recipe) -> None:
+def check_functions(recipe: Recipe) -> None:
     """Of all that a recipe names; UsageError if a publish on this machine would not find it."""
     for name in filter(None, (recipe.model.factory, recipe.golden.inputs)):
         module, _, function = name.partition(":")
-        source = _source(module, recipe.folder)
+        source = _module_file(module, recipe.folder)
         if source is None:
             raise UsageError(
                 f"{name} cannot be imported: there is no module {module.partition('.')[0]!r} "
@@ -24,7 +24,7 @@ def check(recipe: Recipe) -> None:
                 code="module-not-found",
                 module=module.partition(".")[0],
             )
-        if source.suffix == ".py" and not _has(source, function):
+        if source.suffix == ".py" and not _binds_name(source, function):
             raise UsageError(
                 f"there is no function {function!r} in {source}",
                 code="function-not-found",
@@ -32,7 +32,7 @@ def check(recipe: Recipe) -> None:
             )
 
 
-def _source(module: str, folder: Path) -> Path | None:
+def _module_file(module: str, folder: Path) -> Path | None:
     """The file of a module, or some other path where that is not known; None if there is none."""
     first, dot, _ = module.partition(".")
     before = sys.path[:]
@@ -48,7 +48,7 @@ def _source(module: str, folder: Path) -> Path | None:
     return Path(spec.origin or "") if not dot else Path()
 
 
-def _has(source: Path, function: str) -> bool:
+def _binds_name(source: Path, function: str) -> bool:
     """Whether the name is bound somewhere in it; what cannot be told from its text may be."""
     try:
         nodes = list(ast.walk(ast.parse(source.read_bytes())))

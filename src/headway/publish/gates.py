@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headway.errors import Reason
-from headway.publish.examine import Answer
+from headway.publish.examine import CheckResult
 from headway.publish.recipe import Limits
 
 # Reasons that another try may not find: what a machine had no room for, or measured when busy.
-TRANSIENT = ("target-not-examined", "target-too-slow", "target-has-slowed")
+TRANSIENT_CODES = ("target-not-examined", "target-too-slow", "target-has-slowed")
 
 
-def target(name: str, answer: Answer, tolerance: float) -> Iterator[Reason]:
+def target_reasons(name: str, answer: CheckResult, tolerance: float) -> Iterator[Reason]:
     """Of one target: that it answers, with numbers, and with the same ones as the model."""
     if answer.error and answer.transient:
         yield Reason(f"{name} cannot be examined now: {answer.error}", code="target-not-examined")
@@ -28,7 +28,7 @@ def target(name: str, answer: Answer, tolerance: float) -> Iterator[Reason]:
         )
 
 
-def size(limits: Limits, now: int, before: int | None) -> Iterator[Reason]:
+def size_reasons(limits: Limits, now: int, before: int | None) -> Iterator[Reason]:
     """Of all files together, in bytes."""
     if limits.size_mb is not None and now > limits.size_mb * 1e6:
         text = f"it has {now / 1e6:.1f} MB, and {limits.size_mb:g} are allowed"
@@ -41,8 +41,8 @@ def size(limits: Limits, now: int, before: int | None) -> Iterator[Reason]:
         )
 
 
-def latency(
-    limits: Limits, now: Mapping[str, Answer], before: Mapping[str, Answer]
+def latency_reasons(
+    limits: Limits, now: Mapping[str, CheckResult], before: Mapping[str, CheckResult]
 ) -> Iterator[Reason]:
     """Of each target; `before` was measured on this machine too."""
     for name, answer in now.items():

@@ -14,18 +14,18 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from headway.checkpoint.golden import handed_over
+from headway.checkpoint.golden import call_arguments
 from headway.errors import PublishFailed, UsageError
 from headway.publish import recipe as recipes
-from headway.publish.model import named, told
-from headway.publish.source import Source, whole
+from headway.publish.model import describe_error, import_function
+from headway.publish.source import TensorSource, read_tensor
 from headway.publish.transient import raise_if_transient
 
-FILE = "golden.safetensors"
+GOLDEN_FILE = "golden.safetensors"
 
 
 @dataclass(frozen=True)
-class Inputs:
+class GoldenInputs:
     """What a model is called with."""
 
     args: tuple[Any, ...] = ()
@@ -49,66 +49,69 @@ class Inputs:
             with torch.inference_mode():
                 said = model(*self.args, **(self.kwargs or {}))
         except Exception as error:  # of the user's code
-            why = f"the golden inputs cannot be asked: {told(error)}"
+            why = f"the golden inputs cannot be asked: {describe_error(error)}"
             raise_if_transient(why, error)
             raise PublishFailed(why, code="golden-inputs-failed") from error
         return [one for one in pytree.tree_leaves(said) if isinstance(one, Tensor)]
 
 
-def inputs(recipe: recipes.Recipe, given: Source) -> tuple[Inputs, list[Tensor]]:
+def golden_inputs(recipe: recipes.Recipe, given: TensorSource) -> tuple[GoldenInputs, list[Tensor]]:
     """The inputs that a recipe names, and the outputs that were recorded with them, if any."""
     golden = recipe.golden
     if golden.anchor is not None:
-        recorded = _recorded(given, f"{golden.anchor}.inputs.")
+        recorded = _anchor_tensors(given, f"{golden.anchor}.inputs.")
         if not recorded:
             raise PublishFailed(
                 f"the anchor has no golden inputs {golden.anchor}.inputs.0",
                 code="golden-inputs-missing",
             )
-        found = _handed(recorded, recipe.spec) if recipe.spec else Inputs(tuple(recorded))
-        return found, _recorded(given, f"{golden.anchor}.outputs.")
+        found = _unflatten(recorded, recipe.spec) if recipe.spec else GoldenInputs(tuple(recorded))
+        return found, _anchor_tensors(given, f"{golden.anchor}.outputs.")
     assert golden.inputs is not None
-    make = named(golden.inputs, recipe.folder)
+    make = import_function(golden.inputs, recipe.folder)
     try:
         made = make()
     except Exception as error:  # of the user's code
-        raise_if_transient(f"{golden.inputs} cannot give inputs now: {told(error)}", error)
+        raise_if_transient(
+            f"{golden.inputs} cannot give inputs now: {describe_error(error)}", error
+        )
         raise UsageError(
-            f"{golden.inputs} cannot give inputs: {told(error)}", code="golden-function-failed"
+            f"{golden.inputs} cannot give inputs: {describe_error(error)}",
+            code="golden-function-failed",
         ) from error
     try:
-        return Inputs(*handed_over(made)), []
+        return GoldenInputs(*call_arguments(made)), []
     except ValueError as error:
         raise UsageError(
             f"{golden.inputs} must give {error}", code="golden-inputs-malformed"
         ) from None
 
 
-def _recorded(given: Source, prefix: str) -> list[Tensor]:
+def _anchor_tensors(given: TensorSource, prefix: str) -> list[Tensor]:
     found: list[Tensor] = []
     while f"{prefix}{len(found)}" in given.shapes:
-        found.append(whole(given, f"{prefix}{len(found)}"))
+        found.append(read_tensor(given, f"{prefix}{len(found)}"))
     return found
 
 
-def kept(given: Inputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+def golden_tensors(given: GoldenInputs, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
     """As they lie in a snapshot."""
     ins = {f"inputs.{at}": one for at, one in enumerate(given.tensors)}
     return ins | {f"outputs.{at}": one for at, one in enumerate(outputs)}
 
 
-def read(tensors: Mapping[str, Tensor], spec: str) -> tuple[Inputs, list[Tensor]]:
+def read_golden(tensors: Mapping[str, Tensor], spec: str) -> tuple[GoldenInputs, list[Tensor]]:
     """The inputs and outputs that a snapshot has."""
     ins, outs = (_numbered(tensors, prefix) for prefix in ("inputs.", "outputs."))
-    return _handed(ins, spec), outs
+    return _unflatten(ins, spec), outs
 
 
-def _handed(tensors: Sequence[Tensor], spec: str) -> Inputs:
+def _unflatten(tensors: Sequence[Tensor], spec: str) -> GoldenInputs:
     try:
         args, kwargs = pytree.tree_unflatten(tensors, pytree.treespec_loads(spec))
-        return Inputs(tuple(args), dict(kwargs))
+        return GoldenInputs(tuple(args), dict(kwargs))
     except Exception as error:  # whatever is wrong in what somebody has written there
-        text = f"the golden inputs cannot be handed over: {told(error)}"
+        text = f"the golden inputs cannot be handed over: {describe_error(error)}"
         raise PublishFailed(text, code="golden-inputs-malformed") from None
 
 
@@ -117,7 +120,7 @@ def _numbered(tensors: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
     return [tensors[f"{prefix}{at}"] for at in range(count)]
 
 
-def difference(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def max_difference(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """The largest between outputs: absolute for small values, relative for those above 1."""
     if [one.shape for one in said] != [one.shape for one in wanted]:
         raise PublishFailed(
@@ -133,6 +136,6 @@ def difference(said: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     return worst
 
 
-def finite(said: Sequence[Tensor]) -> bool:
+def all_finite(said: Sequence[Tensor]) -> bool:
     """Whether every number is one."""
     return all(bool(one.isfinite().all()) for one in said)

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from headway import __version__
-from headway.checkpoint.golden import TOLD
-from headway.checkpoint.store.place import failing
+from headway.checkpoint.golden import SERVING_INFO
+from headway.checkpoint.store.place import os_errors_as_save_failed
 from headway.errors import (
     CheckpointDamaged,
     PublishDeferred,
@@ -24,17 +24,20 @@ from headway.errors import (
 )
 from headway.publish import gates
 from headway.publish.anchor import Anchor
-from headway.publish.examine import Answer, Asked, Examine, fresh
+from headway.publish.examine import CheckResult, TargetCheck, TargetChecker, check_in_subprocess
 from headway.publish.lease import lease
-from headway.publish.make import Product, make
-from headway.publish.packages import Shelf
-from headway.publish.recipe import Recipe, completed
-from headway.publish.snapshot import File, Made, Manifest, Snapshot
+from headway.publish.make import SnapshotFiles, make_files
+from headway.publish.packages import CompiledCodeCache
+from headway.publish.recipe import Recipe, complete_recipe
+from headway.publish.snapshot import Manifest, Snapshot, SnapshotFile, TargetRecord
 from headway.publish.source import is_trusted
-from headway.publish.store import Store
-from headway.publish.targets import Target, target
+from headway.publish.store import SnapshotStore
+from headway.publish.targets import Target, load_target
 
-UNREAD = ("not-readable", "manifest-not-readable")  # of a checkpoint: what the disk has said
+UNREADABLE_CODES = (
+    "not-readable",
+    "manifest-not-readable",
+)  # of a checkpoint: what the disk has said
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,17 @@ class Outcome:
     fresh: bool
 
 
-class _Stale(Exception):
+class CachedCodeMismatch(Exception):
     """Code that was compiled before does not serve these weights."""
 
 
 @dataclass(frozen=True)
-class _Job:
+class _PublishJob:
     anchor: Anchor
     recipe: Recipe
-    store: Store
+    store: SnapshotStore
     targets: Mapping[str, Target]
-    examine: Examine
+    examine: TargetChecker
     orderly: bool
 
     @property
@@ -66,22 +69,22 @@ class _Job:
 def publish(
     anchor: Anchor,
     recipe: Recipe,
-    store: Store,
+    store: SnapshotStore,
     *,
     again: bool = False,
     orderly: bool = False,
-    examine: Examine = fresh,
+    examine: TargetChecker = check_in_subprocess,
 ) -> Outcome:
     """Publish an anchor, once under each recipe.
 
     `again`: even if that was done before. `orderly`: it serves only if no later anchor of the same
     store does. Taken is raised if another worker is at it.
     """
-    targets = {one.name: target(one.name, one.options) for one in recipe.targets}
-    told = anchor.extra.get(TOLD)
+    targets = {one.name: load_target(one.name, one.options) for one in recipe.targets}
+    told = anchor.extra.get(SERVING_INFO)
     told = told if isinstance(told, dict) else {}
-    recipe = completed(recipe, anchor.path, told, trusted=is_trusted(anchor))
-    job = _Job(anchor, recipe, store, targets, examine, orderly)
+    recipe = complete_recipe(recipe, anchor.path, told, trusted=is_trusted(anchor))
+    job = _PublishJob(anchor, recipe, store, targets, examine, orderly)
     store.sweep()
     with store.publishing(), lease(store.place, job.key):
         done = store.noted(job.key)
@@ -92,44 +95,44 @@ def publish(
                     return Outcome(found, fresh=False)
         if anchor.damage:
             why, code = split_code(anchor.damage)
-            if code in UNREAD:
+            if code in UNREADABLE_CODES:
                 text = f"{anchor.path} is not published now: {why}"
                 raise PublishDeferred(text, code=code)
             text = f"{anchor.path} is not published: {why}"
             raise CheckpointDamaged(text, code=code or "checkpoint-damaged")
-        with failing(f"{anchor.path} cannot be published"):
+        with os_errors_as_save_failed(f"{anchor.path} cannot be published"):
             try:
                 made = _publish(job, reuse=True)
-            except _Stale:
+            except CachedCodeMismatch:
                 made = _publish(job, reuse=False)
     store.sweep()
     return Outcome(made, fresh=True)
 
 
-def _publish(job: _Job, *, reuse: bool) -> Snapshot:
-    shelf = Shelf(job.store, reuse=reuse)
+def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
+    shelf = CompiledCodeCache(job.store, reuse=reuse)
     with job.store.scratch() as folder:
-        product = make(job.anchor, job.recipe, job.store, job.targets, folder, shelf)
+        product = make_files(job.anchor, job.recipe, job.store, job.targets, folder, shelf)
         begun = time.monotonic()
-        serving = _serving(job.store)
-        answers = _answers(job, product.files, product.of, folder / "now")
+        serving = _serving_snapshot(job.store)
+        answers = _check_targets(job, product.files, product.of, folder / "now")
         reasons = [
             reason
             for name, answer in answers.items()
-            for reason in gates.target(name, answer, job.targets[name].tolerance)
+            for reason in gates.target_reasons(name, answer, job.targets[name].tolerance)
         ]
-        if shelf.reused and any(reason.code not in gates.TRANSIENT for reason in reasons):
-            raise _Stale
-        before = _before(job, serving, folder / "before")
+        if shelf.reused and any(reason.code not in gates.TRANSIENT_CODES for reason in reasons):
+            raise CachedCodeMismatch
+        before = _check_serving(job, serving, folder / "before")
     product.seconds["examine"] = round(time.monotonic() - begun, 3)
     limits = job.recipe.limits
     manifest = _manifest(job, product, answers)
-    reasons += gates.size(limits, manifest.size, serving.manifest.size if serving else None)
-    reasons += gates.latency(limits, answers, before)
+    reasons += gates.size_reasons(limits, manifest.size, serving.manifest.size if serving else None)
+    reasons += gates.latency_reasons(limits, answers, before)
     if reasons:
         text = "; ".join(reasons)
         codes = [reason.code for reason in reasons]
-        if set(codes) <= set(gates.TRANSIENT):
+        if set(codes) <= set(gates.TRANSIENT_CODES):
             raise PublishDeferred(
                 f"{job.anchor.path} is not published now: {text}",
                 code="snapshot-deferred",
@@ -143,7 +146,7 @@ def _publish(job: _Job, *, reuse: bool) -> Snapshot:
     return made
 
 
-def _serving(store: Store) -> Snapshot | None:
+def _serving_snapshot(store: SnapshotStore) -> Snapshot | None:
     """What the new one is compared with; one that is damaged is no measure."""
     try:
         return store.latest()
@@ -151,15 +154,18 @@ def _serving(store: Store) -> Snapshot | None:
         return None
 
 
-def _answers(
-    job: _Job, files: Mapping[str, File], of: Mapping[str, tuple[str, ...]], folder: Path
-) -> dict[str, Answer]:
+def _check_targets(
+    job: _PublishJob,
+    files: Mapping[str, SnapshotFile],
+    of: Mapping[str, tuple[str, ...]],
+    folder: Path,
+) -> dict[str, CheckResult]:
     """What each target says, from the files as they are in the store."""
     folder.mkdir()
     paths = {name: str(job.store.checked(file, name, folder)) for name, file in files.items()}
     return {
         one.name: job.examine(
-            Asked(
+            TargetCheck(
                 one.name,
                 one.options,
                 {name: paths[name] for name in of[one.name]},
@@ -172,18 +178,22 @@ def _answers(
     }
 
 
-def _before(job: _Job, serving: Snapshot | None, folder: Path) -> dict[str, Answer]:
+def _check_serving(
+    job: _PublishJob, serving: Snapshot | None, folder: Path
+) -> dict[str, CheckResult]:
     """What the snapshot that serves takes on this machine, where that is limited."""
     if serving is None or job.recipe.limits.latency_growth is None:
         return {}
     of = {name: made.files for name, made in serving.manifest.targets.items()}
     try:
-        return _answers(job, serving.manifest.files, of, folder)
+        return _check_targets(job, serving.manifest.files, of, folder)
     except SnapshotDamaged:
         return {}
 
 
-def _manifest(job: _Job, product: Product, answers: Mapping[str, Answer]) -> Manifest:
+def _manifest(
+    job: _PublishJob, product: SnapshotFiles, answers: Mapping[str, CheckResult]
+) -> Manifest:
     versions = {
         "headway": __version__,
         "torch": torch.__version__,
@@ -202,7 +212,7 @@ def _manifest(job: _Job, product: Product, answers: Mapping[str, Answer]) -> Man
         anchor={**job.anchor.told(), "key": job.key},
         recipe=job.recipe.digest,
         files=product.files,
-        targets={name: Made(product.of[name], metrics[name]) for name in product.of},
+        targets={name: TargetRecord(product.of[name], metrics[name]) for name in product.of},
         versions=versions,
         seconds=product.seconds,
     )

@@ -7,7 +7,7 @@ from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import pin
 
 
-def last(url: str, since: float) -> str | None:
+def last_anchor(url: str, since: float) -> str | None:
     """The path of the last anchor that was made since then, or else of the last checkpoint.
 
     It is an anchor from now on: nobody takes it away before it is published.

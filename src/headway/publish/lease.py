@@ -15,17 +15,17 @@ import time
 from collections.abc import Iterator
 
 from headway.checkpoint.store import disk, owners
-from headway.checkpoint.store.place import LOCK, Folder, Place
+from headway.checkpoint.store.place import LOCK, LocalPlace, Place
 from headway.errors import PublishFailed
 
 RENEW_S = 20.0  # where there are no locks, a lease is renewed this often,
 LOST_S = 120.0  # and is free when it was not for so long
 SETTLE_S = 1.0  # until two who came at once see each other
 WAIT_S = 0.2  # until it is asked again whether another worker is done
-CHANGES = "changes"  # the lease of who changes which snapshots there are, or which serves
+CHANGES_LEASE = "changes"  # the lease of who changes which snapshots there are, or which serves
 
 
-class Taken(PublishFailed):
+class AlreadyPublishing(PublishFailed):
     """Another worker has it."""
 
     code = "anchor-taken"
@@ -37,12 +37,12 @@ class Taken(PublishFailed):
 @contextlib.contextmanager
 def lease(where: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[None]:
     """Hold the lease of an anchor; Taken if somebody else does."""
-    if isinstance(where, Folder):
+    if isinstance(where, LocalPlace):
         path = where.path(f"leases/{key}")
         try:
             held = disk.lock(path, wait=False)
         except disk.Busy:
-            raise Taken from None
+            raise AlreadyPublishing from None
         except disk.NoLocks:
             pass
         else:
@@ -53,32 +53,32 @@ def lease(where: Place, key: str, *, settle_s: float = SETTLE_S) -> Iterator[Non
                     disk.unlink(path)
                 disk.close(held)
             return
-    with _announced(where, f"leases/{key}", settle_s):
+    with _lease_by_record(where, f"leases/{key}", settle_s):
         yield
 
 
 @contextlib.contextmanager
-def waited(where: Place, key: str) -> Iterator[None]:
+def wait_for_lease(where: Place, key: str) -> Iterator[None]:
     """The same, as soon as nobody else holds it."""
     with contextlib.ExitStack() as stack:
         while True:
             try:
                 stack.enter_context(lease(where, key, settle_s=0.0))
                 break
-            except Taken:
+            except AlreadyPublishing:
                 time.sleep(random.uniform(0.5, 1.5) * WAIT_S)
         yield
 
 
 @contextlib.contextmanager
-def changing(where: Place) -> Iterator[None]:
+def exclusive_change(where: Place) -> Iterator[None]:
     """Nobody else changes meanwhile which snapshots there are, or which of them serves."""
     held = None
-    if isinstance(where, Folder):
+    if isinstance(where, LocalPlace):
         with contextlib.suppress(disk.NoLocks):
             held = disk.lock(where.path(LOCK))
     if held is None:
-        with waited(where, CHANGES):
+        with wait_for_lease(where, CHANGES_LEASE):
             yield
         return
     try:
@@ -88,7 +88,7 @@ def changing(where: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _announced(where: Place, folder: str, settle_s: float) -> Iterator[None]:
+def _lease_by_record(where: Place, folder: str, settle_s: float) -> Iterator[None]:
     """By a file that says who wants it: of several, the first by name has it, and says so.
 
     Who comes later finds that it is had, whatever the clocks of the machines say. Two that were
@@ -96,19 +96,19 @@ def _announced(where: Place, folder: str, settle_s: float) -> Iterator[None]:
     """
     own = f"{time.time():020.6f}-{os.getpid()}-{secrets.token_hex(4)}"
     where.make(folder)
-    record = _Record(where, f"{folder}/{own}")
+    record = _LeaseRecord(where, f"{folder}/{own}")
     try:
         time.sleep(settle_s)
-        if min(_others(where, folder, own), default=own) < own:
-            raise Taken
+        if min(_competitors(where, folder, own), default=own) < own:
+            raise AlreadyPublishing
         record.write(held=True)
-        _others(where, folder, own)
+        _competitors(where, folder, own)
         yield
     finally:
         record.delete()
 
 
-class _Record:
+class _LeaseRecord:
     """Says in a file who wants a lease or has it, and renews that as long as it exists."""
 
     def __init__(self, where: Place, name: str) -> None:
@@ -121,7 +121,7 @@ class _Record:
         self._thread.start()
 
     def write(self, *, held: bool) -> None:
-        content = json.dumps({**json.loads(owners.describe()), "held": held}).encode()
+        content = json.dumps({**json.loads(owners.identify_process()), "held": held}).encode()
         with self._writing:
             self._content = content
             self._where.write(self._name, content)
@@ -138,7 +138,7 @@ class _Record:
                 self._where.write(self._name, self._content)
 
 
-def _others(where: Place, folder: str, own: str) -> list[str]:
+def _competitors(where: Place, folder: str, own: str) -> list[str]:
     """Those who are alive and want it too; Taken if one of them has it."""
     names = []
     for name in where.names(folder):
@@ -146,11 +146,11 @@ def _others(where: Place, folder: str, own: str) -> list[str]:
             continue
         with contextlib.suppress(FileNotFoundError):
             content = where.read(f"{folder}/{name}")
-            gone = owners.gone(content)
+            gone = owners.process_ended(content)
             if gone or (gone is None and _age(where, folder, name, own) > LOST_S):
                 where.delete(f"{folder}/{name}")
             elif b'"held": true' in content:
-                raise Taken
+                raise AlreadyPublishing
             else:
                 names.append(name)
     return names

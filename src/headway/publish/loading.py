@@ -13,10 +13,10 @@ from typing import Any
 
 from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import tensors
-from headway.publish.loose import loose
-from headway.publish.store import LATEST, Store
-from headway.publish.targets import CONFIG, WEIGHTS, Opened
-from headway.publish.targets import target as known
+from headway.publish.loose import open_snapshot_folder
+from headway.publish.store import LATEST, SnapshotStore
+from headway.publish.targets import CONFIG, WEIGHTS, SnapshotContent
+from headway.publish.targets import load_target as known
 
 
 def load(
@@ -32,7 +32,7 @@ def load(
     Nothing in a store is unpickled, and no name in it is imported: weights alone need the
     `factory` of the model. Compiled code is run as it is: load it from stores that you trust.
     """
-    shelf = loose(store) or Store(store)
+    shelf = open_snapshot_folder(store) or SnapshotStore(store)
     one = shelf.snapshot(snapshot)
     made = one.manifest.targets
     name = next(iter(made)) if target is None else target
@@ -48,7 +48,7 @@ def load(
         if needed not in wanted:
             raise SnapshotDamaged(f"the snapshot {one.name} has no {needed}", code="file-missing")
     files = {file: shelf.checked(one.manifest.files[file], file, folder) for file in wanted}
-    opened = Opened(files, _config(files), tensors.read(files[WEIGHTS]), factory)
+    opened = SnapshotContent(files, _config(files), tensors.read(files[WEIGHTS]), factory)
     return known(name, options or {}).open(opened)
 
 

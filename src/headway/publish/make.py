@@ -16,46 +16,46 @@ from torch import Tensor, nn
 from headway.checkpoint.store import disk
 from headway.errors import HeadwayError, PublishFailed
 from headway.publish import golden, model, tables, tensors
-from headway.publish.anchor import Anchor, brought
+from headway.publish.anchor import Anchor, fetch_anchor
 from headway.publish.recipe import Recipe
-from headway.publish.snapshot import File
-from headway.publish.source import Source, source
-from headway.publish.store import Store
+from headway.publish.snapshot import SnapshotFile
+from headway.publish.source import TensorSource, open_source
+from headway.publish.store import SnapshotStore
 from headway.publish.targets import CONFIG, WEIGHTS, Packages, Target, Work
 from headway.publish.transient import raise_if_transient
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
-SHARED = (WEIGHTS, CONFIG, golden.FILE)  # what every target is served with
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
+SHARED_FILES = (WEIGHTS, CONFIG, golden.GOLDEN_FILE)  # what every target is served with
 
 
 @dataclass(frozen=True)
-class Product:
+class SnapshotFiles:
     """The files by name, those of each target, and the seconds that it took."""
 
-    files: dict[str, File]
+    files: dict[str, SnapshotFile]
     of: dict[str, tuple[str, ...]]
     seconds: dict[str, float]
 
 
-def make(
+def make_files(
     anchor: Anchor,
     recipe: Recipe,
-    store: Store,
+    store: SnapshotStore,
     targets: Mapping[str, Target],
     folder: Path,
     packages: Packages,
-) -> Product:
+) -> SnapshotFiles:
     """Everything is in the store once this returns, and is part of no snapshot yet."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
         # First the user's code: it may allow classes that the anchor needs.
-        built = model.build(recipe.model.factory, recipe.model.arguments, recipe.folder)
-        given = source(brought(anchor, folder))
-        inputs, recorded = golden.inputs(recipe, given)
-        model.fill(built, given, recipe.model)
+        built = model.build_model(recipe.model.factory, recipe.model.arguments, recipe.folder)
+        given = open_source(fetch_anchor(anchor, folder))
+        inputs, recorded = golden.golden_inputs(recipe, given)
+        model.load_weights(built, given, recipe.model)
     with _timed(seconds, "process"):
-        outputs, told = _processed(anchor, recipe, built, given, inputs, recorded)
-    files: dict[str, File] = {}
+        outputs, told = _process_tables(anchor, recipe, built, given, inputs, recorded)
+    files: dict[str, SnapshotFile] = {}
     of: dict[str, tuple[str, ...]] = {}
     for name, one in targets.items():
         with _timed(seconds, name):
@@ -67,15 +67,17 @@ def make(
             except HeadwayError:
                 raise
             except Exception as error:  # it may be the user's own
-                if isinstance(error, OSError) and error.errno in FULL:
+                if isinstance(error, OSError) and error.errno in DISK_FULL:
                     raise
-                raise_if_transient(f"{name} cannot be made now: {model.told(error)}", error)
+                raise_if_transient(
+                    f"{name} cannot be made now: {model.describe_error(error)}", error
+                )
                 raise PublishFailed(
-                    f"{name} cannot be made: {model.told(error)}", code="target-not-made"
+                    f"{name} cannot be made: {model.describe_error(error)}", code="target-not-made"
                 ) from error
             for file in made:
-                files[file] = store.add(_of_file(own / file), Path(file).suffix)
-            of[name] = (*SHARED, *made)
+                files[file] = store.add(_file_pieces(own / file), Path(file).suffix)
+            of[name] = (*SHARED_FILES, *made)
     with _timed(seconds, "write"):
         config = {
             "factory": recipe.model.factory,
@@ -83,29 +85,31 @@ def make(
             "tables": told,
             "inputs": inputs.spec,
         }
-        files[WEIGHTS] = store.add(_of_tensors(built.state_dict()), tensors.SUFFIX)
-        files[golden.FILE] = store.add(_of_tensors(golden.kept(inputs, outputs)), tensors.SUFFIX)
+        files[WEIGHTS] = store.add(_tensor_pieces(built.state_dict()), tensors.SUFFIX)
+        files[golden.GOLDEN_FILE] = store.add(
+            _tensor_pieces(golden.golden_tensors(inputs, outputs)), tensors.SUFFIX
+        )
         files[CONFIG] = store.add(lambda: [json.dumps(config, indent=1).encode()], ".json")
-    return Product(files, of, seconds)
+    return SnapshotFiles(files, of, seconds)
 
 
-def _processed(
+def _process_tables(
     anchor: Anchor,
     recipe: Recipe,
     built: nn.Module,
-    given: Source,
-    inputs: golden.Inputs,
+    given: TensorSource,
+    inputs: golden.GoldenInputs,
     recorded: list[Tensor],
 ) -> tuple[list[Tensor], dict[str, Any]]:
     """What the model says once its tables are as they serve, and what is told of them."""
     refused = f"{anchor.path} is not published"
     outputs = inputs.call(built)
-    if not golden.finite(outputs):
+    if not golden.all_finite(outputs):
         raise PublishFailed(
             f"{refused}: the model gives numbers that are not finite", code="model-not-finite"
         )
     if recorded:
-        gap = golden.difference(outputs, recorded)
+        gap = golden.max_difference(outputs, recorded)
         if gap > recipe.golden.tolerance:
             raise PublishFailed(
                 f"{refused}: the model differs by {gap:.3g} from the outputs recorded with it, "
@@ -116,7 +120,7 @@ def _processed(
     if not told:
         return outputs, told
     smaller = inputs.call(built)
-    gap = golden.difference(smaller, outputs)
+    gap = golden.max_difference(smaller, outputs)
     if gap > recipe.tables.tolerance:
         raise PublishFailed(
             f"{refused}: with smaller tables the model differs by {gap:.3g}, "
@@ -126,11 +130,11 @@ def _processed(
     return smaller, told
 
 
-def _of_tensors(held: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
+def _tensor_pieces(held: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
     return lambda: tensors.pieces(held)
 
 
-def _of_file(path: Path) -> Callable[[], Iterable[memoryview]]:
+def _file_pieces(path: Path) -> Callable[[], Iterable[memoryview]]:
     return lambda: disk.pieces(str(path))
 
 

@@ -14,15 +14,15 @@ from typing import Any
 from torch import nn
 
 from headway.errors import PublishFailed, UsageError
-from headway.publish.recipe import Model
-from headway.publish.source import Source
+from headway.publish.recipe import ModelOptions
+from headway.publish.source import TensorSource
 from headway.publish.transient import raise_if_transient
 
-USUAL = ("model", "state_dict", "")  # where weights lie if nobody says
+DEFAULT_PARTS = ("model", "state_dict", "")  # where weights lie if nobody says
 WRAPPERS = ("module.", "_orig_mod.")  # of DDP, AveragedModel and torch.compile
 
 
-def named(name: str, folder: Path) -> Callable[..., Any]:
+def import_function(name: str, folder: Path) -> Callable[..., Any]:
     """A function of the user's, by `module:function`; modules beside the recipe come first."""
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -32,9 +32,9 @@ def named(name: str, folder: Path) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), function, None)
     except Exception as error:  # of the user's code
-        raise_if_transient(f"{name} cannot be imported now: {told(error)}", error)
+        raise_if_transient(f"{name} cannot be imported now: {describe_error(error)}", error)
         raise UsageError(
-            f"{name} cannot be imported: {told(error)}", code="module-not-importable"
+            f"{name} cannot be imported: {describe_error(error)}", code="module-not-importable"
         ) from error
     if not callable(found):
         raise UsageError(
@@ -45,15 +45,15 @@ def named(name: str, folder: Path) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def build(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module:
+def build_model(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module:
     """The model as it serves: on the CPU, and nothing in it is trained."""
-    make = named(factory, folder)
+    make = import_function(factory, folder)
     try:
-        made = unfilled(make, arguments)
+        made = build_without_init(make, arguments)
     except Exception as error:  # of the user's code
-        raise_if_transient(f"{factory} cannot build the model now: {told(error)}", error)
+        raise_if_transient(f"{factory} cannot build the model now: {describe_error(error)}", error)
         raise UsageError(
-            f"{factory} cannot build the model: {told(error)}", code="model-not-built"
+            f"{factory} cannot build the model: {describe_error(error)}", code="model-not-built"
         ) from error
     if not isinstance(made, nn.Module):
         raise UsageError(
@@ -65,19 +65,19 @@ def build(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.Module
     return made.eval().requires_grad_(False)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What went wrong in code of the user's, in one line."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def unfilled(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+def build_without_init(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """What the factory makes, without numbers in its parameters: all of them come from elsewhere.
 
     Memory that nobody has written to takes none. If it cannot be made so, it is made as usual.
     """
     try:
-        with _building, _no_init():
+        with _building, _init_skipped():
             return make(**arguments)
     except Exception:
         return make(**arguments)
@@ -87,7 +87,7 @@ _building = threading.RLock()  # another one at a time would take stand-ins for 
 
 
 @contextlib.contextmanager
-def _no_init() -> Iterator[None]:
+def _init_skipped() -> Iterator[None]:
     kept = {
         name: known
         for name, known in vars(nn.init).items()
@@ -112,11 +112,11 @@ def _no_init() -> Iterator[None]:
             setattr(nn.init, name, known)
 
 
-def fill(model: nn.Module, given: Source, recipe: Model) -> None:
+def load_weights(model: nn.Module, given: TensorSource, recipe: ModelOptions) -> None:
     """Every tensor of the model gets what the anchor has of it; nothing is left over."""
     tensors = model.state_dict()
-    parts = recipe.weights or (_usual(given, tensors),)
-    known = {part: _below(given, part) for part in parts}
+    parts = recipe.weights or (_default_part(given, tensors),)
+    known = {part: _tensors_of_part(given, part) for part in parts}
     for part, names in known.items():
         if not names:
             raise PublishFailed(
@@ -127,17 +127,17 @@ def fill(model: nn.Module, given: Source, recipe: Model) -> None:
     extra = known[parts[0]].keys() - tensors.keys()
     extra = {one for one in extra if not _matches(one, recipe.ignore)}
     if extra:
-        raise _another(
+        raise _mismatch(
             recipe,
-            f"the anchor has {_some(extra)}, which the model has not",
+            f"the anchor has {_summary(extra)}, which the model has not",
             code="tensor-not-in-model",
         )
     chosen = {name: _first(name, known.values()) for name in tensors}
     missing = {name for name, where in chosen.items() if where is None}
     if missing:
-        raise _another(
+        raise _mismatch(
             recipe,
-            f"the model has {_some(missing)}, which the anchor has not",
+            f"the model has {_summary(missing)}, which the anchor has not",
             code="tensor-not-in-anchor",
         )
     for name, tensor in tensors.items():
@@ -146,18 +146,20 @@ def fill(model: nn.Module, given: Source, recipe: Model) -> None:
         shape = given.shapes[where][0]
         if shape != tuple(tensor.shape):
             sizes = f"{name} is {list(shape)} in the anchor and {list(tensor.shape)} in the model"
-            raise _another(recipe, sizes, code="tensor-shape-mismatch")
+            raise _mismatch(recipe, sizes, code="tensor-shape-mismatch")
     for name, tensor in tensors.items():
         given.read(str(chosen[name]), tensor)
 
 
-def _usual(given: Source, tensors: Mapping[str, Any]) -> str:
-    fitting = (part for part in USUAL if _below(given, part).keys() >= tensors.keys())
-    found = (part for part in USUAL if _below(given, part))
+def _default_part(given: TensorSource, tensors: Mapping[str, Any]) -> str:
+    fitting = (
+        part for part in DEFAULT_PARTS if _tensors_of_part(given, part).keys() >= tensors.keys()
+    )
+    found = (part for part in DEFAULT_PARTS if _tensors_of_part(given, part))
     return next(fitting, next(found, ""))
 
 
-def _below(given: Source, part: str) -> dict[str, str]:
+def _tensors_of_part(given: TensorSource, part: str) -> dict[str, str]:
     """What the model calls the tensors of a part, and what the anchor does."""
     prefix = f"{part}." if part else ""
     found = {}
@@ -178,14 +180,14 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _another(recipe: Model, why: str, *, code: str) -> PublishFailed:
+def _mismatch(recipe: ModelOptions, why: str, *, code: str) -> PublishFailed:
     return PublishFailed(f"the anchor is not of the model of {recipe.factory}: {why}", code=code)
 
 
-def _some(names: set[str]) -> str:
+def _summary(names: set[str]) -> str:
     first = min(names)
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
 
 
-def _parts(given: Source) -> str:
+def _parts(given: TensorSource) -> str:
     return ", ".join(sorted({name.partition(".")[0] for name in given.shapes})) or "no tensors"

@@ -8,18 +8,18 @@ from typing import Any
 
 from headway.errors import UsageError
 
-GROUP = "headway.targets"
-OWN = {
+ENTRY_POINT_GROUP = "headway.targets"
+BUILT_IN_TARGETS = {
     "safetensors": "headway.publish.targets.weights:Weights",
     "aoti": "headway.publish.targets.aoti:Aoti",
     "onnx": "headway.publish.targets.onnx:Onnx",
 }
 
 
-def check(name: str, options: Mapping[str, Any]) -> None:
+def check_target_options(name: str, options: Mapping[str, Any]) -> None:
     """What a recipe says of a target, as far as that is known without torch."""
-    where(name)
-    if name not in OWN:
+    target_class(name)
+    if name not in BUILT_IN_TARGETS:
         return
     for key, value in options.items():
         if key != "tolerance":
@@ -34,9 +34,11 @@ def check(name: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def where(name: str) -> str:
+def target_class(name: str) -> str:
     """The module and class of a target; UsageError if there is none of that name."""
-    known = {one.name: one.value for one in entry_points(group=GROUP)} | OWN
+    known = {
+        one.name: one.value for one in entry_points(group=ENTRY_POINT_GROUP)
+    } | BUILT_IN_TARGETS
     if name not in known:
         raise UsageError(
             f"there is no target {name!r}; there are {', '.join(sorted(known))}",

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from headway.errors import SnapshotDamaged
-from headway.publish.snapshot import File
-from headway.publish.store import Store
+from headway.publish.snapshot import SnapshotFile
+from headway.publish.store import SnapshotStore
 
 
-class Shelf:
+class CompiledCodeCache:
     """What one publish takes from the store, and what it adds once that has proven itself."""
 
-    def __init__(self, store: Store, *, reuse: bool) -> None:
+    def __init__(self, store: SnapshotStore, *, reuse: bool) -> None:
         self._store, self._reuse = store, reuse
         self._made: dict[str, Path] = {}
         self.reused = False
@@ -34,7 +34,7 @@ class Shelf:
         """It was compiled now."""
         self._made[signature] = path
 
-    def keep(self, files: dict[str, File]) -> None:
+    def keep(self, files: dict[str, SnapshotFile]) -> None:
         """It works: the next publish of the graph need not compile it."""
         for signature, path in self._made.items():
             self._store.keep_package(signature, files[path.name])

@@ -15,13 +15,13 @@ from headway.publish import offered
 from headway.settings import read_toml
 
 T = TypeVar("T")
-APART = ("registry", "release", "script")  # a snapshot is the same with or without
-PLAIN = (None, "builtins.tuple", "builtins.list", "builtins.dict")
-PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
+NOT_IN_DIGEST = ("registry", "release", "script")  # a snapshot is the same with or without
+PLAIN_CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
+GOLDEN_PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelOptions:
     """How the model is built, and which of the anchor's parts are its weights."""
 
     factory: str = ""  # module:function; else the one that the anchor names
@@ -31,7 +31,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Golden:
+class GoldenOptions:
     """Inputs on which everything that is made has to agree; else those that the anchor has."""
 
     inputs: str | None = None  # module:function
@@ -50,7 +50,7 @@ class Prune:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables:
+class TableOptions:
     """What becomes of embedding tables, by patterns of their names."""
 
     int8: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registry:
+class RegistryOptions:
     """Where snapshots are registered besides: MLflow's model registry."""
 
     mlflow: str  # the registered model
@@ -90,12 +90,12 @@ class TargetOptions:
 class Recipe:
     """All of it; `folder` is where the user's modules are looked for first."""
 
-    model: Model
-    golden: Golden
-    tables: Tables
+    model: ModelOptions
+    golden: GoldenOptions
+    tables: TableOptions
     limits: Limits
     targets: tuple[TargetOptions, ...]
-    registry: Registry | None
+    registry: RegistryOptions | None
     keep: int  # snapshots; that which serves is kept besides
     release: bool  # the anchor, once it is published
     folder: Path
@@ -103,7 +103,7 @@ class Recipe:
     spec: str = ""  # how golden inputs of the anchor are handed over; else one after the other
 
 
-def read(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
     """Read a recipe; UsageError says what is wrong in it."""
     if not path.is_file():
         raise UsageError(
@@ -112,7 +112,7 @@ def read(path: Path) -> Recipe:
         )
     found = read_toml(path)
     sections = ("model", "golden", "tables", "limits", "targets", "registry")
-    _known(found, (*sections, "keep", "release", "script"), f"{path.name} has no section")
+    _check_keys(found, (*sections, "keep", "release", "script"), f"{path.name} has no section")
     if not found.get("targets"):
         raise UsageError(f"{path.name} needs a section [targets]", code="recipe-without-targets")
     keep = found.get("keep", 5)
@@ -121,8 +121,8 @@ def read(path: Path) -> Recipe:
             f"{path.name} sets keep to {keep!r}, but it must be 1 or more",
             code="recipe-value-invalid",
         )
-    model = _section(Model, found.get("model", {}), f"{path.name} [model]")
-    golden = _section(Golden, found.get("golden", {}), f"{path.name} [golden]")
+    model = _parse_section(ModelOptions, found.get("model", {}), f"{path.name} [model]")
+    golden = _parse_section(GoldenOptions, found.get("golden", {}), f"{path.name} [golden]")
     if golden.inputs is not None and golden.anchor is not None:
         raise UsageError(
             f"{path.name} [golden] has inputs and anchor; it can only have one",
@@ -139,16 +139,18 @@ def read(path: Path) -> Recipe:
             f"{path.name} sets release to {release!r}, but it must be a switch",
             code="recipe-value-invalid",
         )
-    _value("tuple", found.get("script", []), path.name, "script")  # for --auto: boosters/recipes.py
-    made_of = {name: told for name, told in found.items() if name not in APART}
+    _parse_value(
+        "tuple", found.get("script", []), path.name, "script"
+    )  # for --auto: boosters/recipes.py
+    made_of = {name: told for name, told in found.items() if name not in NOT_IN_DIGEST}
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
     return Recipe(
         model=model,
         golden=golden,
-        tables=_section(Tables, found.get("tables", {}), f"{path.name} [tables]"),
-        limits=_section(Limits, found.get("limits", {}), f"{path.name} [limits]"),
-        targets=_targets(found["targets"], f"{path.name} [targets]"),
-        registry=_section(Registry, found["registry"], f"{path.name} [registry]")
+        tables=_parse_section(TableOptions, found.get("tables", {}), f"{path.name} [tables]"),
+        limits=_parse_section(Limits, found.get("limits", {}), f"{path.name} [limits]"),
+        targets=_parse_targets(found["targets"], f"{path.name} [targets]"),
+        registry=_parse_section(RegistryOptions, found["registry"], f"{path.name} [registry]")
         if "registry" in found
         else None,
         keep=keep,
@@ -158,7 +160,7 @@ def read(path: Path) -> Recipe:
     )
 
 
-def completed(
+def complete_recipe(
     recipe: Recipe, anchor: str, told: Mapping[str, Any], *, trusted: bool = True
 ) -> Recipe:
     """With what was told at an anchor where the recipe is silent; PublishFailed if both are.
@@ -181,7 +183,7 @@ def completed(
             )
         model = replace(model, factory=factory, arguments={**arguments, **model.arguments})
     spec = told.get("inputs")
-    if golden.inputs is None and golden.anchor in (None, PART):
+    if golden.inputs is None and golden.anchor in (None, GOLDEN_PART):
         if not isinstance(spec, str) and golden.anchor is None:
             raise PublishFailed(
                 f"{anchor} is not published: neither it nor the recipe has golden inputs",
@@ -193,7 +195,7 @@ def completed(
                 "it; to allow it, the recipe names [golden] inputs",
                 classes=[],
             )
-        golden = replace(golden, anchor=PART)
+        golden = replace(golden, anchor=GOLDEN_PART)
         recipe = replace(recipe, spec=spec if isinstance(spec, str) else "")
     return replace(recipe, model=model, golden=golden)
 
@@ -204,7 +206,7 @@ def _is_plain(spec: str) -> bool:
         _, *nodes = json.loads(spec)
         while nodes:
             node = nodes.pop()
-            if node["type"] not in PLAIN:
+            if node["type"] not in PLAIN_CONTAINERS:
                 return False
             nodes += node["children_spec"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -212,15 +214,15 @@ def _is_plain(spec: str) -> bool:
     return True
 
 
-def _targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
+def _parse_targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
     made = []
-    for name, options in _table(found, where).items():
-        made.append(TargetOptions(name, _table(options, f"{where[:-1]}.{name}]")))
-        offered.check(name, made[-1].options)
+    for name, options in _require_table(found, where).items():
+        made.append(TargetOptions(name, _require_table(options, f"{where[:-1]}.{name}]")))
+        offered.check_target_options(name, made[-1].options)
     return tuple(made)
 
 
-def _table(found: Any, where: str) -> dict[str, Any]:
+def _require_table(found: Any, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError(
             f"{where} is {found!r}, but it must be a table", code="recipe-value-invalid"
@@ -228,21 +230,21 @@ def _table(found: Any, where: str) -> dict[str, Any]:
     return found
 
 
-def _section(kind: type[T], found: Any, where: str) -> T:
+def _parse_section(kind: type[T], found: Any, where: str) -> T:
     known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    given = _table(found, where)
-    _known(given, known, f"{where} has no")
+    given = _require_table(found, where)
+    _check_keys(given, known, f"{where} has no")
     for name, one in known.items():
         needed = one.default is MISSING and one.default_factory is MISSING
         if needed and name not in given:
             raise UsageError(f"{where} needs {name!r}", code="recipe-key-missing", key=name)
-    values = {name: _value(str(known[name].type), given[name], where, name) for name in given}
+    values = {name: _parse_value(str(known[name].type), given[name], where, name) for name in given}
     return kind(**values)
 
 
-def _value(kind: str, value: Any, where: str, name: str) -> Any:
+def _parse_value(kind: str, value: Any, where: str, name: str) -> Any:
     if kind.startswith("Prune"):
-        return _section(Prune, value, f"{where[:-1]}.{name}]")
+        return _parse_section(Prune, value, f"{where[:-1]}.{name}]")
     if kind.startswith("tuple"):
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
@@ -252,7 +254,7 @@ def _value(kind: str, value: Any, where: str, name: str) -> Any:
             )
         return tuple(listed)
     if kind.startswith("Mapping"):
-        return _table(value, f"{where[:-1]}.{name}]")
+        return _require_table(value, f"{where[:-1]}.{name}]")
     forms = {"str": (str, "text"), "float": ((int, float), "a number"), "bool": (bool, "a switch")}
     wanted, called = forms[kind.removesuffix(" | None")]
     if not isinstance(value, wanted) or (called == "a number" and isinstance(value, bool)):  # type: ignore[arg-type]
@@ -268,7 +270,7 @@ def _value(kind: str, value: Any, where: str, name: str) -> Any:
     return value
 
 
-def _known(given: Mapping[str, Any], known: Any, sentence: str) -> None:
+def _check_keys(given: Mapping[str, Any], known: Any, sentence: str) -> None:
     for name in given:
         if name in known:
             continue

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from headway.errors import SnapshotDamaged
 from headway.publish import recipe as recipes
-from headway.publish.lease import waited
+from headway.publish.lease import wait_for_lease
 from headway.publish.loose import lay_out
 from headway.publish.snapshot import Snapshot
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 
-LEASE = "registry"
+REGISTRY_LEASE = "registry"
 
 
 class Registry(Protocol):
@@ -34,37 +34,37 @@ class Registry(Protocol):
         """The alias names it from now on."""
 
 
-def opened(told: recipes.Registry) -> Registry:
+def open_registry(told: recipes.RegistryOptions) -> Registry:
     """The registry that a recipe names."""
-    from headway.publish.registry_mlflow import Mlflow
+    from headway.publish.registry_mlflow import MlflowRegistry
 
-    return Mlflow(told)
+    return MlflowRegistry(told)
 
 
-def remembered(store: Store) -> recipes.Registry | None:
+def remembered_options(store: SnapshotStore) -> recipes.RegistryOptions | None:
     """The registry that snapshots of this store were last registered in."""
     try:
-        return recipes.Registry(**store.registered()["registry"])
+        return recipes.RegistryOptions(**store.registered()["registry"])
     except (KeyError, TypeError):
         return None
 
 
-def begin(store: Store, told: recipes.Registry) -> None:
+def begin(store: SnapshotStore, told: recipes.RegistryOptions) -> None:
     """Snapshots that are made from now on are registered there, however long that takes."""
     if store.registered().get("registry") == asdict(told):
         return
-    with store.publishing(), waited(store.place, LEASE):
+    with store.publishing(), wait_for_lease(store.place, REGISTRY_LEASE):
         if store.registered().get("registry") != asdict(told):
-            store.keep_registered(_fresh(told, store.newest() + 1))
+            store.keep_registered(_new_state(told, store.newest() + 1))
 
 
-def follow(store: Store, told: recipes.Registry, registry: Registry) -> str | None:
+def follow(store: SnapshotStore, told: recipes.RegistryOptions, registry: Registry) -> str | None:
     """Register what is new, and let the alias name what serves; its version, if that is another."""
     if store.latest() is None:
         return None
-    with store.publishing(), waited(store.place, LEASE):
+    with store.publishing(), wait_for_lease(store.place, REGISTRY_LEASE):
         serving = store.snapshot()
-        known = _known(store, told, serving)
+        known = _read_state(store, told, serving)
         due = [
             one
             for one in store.snapshots()
@@ -73,7 +73,7 @@ def follow(store: Store, told: recipes.Registry, registry: Registry) -> str | No
         ]
         for one in due:
             try:
-                known["versions"][one.name] = _registered(store, one, registry)
+                known["versions"][one.name] = _register(store, one, registry)
             except SnapshotDamaged:
                 if one == serving:
                     raise
@@ -87,9 +87,11 @@ def follow(store: Store, told: recipes.Registry, registry: Registry) -> str | No
     return version
 
 
-def _known(store: Store, told: recipes.Registry, serving: Snapshot) -> dict[str, Any]:
+def _read_state(
+    store: SnapshotStore, told: recipes.RegistryOptions, serving: Snapshot
+) -> dict[str, Any]:
     """What was registered there; of snapshots from before it began, only what serves is."""
-    fresh = _fresh(told, serving.manifest.number)
+    fresh = _new_state(told, serving.manifest.number)
     known = store.registered()
     same = known.get("registry") == fresh["registry"] and known.keys() == fresh.keys()
     if not same or not isinstance(known["versions"], dict) or type(known["since"]) is not int:
@@ -99,11 +101,11 @@ def _known(store: Store, told: recipes.Registry, serving: Snapshot) -> dict[str,
     return {**known, "versions": kept}
 
 
-def _fresh(told: recipes.Registry, since: int) -> dict[str, Any]:
+def _new_state(told: recipes.RegistryOptions, since: int) -> dict[str, Any]:
     return {"registry": asdict(told), "since": since, "versions": {}, "serving": None}
 
 
-def _registered(store: Store, one: Snapshot, registry: Registry) -> str:
+def _register(store: SnapshotStore, one: Snapshot, registry: Registry) -> str:
     found = registry.version(one)
     if found is not None:
         return found

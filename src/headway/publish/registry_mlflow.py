@@ -20,26 +20,26 @@ from headway.publish.snapshot import Snapshot
 
 TAG = "headway.snapshot"
 ARTIFACTS = "snapshot"  # the folder of a run's artifacts
-LONGEST = 5000  # characters of a tag's value
-RESERVED = re.compile(r"latest|v\d+", re.I)  # what MLflow calls versions by itself
-QUIET = {  # for whoever has not set it
+MAX_TAG_CHARS = 5000  # characters of a tag's value
+RESERVED_ALIAS = re.compile(r"latest|v\d+", re.I)  # what MLflow calls versions by itself
+QUIET_ENV = {  # for whoever has not set it
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
-class Mlflow:
+class MlflowRegistry:
     """The versions of one registered model."""
 
-    def __init__(self, told: recipes.Registry) -> None:
+    def __init__(self, told: recipes.RegistryOptions) -> None:
         self._model, self._alias = told.mlflow, told.alias
         if not self._model or set(self._model) & set("/:'"):
             raise UsageError(
                 f"[registry] mlflow is {self._model!r}, which no model can be called",
                 code="registry-model-invalid",
             )
-        if RESERVED.fullmatch(self._alias):
+        if RESERVED_ALIAS.fullmatch(self._alias):
             raise UsageError(
                 f"[registry] alias is {self._alias!r}, which MLflow keeps for itself",
                 code="registry-alias-reserved",
@@ -49,7 +49,7 @@ class Mlflow:
                 "[registry] needs uri, or MLFLOW_TRACKING_URI in the environment",
                 code="registry-uri-missing",
             )
-        for name, value in QUIET.items():
+        for name, value in QUIET_ENV.items():
             os.environ.setdefault(name, value)
         try:
             from mlflow import MlflowClient
@@ -142,7 +142,7 @@ def tags(one: Snapshot) -> dict[str, str]:
         **{f"headway.sha256.{name}": file.sha256 for name, file in told.files.items()},
         **{f"headway.metric.{name}": value for name, value in metrics(one).items()},
     }
-    return {name: str(value)[:LONGEST] for name, value in found.items() if value is not None}
+    return {name: str(value)[:MAX_TAG_CHARS] for name, value in found.items() if value is not None}
 
 
 def metrics(one: Snapshot) -> dict[str, float]:

@@ -12,14 +12,14 @@ from typing import Any
 from headway.errors import NewerSchema, SnapshotDamaged
 
 SCHEMA = 1
-NAME = re.compile(r"(\d{8})-([0-9a-f]{32})")
+SNAPSHOT_NAME = re.compile(r"(\d{8})-([0-9a-f]{32})")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-KEY = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # of an anchor: a file is called so
-LATEST = 1e11  # seconds; no clock shows more
+ANCHOR_KEY = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # of an anchor: a file is called so
+MAX_TIME_S = 1e11  # seconds; no clock shows more
 
 
 @dataclass(frozen=True)
-class File:
+class SnapshotFile:
     """One file of a snapshot; `suffix` is what loaders know it by."""
 
     sha256: str
@@ -33,7 +33,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Made:
+class TargetRecord:
     """One target: its files, and what was measured of it."""
 
     files: tuple[str, ...]
@@ -49,8 +49,8 @@ class Manifest:
     current: bool  # whether it was to serve when it was made
     anchor: Mapping[str, Any]  # id, path, step, run, metrics
     recipe: str  # its digest
-    files: Mapping[str, File]
-    targets: Mapping[str, Made]
+    files: Mapping[str, SnapshotFile]
+    targets: Mapping[str, TargetRecord]
     versions: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class Snapshot:
     manifest: Manifest
 
 
-def named(manifest: Manifest) -> tuple[str, bytes]:
+def encode(manifest: Manifest) -> tuple[str, bytes]:
     """Its name, and its manifest as it lies in a store."""
     plain = {"schema": SCHEMA, **vars(manifest)}
     plain["files"] = {name: vars(file) for name, file in manifest.files.items()}
@@ -77,9 +77,9 @@ def named(manifest: Manifest) -> tuple[str, bytes]:
     return f"{manifest.number:08}-{hashlib.sha256(content).hexdigest()[:32]}", content
 
 
-def from_bytes(name: str, content: bytes) -> Snapshot:
+def decode(name: str, content: bytes) -> Snapshot:
     """Read one; SnapshotDamaged says what is wrong."""
-    match = NAME.fullmatch(name)
+    match = SNAPSHOT_NAME.fullmatch(name)
     if match is None or hashlib.sha256(content).hexdigest()[:32] != match[2]:
         raise SnapshotDamaged(
             f"the manifest of the snapshot {name} was changed", code="snapshot-manifest-changed"
@@ -88,13 +88,13 @@ def from_bytes(name: str, content: bytes) -> Snapshot:
         found = json.loads(content)
         schema = found.pop("schema")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _senseless(name) from None
+        raise _invalid_manifest(name) from None
     if schema != SCHEMA:
         raise NewerSchema(f"the snapshot {name} was made by another version of Headway")
     try:
-        files = {one: file_of(told) for one, told in found.pop("files").items()}
+        files = {one: decode_file(told) for one, told in found.pop("files").items()}
         targets = {
-            one: Made(tuple(told["files"]), told["metrics"])
+            one: TargetRecord(tuple(told["files"]), told["metrics"])
             for one, told in found.pop("targets").items()
         }
         manifest = Manifest(**found, files=files, targets=targets)
@@ -102,19 +102,19 @@ def from_bytes(name: str, content: bytes) -> Snapshot:
     except (LookupError, TypeError, ValueError, AttributeError):
         fine = False
     if not fine:
-        raise _senseless(name)
+        raise _invalid_manifest(name)
     return Snapshot(name, manifest)
 
 
-def _senseless(name: str) -> SnapshotDamaged:
+def _invalid_manifest(name: str) -> SnapshotDamaged:
     return SnapshotDamaged(
         f"the manifest of the snapshot {name} makes no sense", code="snapshot-manifest-invalid"
     )
 
 
-def file_of(told: Mapping[str, Any]) -> File:
+def decode_file(told: Mapping[str, Any]) -> SnapshotFile:
     """A file as it was written down; ValueError or TypeError if it is none."""
-    file = File(**told)
+    file = SnapshotFile(**told)
     fine = SHA256.fullmatch(file.sha256) and type(file.size) is int and file.size >= 0
     if not (fine and _is_name(f"x{file.suffix}")):
         raise ValueError(told)
@@ -129,11 +129,11 @@ def _is_well_typed(one: Manifest) -> bool:
     numbers = [one.made, *one.seconds.values()]
     metrics = [value for made in one.targets.values() for value in made.metrics.values()]
     return (
-        KEY.fullmatch(anchor["key"]) is not None
+        ANCHOR_KEY.fullmatch(anchor["key"]) is not None
         and len(order) == 2
         and all(type(text) is str for text in (*texts, order[0], *one.versions, *one.seconds))
         and all(type(count) is int for count in counts)
-        and all(type(number) in (int, float) and 0 <= number < LATEST for number in numbers)
+        and all(type(number) in (int, float) and 0 <= number < MAX_TIME_S for number in numbers)
         and all(type(value) in (int, float, bool) for value in metrics)
         and type(anchor.get("metrics") or {}) is dict
         and type(one.current) is bool

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from headway.checkpoint.store import dcp, packed, trust
 from headway.checkpoint.store.delta import apply_rows
-from headway.checkpoint.store.manifest import Item, Unreadable
+from headway.checkpoint.store.manifest import Item, UnreadableData
 from headway.checkpoint.store.read import Checkpoint
 from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError
@@ -36,11 +36,11 @@ from headway.publish import zipped
 from headway.publish.anchor import Anchor
 from headway.publish.transient import raise_if_transient
 
-PIECE = 64 << 20  # bytes that are read at once
-PAGEOUT = 21  # of madvise
+READ_SIZE = 64 << 20  # bytes that are read at once
+MADV_PAGEOUT = 21  # of madvise
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """The tensors of one anchor."""
 
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -49,22 +49,22 @@ class Source(Protocol):
         """Fill a tensor of the same shape; its type may be another one."""
 
 
-def source(one: Anchor) -> Source:
+def open_source(one: Anchor) -> TensorSource:
     """The tensors of an anchor of any kind. `one` may have been fetched: its path says from where.
 
     Tensors need no code of a pickle. What is read is as trusted as `store.trust` says.
     """
     if one.kind == "store":
-        return _Store(one.chain, trusted=False if "://" in one.path else None)
-    return _Dcp(one.path) if one.kind == "dcp" else _File(one.path)
+        return _StoreSource(one.chain, trusted=False if "://" in one.path else None)
+    return _DcpSource(one.path) if one.kind == "dcp" else _TorchFileSource(one.path)
 
 
 def is_trusted(one: Anchor) -> bool:
     """Whether nobody but this user can have written an anchor."""
-    return one.kind == "store" and all(trust.is_own(at.path) for at in one.chain)
+    return one.kind == "store" and all(trust.only_user_can_write(at.path) for at in one.chain)
 
 
-def whole(given: Source, name: str) -> torch.Tensor:
+def read_tensor(given: TensorSource, name: str) -> torch.Tensor:
     """One tensor in memory of its own."""
     shape, dtype = given.shapes[name]
     made = torch.empty(shape, dtype=dtype)
@@ -78,7 +78,7 @@ Tensors = dict[str, TensorStorageMetadata]
 def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
     """What a checkpoint has of tensors, and where each part of one lies."""
     try:
-        found = dcp.Reader(path, trusted=trusted).read_metadata()
+        found = dcp.CheckpointReader(path, trusted=trusted).read_metadata()
         tensors = {
             name: one
             for name, one in found.state_dict_metadata.items()
@@ -112,10 +112,10 @@ def _check(tensors: Tensors) -> None:
 
 
 def _raise_if_transient(path: str, error: BaseException) -> None:
-    raise_if_transient(f"the checkpoint {path} cannot be read now: {_last(error)}", error)
+    raise_if_transient(f"the checkpoint {path} cannot be read now: {_last_line(error)}", error)
 
 
-class _Store:
+class _StoreSource:
     """A checkpoint of a store: a full one, and what the deltas after it have changed."""
 
     def __init__(self, chain: Iterable[Checkpoint], *, trusted: bool | None) -> None:
@@ -164,11 +164,11 @@ def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> 
     if item.unpacked is not None:
         _unpack(path, item, item.unpacked[0], room)
         return
-    view, done, crc32 = dcp.raw(room), 0, 0
+    view, done, crc32 = dcp.tensor_bytes(room), 0, 0
     try:
         with path.open("rb", buffering=0) as file:
             while done < len(view) and (
-                got := os.preadv(file.fileno(), [view[done : done + PIECE]], item.data + done)
+                got := os.preadv(file.fileno(), [view[done : done + READ_SIZE]], item.data + done)
             ):
                 crc32 = summed(view[done : done + got], crc32)
                 done += got
@@ -193,10 +193,10 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
                 raise _damaged(path, f"it ends before {item.name}", code="truncated")
             if summed(data) != item.crc32:
                 raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
-            packed.unpack(data, at, dcp.raw(room))
+            packed.decompress_into(data, at, dcp.tensor_bytes(room))
     except FileNotFoundError:
         raise _damaged(path, "it is missing", code="file-missing") from None
-    except Unreadable as error:
+    except UnreadableData as error:
         raise _damaged(path, f"{item.name}: {error}", code=error.code) from None
 
 
@@ -205,7 +205,7 @@ def _damaged(path: Path, why: str, *, code: str) -> CheckpointDamaged:
     return CheckpointDamaged(text, code=code)
 
 
-class _Dcp:
+class _DcpSource:
     """A checkpoint that others have made with DCP; one tensor at a time."""
 
     def __init__(self, path: str) -> None:
@@ -244,12 +244,12 @@ class _Dcp:
         path = Path(self._path, info.relative_path)
         try:
             with path.open("rb") as file:
-                found = zipped.record(file, info.offset, info.length)
+                found = zipped.read_record(file, info.offset, info.length)
         except FileNotFoundError:
             raise _damaged(path, "it is missing", code="file-missing") from None
         except Exception as error:  # a damaged pickle may raise anything
             _raise_if_transient(self._path, error)
-            why = f"{name} was changed: {_last(error)}"
+            why = f"{name} was changed: {_last_line(error)}"
             raise _damaged(path, why, code="checksum-mismatch") from None
         if found is None or found.tensor.shape != part.shape:
             return False
@@ -267,11 +267,11 @@ class _Dcp:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-                reader, planner = dcp.Reader(self._path), _TensorsOnly()
+                reader, planner = dcp.CheckpointReader(self._path), _TensorsOnly()
                 load({name: into}, storage_reader=reader, planner=planner, no_dist=True)
         except (CheckpointException, RuntimeError, OSError, UnpicklingError, EOFError) as error:
             _raise_if_transient(self._path, error)
-            why = f"{name} cannot be read: {_last(error)}"
+            why = f"{name} cannot be read: {_last_line(error)}"
             raise CheckpointDamaged(
                 f"the checkpoint {self._path}: {why}", code="tensor-not-readable"
             ) from None
@@ -289,12 +289,12 @@ def _is_inside(name: str) -> bool:
     return not os.path.isabs(name) and ".." not in Path(name).parts
 
 
-def _last(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 
-class _File:
+class _TorchFileSource:
     """What `torch.save` has written: mapped, and nothing but tensors and plain values."""
 
     def __init__(self, path: str) -> None:
@@ -306,7 +306,7 @@ class _File:
         except (RuntimeError, EOFError, ValueError) as error:
             _raise_if_transient(path, error)
             raise _not_loaded(path, error) from None
-        if wrong := zipped.changed(path):
+        if wrong := zipped.first_damaged_entry(path):
             raise CheckpointDamaged(
                 f"{path} cannot be loaded: {wrong} in it was changed", code="checksum-mismatch"
             )
@@ -318,7 +318,7 @@ class _File:
         """Copy it, and let the memory go that the file is mapped to."""
         found = self._tensors[name].detach()
         into.copy_(found)
-        _let_go(found)
+        _release_pages(found)
 
 
 def _raise_if_unsafe(path: str) -> None:
@@ -342,11 +342,11 @@ def _not_loaded(path: str, error: Exception) -> CheckpointDamaged:
     return CheckpointDamaged(text, code="checkpoint-not-readable")
 
 
-def _let_go(mapped: torch.Tensor) -> None:
+def _release_pages(mapped: torch.Tensor) -> None:
     """What is not in memory any more is read again from the file if somebody looks."""
     page = mmap.PAGESIZE
     storage = mapped.untyped_storage()
     begin = -(-storage.data_ptr() // page) * page
     size = (storage.data_ptr() + storage.nbytes() - begin) // page * page
     if size > 0:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), PAGEOUT)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_PAGEOUT)

@@ -26,27 +26,35 @@ from pathlib import Path
 from typing import Any
 
 from headway.checkpoint.store import disk, names
-from headway.checkpoint.store.place import Folder, Place, failing, place
+from headway.checkpoint.store.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 from headway.errors import Reason, SaveFailed, SnapshotDamaged, UsageError, with_code
-from headway.publish.lease import changing
-from headway.publish.snapshot import NAME, File, Manifest, Snapshot, file_of, from_bytes, named
-from headway.publish.whole import brought, damage, has, sound
+from headway.publish.lease import exclusive_change
+from headway.publish.snapshot import (
+    SNAPSHOT_NAME,
+    Manifest,
+    Snapshot,
+    SnapshotFile,
+    decode,
+    decode_file,
+    encode,
+)
+from headway.publish.whole import damage_reason, fetch_verified, is_present, verified
 
 LATEST = "latest"
-REGISTRY = "registry.json"
-WORK = ".work-"  # the folder of one publish
-BUSY = ".busy"  # held by all who publish, so that nobody takes their files for left over
-OLD_S = 86400.0  # where there are no locks, what is left over goes after this time
+REGISTRY_FILE = "registry.json"
+WORK_PREFIX = ".work-"  # the folder of one publish
+BUSY_LOCK = ".busy"  # held by all who publish, so that nobody takes their files for left over
+LEFTOVER_AGE_S = 86400.0  # where there are no locks, what is left over goes after this time
 
 Pieces = Callable[[], Iterable[bytes | memoryview]]
 Say = Callable[[str], None]
 
 
-class Store:
+class SnapshotStore:
     """Snapshots in one place."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.place: Place = place(url)
+        self.place: Place = open_place(url)
 
     # Reading
 
@@ -71,14 +79,16 @@ class Store:
 
     def _names(self) -> list[str]:
         split = (os.path.splitext(listed) for listed in self.place.names("snapshots"))
-        return sorted(name for name, suffix in split if suffix == ".json" and NAME.fullmatch(name))
+        return sorted(
+            name for name, suffix in split if suffix == ".json" and SNAPSHOT_NAME.fullmatch(name)
+        )
 
     def newest(self) -> int:
         """The highest number of a snapshot that is there."""
         return int(max(self._names(), default="0").partition("-")[0])
 
     def _read(self, name: str) -> Snapshot:
-        return from_bytes(name, self.place.read(f"snapshots/{name}.json"))
+        return decode(name, self.place.read(f"snapshots/{name}.json"))
 
     def snapshot(self, name: str = LATEST) -> Snapshot:
         """One by its name, by its number, or that which serves."""
@@ -115,7 +125,7 @@ class Store:
         try:
             told = json.loads(self.place.read(LATEST))
             name, newest = told["snapshot"], told["newest"]
-            if (name is None or NAME.fullmatch(name)) and type(newest) is int:
+            if (name is None or SNAPSHOT_NAME.fullmatch(name)) and type(newest) is int:
                 return name, newest
         except FileNotFoundError:
             if self._names():
@@ -138,18 +148,18 @@ class Store:
 
     def damage(self, one: Snapshot, *, every_byte: bool = True) -> Reason:
         """Why a snapshot cannot serve, as one clause; empty if it can."""
-        return damage(self.place, one, every_byte=every_byte)
+        return damage_reason(self.place, one, every_byte=every_byte)
 
-    def checked(self, file: File, name: str, folder: Path) -> Path:
+    def checked(self, file: SnapshotFile, name: str, folder: Path) -> Path:
         """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
-        return brought(self.place, file.stored, file, name, folder)
+        return fetch_verified(self.place, file.stored, file, name, folder)
 
     # Writing
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
         """Files that are added meanwhile are not swept."""
-        with failing(f"nothing can be published to {self.place.url}"):
+        with os_errors_as_save_failed(f"nothing can be published to {self.place.url}"):
             for folder in ("files", "snapshots", "packages", "anchors", "leases"):
                 self.place.make(folder)
             held = self._busy(shared=True)
@@ -162,33 +172,35 @@ class Store:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A folder for as long as this takes; if we are killed, the next sweep takes it away."""
-        root = self.place.root if isinstance(self.place, Folder) else None
-        with tempfile.TemporaryDirectory(prefix=WORK, dir=root) as name:
+        root = self.place.root if isinstance(self.place, LocalPlace) else None
+        with tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=root) as name:
             yield Path(name)
 
     def _busy(self, *, shared: bool, wait: bool = True) -> int | None:
         """The lock of those who publish; None where there are no locks."""
-        if not isinstance(self.place, Folder):
+        if not isinstance(self.place, LocalPlace):
             return None
         try:
-            return disk.lock(self.place.path(BUSY), shared=shared, wait=wait)
+            return disk.lock(self.place.path(BUSY_LOCK), shared=shared, wait=wait)
         except disk.NoLocks:
             return None
 
-    def add(self, pieces: Pieces, suffix: str) -> File:
+    def add(self, pieces: Pieces, suffix: str) -> SnapshotFile:
         """Put a file there, unless one of the same content is; `pieces` is asked twice."""
         digest, size = hashlib.sha256(), 0
         for piece in pieces():
             digest.update(piece)
             size += len(piece)
-        file = File(digest.hexdigest(), size, suffix)
-        with failing(f"a file of {size} bytes cannot be written to {self.place.url}"):
-            if not sound(self.place, file):  # what was damaged is written anew
+        file = SnapshotFile(digest.hexdigest(), size, suffix)
+        with os_errors_as_save_failed(
+            f"a file of {size} bytes cannot be written to {self.place.url}"
+        ):
+            if not verified(self.place, file):  # what was damaged is written anew
                 self._write(file, pieces)
         return file
 
-    def _write(self, file: File, pieces: Pieces) -> None:
-        renames = isinstance(self.place, Folder)
+    def _write(self, file: SnapshotFile, pieces: Pieces) -> None:
+        renames = isinstance(self.place, LocalPlace)
         aside = f"files/.new-{os.getpid()}-{file.sha256}" if renames else file.stored
         out = self.place.open(aside)
         try:
@@ -200,7 +212,7 @@ class Store:
             if isinstance(error, Exception):
                 self.place.delete(aside)
             raise
-        if isinstance(self.place, Folder):
+        if isinstance(self.place, LocalPlace):
             self.place.rename(aside, file.stored)
             self.place.sync("files")
 
@@ -209,17 +221,20 @@ class Store:
 
         `orderly`: it does not serve if what serves is of a later anchor of the same store.
         """
-        with failing(f"the snapshot cannot be committed to {self.place.url}"), changing(self.place):
+        with (
+            os_errors_as_save_failed(f"the snapshot cannot be committed to {self.place.url}"),
+            exclusive_change(self.place),
+        ):
             self._roll_forward()
             for name, file in manifest.files.items():
-                if not has(self.place, file):
+                if not is_present(self.place, file):
                     raise SaveFailed(
                         f"{name} went away from {self.place.url} meanwhile", code="file-missing"
                     )
             _, newest = self._pointer()
             current = not orderly or self._follows(manifest)
             one = replace(manifest, number=newest + 1, current=current)
-            name, content = named(one)
+            name, content = encode(one)
             self.place.write(f"snapshots/{name}.json", content)
             made = Snapshot(name, one)
             self._point(made)
@@ -282,7 +297,10 @@ class Store:
 
         Where nobody can tell which one serves, it is the newest. One that is damaged never is.
         """
-        with failing(f"{self.place.url} cannot be rolled back"), changing(self.place):
+        with (
+            os_errors_as_save_failed(f"{self.place.url} cannot be rolled back"),
+            exclusive_change(self.place),
+        ):
             mended = self._roll_forward()
             serving, newest = self._pointer()
             if to is not None:
@@ -329,30 +347,30 @@ class Store:
 
     def note(self, key: str, told: dict[str, Any]) -> None:
         """Remember what became of an anchor."""
-        with failing(f"{self.place.url} cannot be written to"):
+        with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
             self.place.write(f"anchors/{key}.json", json.dumps(told).encode())
 
-    def package(self, signature: str) -> File | None:
+    def package(self, signature: str) -> SnapshotFile | None:
         """The code that was compiled for a graph, if it is still there."""
         told = self._small(f"packages/{signature}.json")
         try:
-            file = file_of(told)
+            file = decode_file(told)
         except (TypeError, ValueError):
             return None
-        return file if has(self.place, file) else None
+        return file if is_present(self.place, file) else None
 
-    def keep_package(self, signature: str, file: File) -> None:
+    def keep_package(self, signature: str, file: SnapshotFile) -> None:
         """Remember which code fits a graph."""
         self.place.write(f"packages/{signature}.json", json.dumps(vars(file)).encode())
 
     def registered(self) -> dict[str, Any]:
         """What a model registry knows of the snapshots, as it was kept."""
-        return self._small(REGISTRY)
+        return self._small(REGISTRY_FILE)
 
     def keep_registered(self, told: dict[str, Any]) -> None:
         """Remember what a model registry knows by now."""
-        with failing(f"{self.place.url} cannot be written to"):
-            self.place.write(REGISTRY, json.dumps(told, indent=1).encode())
+        with os_errors_as_save_failed(f"{self.place.url} cannot be written to"):
+            self.place.write(REGISTRY_FILE, json.dumps(told, indent=1).encode())
 
     def _small(self, name: str) -> dict[str, Any]:
         try:
@@ -370,16 +388,16 @@ class Store:
         """
         if not self.place.names():
             return []
-        with failing(f"{self.place.url} cannot be swept"):
+        with os_errors_as_save_failed(f"{self.place.url} cannot be swept"):
             try:
                 held = self._busy(shared=False, wait=False)
             except disk.Busy:
                 return []
             try:
-                with changing(self.place):
+                with exclusive_change(self.place):
                     self._roll_forward()
                     at = time.time() if now is None else now
-                    return self._sweep(None if held is not None else at - OLD_S)
+                    return self._sweep(None if held is not None else at - LEFTOVER_AGE_S)
             finally:
                 if held is not None:
                     disk.close(held)
@@ -390,14 +408,14 @@ class Store:
         for folder in ("", "files", "snapshots", "packages", "anchors"):
             for name in self.place.names(folder):
                 path = f"{folder}/{name}" if folder else name
-                left = names.NEW.fullmatch(name) is not None or name.startswith(WORK)
+                left = names.REPLACEMENT.fullmatch(name) is not None or name.startswith(WORK_PREFIX)
                 left |= folder == "files" and path not in needed
                 if left and (before is None or self.place.changed(path) < before):
                     doomed.append(path)
         if before is None:  # nobody publishes, so nobody has a lease
             doomed += [f"leases/{name}" for name in self.place.names("leases")]
         for path in doomed:
-            remove = self.place.delete_folder if path.startswith(WORK) else self.place.delete
+            remove = self.place.delete_folder if path.startswith(WORK_PREFIX) else self.place.delete
             remove(path)
         for name in self.place.names("packages"):
             if self.package(os.path.splitext(name)[0]) is None:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import PublishFailed, UsageError
-from headway.publish.recipe import Tables
-from headway.publish.source import Source, whole
+from headway.publish.recipe import TableOptions
+from headway.publish.source import TensorSource, read_tensor
 
 AnyTable = nn.Embedding | nn.EmbeddingBag
 
 
-class Table(nn.Module):
+class ServingTable(nn.Module):
     """In the place of an Embedding or EmbeddingBag; called in the same way."""
 
     rows: Tensor
@@ -77,34 +77,39 @@ class Table(nn.Module):
         return wide.reshape(*input.shape, wide.shape[-1])
 
 
-def process(model: nn.Module, tables: Tables, given: Source) -> dict[str, dict[str, Any]]:
+def process(
+    model: nn.Module, tables: TableOptions, given: TensorSource
+) -> dict[str, dict[str, Any]]:
     """Change the tables in place, one at a time; what is told of each for the config."""
     found = {
         n: m for n, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))
     }
-    pruned = _chosen(found, tables.prune.tables, "prune") if tables.prune else []
-    int8, fp16 = _chosen(found, tables.int8, "int8"), _chosen(found, tables.fp16, "fp16")
+    pruned = _match_tables(found, tables.prune.tables, "prune") if tables.prune else []
+    int8, fp16 = (
+        _match_tables(found, tables.int8, "int8"),
+        _match_tables(found, tables.fp16, "fp16"),
+    )
     both = set(int8) & set(fp16)
     if both:
         raise UsageError(
             f"the table {min(both)} cannot be both int8 and fp16", code="table-in-two-forms"
         )
-    newest = _newest(given, tables, pruned)
+    newest = _newest_use(given, tables, pruned)
     told = {}
     for name in dict.fromkeys([*pruned, *int8, *fp16]):
         form = "int8" if name in int8 else "fp16" if name in fp16 else "float"
         _check(name, found[name])
         kept = None
         if tables.prune and name in pruned:
-            used = whole(given, _use(tables.prune.last_use, name))
+            used = read_tensor(given, _last_use_key(tables.prune.last_use, name))
             kept = used >= newest - tables.prune.within
-        made = _made(found.pop(name), form, kept)
+        made = _make_table(found.pop(name), form, kept)
         told[name] = about(made)
-        _put(model, name, made)
+        _replace_module(model, name, made)
     return told
 
 
-def _chosen(found: Iterable[str], patterns: Iterable[str], what: str) -> list[str]:
+def _match_tables(found: Iterable[str], patterns: Iterable[str], what: str) -> list[str]:
     names: list[str] = []
     for pattern in patterns:
         matching = fnmatch.filter(found, pattern)
@@ -134,26 +139,26 @@ def _check(name: str, table: AnyTable) -> None:
         )
 
 
-def _use(part: str, table: str) -> str:
+def _last_use_key(part: str, table: str) -> str:
     return f"{part}.{table}"
 
 
-def _newest(given: Source, tables: Tables, pruned: list[str]) -> float:
+def _newest_use(given: TensorSource, tables: TableOptions, pruned: list[str]) -> float:
     """The newest use of any row of any table."""
     newest = 0.0
     for name in pruned:
         assert tables.prune is not None
-        key = _use(tables.prune.last_use, name)
+        key = _last_use_key(tables.prune.last_use, name)
         if key not in given.shapes:
             raise PublishFailed(
                 f"the anchor has no {key}, which says when rows were last used",
                 code="last-use-missing",
             )
-        newest = max(newest, float(whole(given, key).max()))
+        newest = max(newest, float(read_tensor(given, key).max()))
     return newest
 
 
-def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
+def _make_table(table: AnyTable, form: str, kept: Tensor | None) -> ServingTable:
     weight, places = table.weight.detach(), None
     if kept is not None:
         if kept.shape != weight.shape[:1]:
@@ -172,8 +177,8 @@ def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
                 "a table has weights that fp16 cannot hold", code="table-exceeds-fp16"
             )
     if isinstance(table, nn.Embedding):
-        return Table(rows, form, places=places)
-    return Table(
+        return ServingTable(rows, form, places=places)
+    return ServingTable(
         rows,
         form,
         places=places,
@@ -183,7 +188,7 @@ def _made(table: AnyTable, form: str, kept: Tensor | None) -> Table:
     )
 
 
-def about(table: Table) -> dict[str, Any]:
+def about(table: ServingTable) -> dict[str, Any]:
     """What has to be known to make its like."""
     names = ("form", "mode", "padding", "last_offset", "pruned")
     return {name: getattr(table, name) for name in names}
@@ -196,9 +201,13 @@ def rebuild(
     for name, one in told.items():
         kept = dict(one)
         places = tensors[f"{name}.places"] if kept.pop("pruned") else None
-        _put(model, name, Table(tensors[f"{name}.rows"], kept.pop("form"), places=places, **kept))
+        _replace_module(
+            model,
+            name,
+            ServingTable(tensors[f"{name}.rows"], kept.pop("form"), places=places, **kept),
+        )
 
 
-def _put(model: nn.Module, name: str, table: nn.Module) -> None:
+def _replace_module(model: nn.Module, name: str, table: nn.Module) -> None:
     above, _, last = name.rpartition(".")
     setattr(model.get_submodule(above), last, table)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from headway.checkpoint.store.dcp import raw
+from headway.checkpoint.store.dcp import tensor_bytes
 from headway.errors import SnapshotDamaged, UsageError
 
 SUFFIX = ".safetensors"
@@ -33,7 +33,7 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-KINDS = {name: dtype for dtype, name in TYPES.items()}
+DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
@@ -68,7 +68,7 @@ def pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     yield memoryview(struct.pack("<Q", len(text)) + text)
     for name in names:
-        yield raw(tensors[name].detach().cpu().contiguous())
+        yield tensor_bytes(tensors[name].detach().cpu().contiguous())
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
@@ -98,6 +98,6 @@ def _tensor(
     if begin == end:
         if 0 not in shape:
             raise ValueError("it ends too early")
-        return torch.empty(shape, dtype=KINDS[dtype])
+        return torch.empty(shape, dtype=DTYPES[dtype])
     flat = torch.frombuffer(data[begin:end], dtype=torch.uint8)
-    return flat.view(KINDS[dtype]).view(shape)
+    return flat.view(DTYPES[dtype]).view(shape)

@@ -7,12 +7,18 @@ import errno
 from headway.errors import PublishDeferred
 
 # What a machine lacks now and may have later: errors, and words of errors that lost their kind.
-ERRNOS = (
+TRANSIENT_ERRNOS = (
     *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENETDOWN, errno.ENETUNREACH),
     *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EHOSTUNREACH),
 )
-NO_ROOM = ("out of memory", "allocate memory", "bad_alloc", "no space left", "killed signal")
+TRANSIENT_WORDS = (
+    "out of memory",
+    "allocate memory",
+    "bad_alloc",
+    "no space left",
+    "killed signal",
+)
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -22,9 +28,9 @@ def is_transient(error: BaseException | None) -> bool:
             return False
         if isinstance(error, (MemoryError, TimeoutError, PublishDeferred)):
             return True
-        if isinstance(error, OSError) and error.errno in ERRNOS:
+        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
             return True
-        if any(words in str(error).lower() for words in NO_ROOM):
+        if any(words in str(error).lower() for words in TRANSIENT_WORDS):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -19,28 +19,28 @@ from headway.errors import (
     with_code,
 )
 from headway.publish import claims, job
-from headway.publish.after import After, after
-from headway.publish.anchor import Anchor, waiting
-from headway.publish.examine import Examine, fresh
+from headway.publish.after import AfterPublish, after_publish
+from headway.publish.anchor import Anchor, pending_anchors
+from headway.publish.examine import TargetChecker, check_in_subprocess
 from headway.publish.job import Outcome
-from headway.publish.lease import Taken
+from headway.publish.lease import AlreadyPublishing
 from headway.publish.recipe import Recipe
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 
-AGAIN_S = 60.0  # after the first try; each wait is twice as long as the one before
-LONGEST_S = 3600.0
-TRIES = 10  # about five hours
+FIRST_RETRY_S = 60.0  # after the first try; each wait is twice as long as the one before
+MAX_RETRY_S = 3600.0
+MAX_TRIES = 10  # about five hours
 
 
 def watch(
     url: str,
     recipe: Recipe,
-    store: Store,
+    store: SnapshotStore,
     *,
     say: Callable[[str], None],
     every_s: float = 10.0,
     once: bool = False,
-    examine: Examine = fresh,
+    examine: TargetChecker = check_in_subprocess,
     publish: Callable[..., Outcome] = job.publish,
 ) -> None:
     """Publish what is there and was not, the oldest first; again and again unless `once`.
@@ -48,12 +48,14 @@ def watch(
     An anchor that was turned down is not tried again. One that could not be published now is,
     at growing intervals and so many times; after a full disk the next round tries anew.
     """
-    then = after(recipe, store, say)
+    then = after_publish(recipe, store, say)
     while True:
-        claim = claims.watching(url, recipe.digest, store)
-        for anchor in waiting(url):
+        claim = claims.claim_recipe(url, recipe.digest, store)
+        for anchor in pending_anchors(url):
             try:
-                _one(anchor, then, claim, partial(publish, orderly=True, examine=examine))
+                _publish_if_due(
+                    anchor, then, claim, partial(publish, orderly=True, examine=examine)
+                )
             except SaveFailed as error:
                 say(with_code(f"not yet: {error}", code=error.code))
         _register(then)  # last: a registry that is away holds up nobody
@@ -62,14 +64,16 @@ def watch(
         time.sleep(every_s)
 
 
-def _one(anchor: Anchor, then: After, claim: str, publish: Callable[..., Outcome]) -> None:
+def _publish_if_due(
+    anchor: Anchor, then: AfterPublish, claim: str, publish: Callable[..., Outcome]
+) -> None:
     """Publish it if nobody has, and release it if somebody has."""
     recipe, store = then.recipe, then.store
     key = anchor.key(recipe.digest)
     if _is_due(store.noted(key), time.time()):
         try:
             outcome = publish(anchor, recipe, store)
-        except Taken:
+        except AlreadyPublishing:
             return
         except (PublishDeferred, CheckpointUntrusted) as error:
             _defer(then, key, error, time.time())
@@ -89,23 +93,23 @@ def _is_due(note: Mapping[str, Any], now: float) -> bool:
     again = note.get("again")
     if "deferred" not in note or not isinstance(again, (int, float)):
         return not note
-    return not now < again <= now + LONGEST_S  # or a clock was wrong
+    return not now < again <= now + MAX_RETRY_S  # or a clock was wrong
 
 
-def _defer(then: After, key: str, error: HeadwayError, now: float) -> None:
+def _defer(then: AfterPublish, key: str, error: HeadwayError, now: float) -> None:
     """Try it later; what never succeeds is turned down in the end."""
     tries = then.store.noted(key).get("tries")
     tries = tries + 1 if isinstance(tries, int) else 1
-    if tries >= TRIES:
+    if tries >= MAX_TRIES:
         then.store.note(key, {"rejected": f"{error} ({tries} times)"})
         then.say(with_code(f"turned down: {error}", code=error.code))
         return
-    wait_s = min(AGAIN_S * 2 ** (tries - 1), LONGEST_S)
+    wait_s = min(FIRST_RETRY_S * 2 ** (tries - 1), MAX_RETRY_S)
     then.store.note(key, {"deferred": str(error), "tries": tries, "again": now + wait_s})
     then.say(with_code(f"not yet: {error}", code=error.code))
 
 
-def _register(then: After) -> None:
+def _register(then: AfterPublish) -> None:
     try:
         then.register()
     except (RegistryFailed, SnapshotDamaged, SaveFailed) as error:

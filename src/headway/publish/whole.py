@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from headway.checkpoint.store.place import Folder, Place
+from headway.checkpoint.store.place import LocalPlace, Place
 from headway.errors import FINE, Reason, SnapshotDamaged
-from headway.publish.snapshot import File, Snapshot
+from headway.publish.snapshot import Snapshot, SnapshotFile
 
 
-def brought(where: Place, at: str, file: File, name: str, folder: Path) -> Path:
+def fetch_verified(where: Place, at: str, file: SnapshotFile, name: str, folder: Path) -> Path:
     """A file on this machine, every byte of it looked at; behind a URL it is fetched."""
     digest = hashlib.sha256()
-    local = isinstance(where, Folder)
+    local = isinstance(where, LocalPlace)
     path = Path(where.path(at)) if local else folder / name
     try:
         with contextlib.ExitStack() as stack:
@@ -34,7 +34,7 @@ def brought(where: Place, at: str, file: File, name: str, folder: Path) -> Path:
     return path
 
 
-def has(where: Place, file: File) -> bool:
+def is_present(where: Place, file: SnapshotFile) -> bool:
     """Whether a store has it, by its size."""
     try:
         return where.size(file.stored) == file.size
@@ -42,9 +42,9 @@ def has(where: Place, file: File) -> bool:
         return False
 
 
-def sound(where: Place, file: File) -> bool:
+def verified(where: Place, file: SnapshotFile) -> bool:
     """Whether a store has it, by every byte."""
-    if not has(where, file):
+    if not is_present(where, file):
         return False
     digest = hashlib.sha256()
     for piece in where.pieces(file.stored):
@@ -52,11 +52,11 @@ def sound(where: Place, file: File) -> bool:
     return digest.hexdigest() == file.sha256
 
 
-def damage(where: Place, one: Snapshot, *, every_byte: bool) -> Reason:
+def damage_reason(where: Place, one: Snapshot, *, every_byte: bool) -> Reason:
     """Why a snapshot cannot serve, as one clause; empty if it can."""
     for name, file in one.manifest.files.items():
-        if not has(where, file):
+        if not is_present(where, file):
             return Reason(f"{name} is missing or cut short", code="file-missing")
-        if every_byte and not sound(where, file):
+        if every_byte and not verified(where, file):
             return Reason(f"{name} was changed", code="checksum-mismatch")
     return FINE

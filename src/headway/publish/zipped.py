@@ -14,11 +14,13 @@ from typing import Any, BinaryIO
 
 import torch
 
-HEADER = 30  # bytes before the name of an entry; the lengths of name and extra are its last
+ZIP_HEADER_SIZE = (
+    30  # bytes before the name of an entry; the lengths of name and extra are its last
+)
 
 
 @dataclass(frozen=True)
-class Record:
+class StoredTensor:
     """The bytes of a tensor's storage, and how the tensor lies in it."""
 
     at: int  # in the file
@@ -33,7 +35,7 @@ class Record:
         return whole and self.tensor.is_contiguous() and self.tensor.storage_offset() == 0
 
 
-class _Stretch(io.RawIOBase):
+class _FileSlice(io.RawIOBase):
     """A part of a file as if it were one."""
 
     def __init__(self, file: BinaryIO, at: int, length: int) -> None:
@@ -58,9 +60,9 @@ class _Stretch(io.RawIOBase):
         return int(got)
 
 
-def record(file: BinaryIO, at: int, length: int) -> Record | None:
+def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
     """The one tensor in a stretch of a file; None if it is something else that torch may know."""
-    view = _Stretch(file, at, length)
+    view = _FileSlice(file, at, length)
     if view.read(4) != b"PK\3\4":
         return None
     with zipfile.ZipFile(view) as entries:
@@ -74,13 +76,13 @@ def record(file: BinaryIO, at: int, length: int) -> Record | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensor = torch.load(view, map_location="meta", weights_only=True)  # type: ignore[arg-type]
-    view.seek(data[0].header_offset + HEADER - 4)
+    view.seek(data[0].header_offset + ZIP_HEADER_SIZE - 4)
     lengths = struct.unpack("<HH", view.read(4))
-    begin = at + data[0].header_offset + HEADER + sum(lengths)
-    return Record(begin, data[0].file_size, data[0].CRC, tensor)
+    begin = at + data[0].header_offset + ZIP_HEADER_SIZE + sum(lengths)
+    return StoredTensor(begin, data[0].file_size, data[0].CRC, tensor)
 
 
-def changed(path: str) -> str:
+def first_damaged_entry(path: str) -> str:
     """The first entry of a zip that is not as it was written; empty if all are."""
     with zipfile.ZipFile(path) as entries:
         for one in entries.infolist():

@@ -12,11 +12,11 @@ from headway.compile.recompiles.record import Recompile, Record
 from headway.ledger.model import Compile, Ledger
 from headway.report.words import count, duration, one_line
 
-PLAIN = ("size", "zero_one", "parameter")  # the values say what has changed
+KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # the values say what has changed
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class PrecompileMiss:
     """One place that was compiled again for one thing that differs."""
 
     said: str
@@ -24,7 +24,7 @@ class Miss:
     cure: str
 
 
-def misses(ledger: Ledger) -> list[Miss]:
+def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
     """By attempt, the costliest first; none where the real batches hit."""
     found: dict[int, list[Compile]] = {}
     for one in ledger.compiles:
@@ -33,11 +33,11 @@ def misses(ledger: Ledger) -> list[Miss]:
     return [
         _miss(cause, f"attempt {attempt}: " if len(ledger.attempts) > 1 else "")
         for attempt, compiles in found.items()
-        for cause in causes(compiles)
+        for cause in recompile_causes(compiles)
     ]
 
 
-def causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
+def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
     """Of recompiles, as `headway recompiles` finds them."""
     again = [
         Recompile(
@@ -57,18 +57,20 @@ def causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
     ).causes
 
 
-def _miss(cause: Cause, attempt: str) -> Miss:
+def _miss(cause: Cause, attempt: str) -> PrecompileMiss:
     took = f"{attempt}the first real batch compiled again, {duration(cause.ns)}"
     ranks = f" on {count(len(cause.ranks), 'rank')}" if len(cause.ranks) > 1 else ""
-    return Miss(f"{took}{ranks}: {'; '.join(_differs(cause))}", cause.where, _cure(cause))
+    return PrecompileMiss(
+        f"{took}{ranks}: {'; '.join(_differences(cause))}", cause.where, _cure(cause)
+    )
 
 
-def _differs(cause: Cause) -> Iterator[str]:
+def _differences(cause: Cause) -> Iterator[str]:
     """What it was on the fast batch, and what it is."""
     what = one_line(cause.source, 100)
     if cause.dim is not None:
         what += f".{'stride' if cause.kind == 'stride' else 'size'}()[{cause.dim}]"
-    if cause.kind not in PLAIN:
+    if cause.kind not in KINDS_OF_VALUES:
         yield KINDS[cause.kind].title
     was = parse(cause.reason).expected
     now = " or ".join(one_line(value, 40) for value in cause.values if value != was)

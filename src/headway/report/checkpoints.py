@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headway.ledger.model import NS, Ledger, Rhythm, Saved
+from headway.ledger.model import NS, CheckpointOutcome, Ledger, SaveInterval
 from headway.report.words import count, duration, one_line, percent
 
 DAY = 86_400 * NS
 PLACES = {"memory": "in memory", "disk": "to disk"}
 
 
-def facts(ledger: Ledger) -> list[tuple[str, str]]:
+def checkpoint_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each: the saves of a level, its interval, and the better one."""
     found = []
     for level, name in PLACES.items():
@@ -18,11 +18,11 @@ def facts(ledger: Ledger) -> list[tuple[str, str]]:
         if good or rhythms:
             found.append((name, _saves(good) if good else "no save was made"))
         for rhythm in rhythms:
-            found += _rhythm(rhythm)
+            found += _interval_facts(rhythm)
     return found
 
 
-def failed(ledger: Ledger) -> list[str]:
+def failed_saves(ledger: Ledger) -> list[str]:
     """Each save that failed, and why; the first ones first."""
     return [
         f"step {one.step:,} {PLACES[one.level]}, attempt {one.attempt}: {one_line(one.error, 300)}"
@@ -31,14 +31,14 @@ def failed(ledger: Ledger) -> list[str]:
     ]
 
 
-def resumed(step: int | None, by: str | None) -> str:
+def describe_resume(step: int | None, by: str | None) -> str:
     """Where an attempt went on."""
     if step is None:
         return "-"
     return f"step {step:,}" + (f", {by}" if by else "")
 
 
-def _saves(good: list[Saved]) -> str:
+def _saves(good: list[CheckpointOutcome]) -> str:
     blocked, slower = (sum(getattr(s, n) for s in good) // len(good) for n in ("blocked", "slower"))
     said = f"{count(len(good), 'save')}; each blocks {duration(blocked)}"
     said += f" and makes steps {duration(slower)} longer" if slower else ""
@@ -47,11 +47,11 @@ def _saves(good: list[Saved]) -> str:
     return f"{said}, {size / 1e6:,.0f} MB" if size else said
 
 
-def _rhythm(one: Rhythm) -> list[tuple[str, str]]:
-    now = f"every {duration(one.interval)}{_loses(one.wasted_percent)}"
+def _interval_facts(one: SaveInterval) -> list[tuple[str, str]]:
+    now = f"every {duration(one.interval)}{_describe_loss(one.wasted_percent)}"
     if one.recommended is None:
         return [("  interval", now)]
-    better = f"every {duration(one.recommended)}{_loses(one.recommended_percent)}"
+    better = f"every {duration(one.recommended)}{_describe_loss(one.recommended_percent)}"
     if (one.recommended_percent or 0.0) > (one.wasted_percent or 0.0):
         better += "; with a shorter one saves wait for each other"
     found = [("  interval", now), ("  recommended", better)]
@@ -63,7 +63,7 @@ def _rhythm(one: Rhythm) -> list[tuple[str, str]]:
     return found
 
 
-def _loses(share: float | None) -> str:
+def _describe_loss(share: float | None) -> str:
     if share is None:
         return ""
     if share >= 100:

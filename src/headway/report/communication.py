@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.ledger.model import EarlyCalls, GroupsMade, Ledger
+from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
 from headway.report.words import count, duration
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Finding:
     """One place of the job: what it costs, where it is, and what to do."""
 
     cost: str
@@ -18,7 +18,7 @@ class Said:
     advice: str
 
 
-def summary(ledger: Ledger) -> list[tuple[str, str]]:
+def communication_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each fact."""
     found = []
     groups, calls = ledger.groups_made, ledger.early_calls
@@ -39,24 +39,28 @@ def summary(ledger: Ledger) -> list[tuple[str, str]]:
     return found
 
 
-def groups(ledger: Ledger) -> list[Said]:
+def process_group_findings(ledger: Ledger) -> list[Finding]:
     """The places that make groups, the most needless first."""
-    return [Said(duration(one.ns), _made(one), one.where, _mend(one)) for one in ledger.groups_made]
-
-
-def calls(ledger: Ledger) -> list[Said]:
-    """The places that talk before the first step, the costliest first."""
     return [
-        Said(duration(one.ns), _called(one), one.where, _less(one)) for one in ledger.early_calls
+        Finding(duration(one.ns), _describe_groups(one), one.where, _group_advice(one))
+        for one in ledger.groups_made
     ]
 
 
-def is_installed(where: str) -> bool:
+def collective_findings(ledger: Ledger) -> list[Finding]:
+    """The places that talk before the first step, the costliest first."""
+    return [
+        Finding(duration(one.ns), _describe_calls(one), one.where, _call_advice(one))
+        for one in ledger.early_calls
+    ]
+
+
+def is_installed_package(where: str) -> bool:
     """Whether a place is in an installed package: that is not the user's to change."""
     return "/site-packages/" in where or "/dist-packages/" in where
 
 
-def _made(one: GroupsMade) -> str:
+def _describe_groups(one: ProcessGroups) -> str:
     name = f" {one.desc}" if one.desc else ""
     kind = f"{one.backend}, {count(one.size, 'rank')} each"
     never = "never used" if one.settled else "not used so far"
@@ -67,8 +71,8 @@ def _made(one: GroupsMade) -> str:
     return f"{one.what}{name} ({kind}): {made}" + "".join(f", {text}" for text in fate)
 
 
-def _mend(one: GroupsMade) -> str:
-    if is_installed(one.where):
+def _group_advice(one: ProcessGroups) -> str:
+    if is_installed_package(one.where):
         return ""
     if one.unused and one.unused == one.made:
         return "leave it out, or make it at its first use: headway.startup.groups"
@@ -81,13 +85,13 @@ def _mend(one: GroupsMade) -> str:
     return ""
 
 
-def _called(one: EarlyCalls) -> str:
+def _describe_calls(one: PreStepCollectives) -> str:
     size = f", {one.bytes:,} bytes sent" if one.bytes else ""
     return f"{one.times:,} x {one.what}{size}, {duration(one.least)} where least"
 
 
-def _less(one: EarlyCalls) -> str:
-    if is_installed(one.where):
+def _call_advice(one: PreStepCollectives) -> str:
+    if is_installed_package(one.where):
         return ""
     if one.what in ("barrier", "monitored_barrier"):
         return "leave it out where a collective follows: that one waits for all ranks too"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from headway.errors import UsageError
-from headway.ledger.leaves import LEAVES, group
+from headway.ledger.leaves import BUCKETS, group
 from headway.ledger.model import FAILURE_OWNERS, NS, Ledger
 
 Unit = Literal["percent", "seconds", "count"]
@@ -21,7 +21,7 @@ _SHARES: Final = ("ett", "idleness", "failure")
 _FAILURES: Final = {"infra": "failures", **{o: f"failures_{o}" for o in FAILURE_OWNERS[1:]}}
 _COUNTS: Final = (*_FAILURES.values(), "attempts", "steps", "saves", "recompiles")
 _GROUPS: Final = ("start", "waste", "recover", "stop")
-_NAMES: Final = (*_SHARES, "wall", "tts", "ttr", *_COUNTS, *_GROUPS, *LEAVES)
+_NAMES: Final = (*_SHARES, "wall", "tts", "ttr", *_COUNTS, *_GROUPS, *BUCKETS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Change:
         """After minus before; a run that never got there took forever."""
         if self.before == self.after:
             return 0.0
-        return _or_forever(self.after) - _or_forever(self.before)
+        return _or_infinity(self.after) - _or_infinity(self.before)
 
     @property
     def growth(self) -> float:
@@ -142,7 +142,7 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
     for name in _GROUPS:
         total = sum(ns for leaf, ns in ledger.buckets.items() if group(leaf) == name)
         found[name] = ("seconds", total / NS)
-    for leaf in LEAVES:
+    for leaf in BUCKETS:
         found[leaf] = ("seconds", ledger.buckets.get(leaf, 0) / NS)
     return found
 
@@ -186,7 +186,7 @@ def parse_gate(text: str) -> Gate:
 def _judge(gate: Gate, change: Change, before: Ledger, after: Ledger) -> Verdict:
     if gate.suffix == "%":
         value = change.growth
-    elif gate.suffix == "" and (gate.name in LEAVES or gate.name in _GROUPS):
+    elif gate.suffix == "" and (gate.name in BUCKETS or gate.name in _GROUPS):
         value = _points(change.after, after) - _points(change.before, before)
     else:
         value = change.difference
@@ -198,7 +198,7 @@ def _points(seconds: float | None, ledger: Ledger) -> float:
     return 100.0 * (seconds or 0.0) * NS / ledger.wall if ledger.wall else 0.0
 
 
-def _or_forever(value: float | None) -> float:
+def _or_infinity(value: float | None) -> float:
     return math.inf if value is None else value
 
 

@@ -7,12 +7,12 @@ import io
 from collections.abc import Iterator, Sequence
 
 from headway.ledger.model import NS, Ledger, Segment
-from headway.report.findings import by_attempt
+from headway.report.findings import segments_by_attempt
 
 HEADER = ("rank", "attempt", "start_s", "end_s", "leaf")
 
 
-def rows(ledger: Ledger) -> Iterator[str]:
+def csv_lines(ledger: Ledger) -> Iterator[str]:
     """CSV text, a line at a time; the rank is `run` for the run's own account."""
     yield _line(HEADER)
     yield from _track(ledger, "run", ledger.segments)
@@ -21,7 +21,7 @@ def rows(ledger: Ledger) -> Iterator[str]:
 
 
 def _track(ledger: Ledger, name: str, segments: Sequence[Segment]) -> Iterator[str]:
-    for attempt, s in by_attempt(ledger, segments):
+    for attempt, s in segments_by_attempt(ledger, segments):
         yield _line((name, str(attempt), _seconds(s.start), _seconds(s.end), s.leaf))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from headway.ledger.boosters import switched_on
-from headway.ledger.durable import durable
+from headway.ledger.boosters import active_boosters
+from headway.ledger.durable import durable_saves
 from headway.ledger.leaves import EFFECTIVE, LOST
 from headway.ledger.model import Failure, Ledger
 from headway.report.hints import is_restartable, restart_flags
@@ -14,7 +14,7 @@ from headway.report.words import count, duration, one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaved:
+class UnsavedTraining:
     """Training that no durable save holds; times in ns."""
 
     saved: int | None  # the step of the last save that an attempt could resume from
@@ -24,12 +24,12 @@ class Unsaved:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RunFailure:
     """The end of a run whose last attempt failed."""
 
     failure: Failure | None
     last_step: int | None  # of the last attempt
-    unsaved: Unsaved | None  # None: it never trained
+    unsaved: UnsavedTraining | None  # None: it never trained
     command: str  # to go on with, once what is to be mended is mended
     mend: bool  # another attempt fails as well unless something is changed
 
@@ -42,7 +42,7 @@ class Failed:
         return "go on with" if resumes else "start again with"
 
 
-def failed(ledger: Ledger) -> Failed | None:
+def run_failure(ledger: Ledger) -> RunFailure | None:
     """None of a run that goes on, or that ended in another way."""
     if ledger.running or not ledger.attempts or ledger.attempts[-1].outcome != "failed":
         return None
@@ -50,10 +50,12 @@ def failed(ledger: Ledger) -> Failed | None:
     of_last = [one for one in ledger.failures if one.attempt == last.index]
     failure = of_last[-1] if of_last else None
     mend = failure is not None and failure.retry == "no"
-    return Failed(failure, last.last_step, unsaved(ledger), _command(ledger, failure), mend)
+    return RunFailure(
+        failure, last.last_step, unsaved_training(ledger), _next_command(ledger, failure), mend
+    )
 
 
-def unsaved(ledger: Ledger) -> Unsaved | None:
+def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
     """Of the last attempt that trained: those after it have added nothing."""
     trained = [one for one in ledger.attempts if one.last_step is not None]
     if not trained:
@@ -62,7 +64,7 @@ def unsaved(ledger: Ledger) -> Unsaved | None:
     assert last.last_step is not None
     saves = [
         one
-        for one in durable(ledger.saved, ledger.checkpoints)
+        for one in durable_saves(ledger.saved, ledger.checkpoints)
         if one.attempt == last.index and one.step <= last.last_step
     ]
     newest = max(saves, key=lambda one: one.step, default=None)
@@ -73,10 +75,10 @@ def unsaved(ledger: Ledger) -> Unsaved | None:
         if segment.leaf in (EFFECTIVE, LOST) and segment.end > since and segment.start < last.end
     )
     steps = max(last.last_step - (step or 0), 0)
-    return Unsaved(step, last.end - since if newest else 0, steps, lost if steps else 0)
+    return UnsavedTraining(step, last.end - since if newest else 0, steps, lost if steps else 0)
 
 
-def facts(end: Failed) -> list[tuple[str, str]]:
+def failure_facts(end: RunFailure) -> list[tuple[str, str]]:
     """Name and value of each line."""
     found = []
     if end.failure is not None:
@@ -88,11 +90,11 @@ def facts(end: Failed) -> list[tuple[str, str]]:
         if end.failure.evidence:
             found.append(("evidence", one_line(end.failure.evidence, 300)))
     if end.unsaved is not None:
-        found.append(("saved", _saved(end.unsaved)))
+        found.append(("saved", _describe_saved(end.unsaved)))
     return found
 
 
-def _saved(left: Unsaved) -> str:
+def _describe_saved(left: UnsavedTraining) -> str:
     saved = "nothing, so that another attempt begins at step 0"
     if left.saved is not None:
         when = f", {duration(left.before_end)} before the end" if left.before_end else ""
@@ -102,12 +104,12 @@ def _saved(left: Unsaved) -> str:
     return f"{saved}; lost: {count(left.steps, 'step')}, {duration(left.time)} of training"
 
 
-def _command(ledger: Ledger, failure: Failure | None) -> str:
+def _next_command(ledger: Ledger, failure: Failure | None) -> str:
     """The same command; with restarts where they would have helped."""
     flags: tuple[str, ...] = ()
     if ledger.auto is not None:
         flags = ("--auto",)
-    elif failure and _may_pass(ledger, failure) and "restarts" not in switched_on(ledger):
+    elif failure and _may_pass(ledger, failure) and "restarts" not in active_boosters(ledger):
         flags = restart_flags(ledger)
     return shlex.join(["headway", "run", *flags, "--", *(ledger.command or ("COMMAND",))])
 

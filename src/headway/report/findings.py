@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES, UNKNOWN, group
+from headway.ledger.leaves import BUCKETS, EFFECTIVE, UNKNOWN, group
 from headway.ledger.model import (
     COMPILE_PARTS,
     Attempt,
@@ -21,8 +21,8 @@ from headway.ledger.model import (
     StageGraph,
 )
 from headway.ledger.saves import Save
-from headway.ledger.saves import saves as gathered
-from headway.report.words import GROUPS, duration, short
+from headway.ledger.saves import merge_files as gathered
+from headway.report.words import GROUPS, duration, stage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Recompiles:
+class RecompileGroup:
     """The recompiles of one place for one reason, over all ranks and attempts."""
 
     where: str
@@ -44,11 +44,11 @@ class Recompiles:
     ns: int
 
 
-def groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
+def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
     """Every group that has time in it, with its leaves, in the order of the vocabulary."""
     found = []
     for name in GROUPS:
-        leaves = [(x, ledger.buckets.get(x, 0)) for x in LEAVES if group(x) == name]
+        leaves = [(x, ledger.buckets.get(x, 0)) for x in BUCKETS if group(x) == name]
         leaves = [(leaf, ns) for leaf, ns in leaves if ns]
         if leaves:
             found.append((name, sum(ns for _, ns in leaves), leaves))
@@ -58,9 +58,9 @@ def groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
 def largest_loss(ledger: Ledger) -> Loss | None:
     """The stage that costs most, its first start and its recoveries taken together."""
     by_stage: dict[str, list[str]] = {}
-    for leaf in LEAVES:
+    for leaf in BUCKETS:
         if leaf != EFFECTIVE and ledger.buckets.get(leaf):
-            by_stage.setdefault(short(leaf), []).append(leaf)
+            by_stage.setdefault(stage_of(leaf), []).append(leaf)
     losses = [
         Loss(stage, sum(ledger.buckets[leaf] for leaf in leaves), tuple(leaves))
         for stage, leaves in by_stage.items()
@@ -74,7 +74,7 @@ def ett_without(ledger: Ledger, ns: int) -> float:
     return 100.0 * ledger.buckets.get(EFFECTIVE, 0) / rest if rest > 0 else 0.0
 
 
-def rolled_back(ledger: Ledger) -> list[tuple[int, int]]:
+def rolled_back_steps(ledger: Ledger) -> list[tuple[int, int]]:
     """First and last step of each stretch that was trained and then rolled back."""
     if ledger.rolled_back is not None:
         return list(ledger.rolled_back)
@@ -87,7 +87,7 @@ def rolled_back(ledger: Ledger) -> list[tuple[int, int]]:
     return found
 
 
-def labels(ledger: Ledger) -> dict[str, Any]:
+def run_labels(ledger: Ledger) -> dict[str, Any]:
     """What the run was labeled with; run.json may be written by others."""
     found = ledger.facts.get("labels")
     return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
@@ -104,7 +104,7 @@ def last_step_before(ledger: Ledger, failure: Failure) -> int | None:
     return attempt.last_step if attempt else None
 
 
-def saves(ledger: Ledger) -> list[Save]:
+def merged_saves(ledger: Ledger) -> list[Save]:
     """Saves in time order; ranks that saved the same step in one attempt are one save."""
     return gathered(ledger.checkpoints)
 
@@ -114,20 +114,20 @@ def first_compiles(ledger: Ledger, attempt: int | None = None) -> list[Compile]:
     return [one for one in ledger.compiles if not one.recompile and attempt in (None, one.attempt)]
 
 
-def recompiles(ledger: Ledger) -> list[Recompiles]:
+def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
     """Recompiles by place and reason, the costliest first."""
     found: dict[tuple[str, str], list[Compile]] = {}
     for c in ledger.compiles:
         if c.recompile:
             found.setdefault((c.where, c.reason), []).append(c)
     rows = [
-        Recompiles(where, reason, len(group), sum(c.ns for c in group))
+        RecompileGroup(where, reason, len(group), sum(c.ns for c in group))
         for (where, reason), group in found.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)
 
 
-def stages_said(graph: StageGraph) -> str:
+def describe_stages(graph: StageGraph) -> str:
     """What a declared start took, what overlap has saved, and what the best order would give."""
     spared = max(graph.one_by_one - graph.took, 0)
     said = f"took {duration(graph.took)}, {duration(spared)} less than one by one; "
@@ -139,7 +139,7 @@ def stages_said(graph: StageGraph) -> str:
     return f"{said} ({duration(left)} less)" if left > 0 else said
 
 
-def archives(ledger: Ledger) -> list[str]:
+def describe_cache_loads(ledger: Ledger) -> list[str]:
     """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
     found = []
     for one in ledger.archives:
@@ -162,7 +162,7 @@ def compile_split(ledger: Ledger) -> list[tuple[str, int]]:
     return [(name, parts[name]) for name in COMPILE_PARTS if parts.get(name)]
 
 
-def caches(ledger: Ledger) -> list[str]:
+def describe_torch_caches(ledger: Ledger) -> list[str]:
     """What torch's caches had, over all ranks, and the rank that found least."""
     said = []
     for name, title in (("aot", "AOTAutograd"), ("fx", "graphs")):
@@ -176,7 +176,7 @@ def caches(ledger: Ledger) -> list[str]:
     return said
 
 
-def bypassed(ledger: Ledger) -> list[tuple[str, int]]:
+def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
     """Why a cache was not asked, and how often."""
     found: dict[str, int] = {}
     for rank in ledger.rank_compiles:
@@ -185,7 +185,7 @@ def bypassed(ledger: Ledger) -> list[tuple[str, int]]:
     return sorted(found.items(), key=lambda row: -row[1])
 
 
-def gave_up(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
+def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
     """Place, limit and ranks, where torch no longer compiles."""
     found: dict[tuple[str, str], set[int]] = {}
     for one in ledger.gave_up:
@@ -203,7 +203,9 @@ def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
     return by_time[-1], by_time[0]
 
 
-def by_attempt(ledger: Ledger, segments: Iterable[Segment]) -> Iterator[tuple[int, Segment]]:
+def segments_by_attempt(
+    ledger: Ledger, segments: Iterable[Segment]
+) -> Iterator[tuple[int, Segment]]:
     """Segments with the index of their attempt, cut where an attempt ends.
 
     The time between two attempts belongs to the later one, as in `Ledger.windows`.
@@ -222,24 +224,24 @@ def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
     """Where a rank differs from the median rank by 0.5 % of the wall time or more: its leaf."""
     floor = ledger.wall // 200
     found = []
-    for leaf in LEAVES:
-        times = sorted(_present(r, leaf) for r in ledger.ranks)
+    for leaf in BUCKETS:
+        times = sorted(_time_present(r, leaf) for r in ledger.ranks)
         if leaf == EFFECTIVE or not times or not times[-1]:
             continue
         median = times[(len(times) - 1) // 2]
         for rank in ledger.ranks:
-            more = _present(rank, leaf) - median
+            more = _time_present(rank, leaf) - median
             if more > floor:
                 found.append((rank, leaf, more))
     return sorted(found, key=lambda row: (-row[2], row[0].rank))
 
 
-def _present(rank: RankLedger, leaf: str) -> int:
+def _time_present(rank: RankLedger, leaf: str) -> int:
     """Without attempts that the rank was not part of."""
     return rank.buckets.get(leaf, 0) - (rank.absent if leaf == UNKNOWN else 0)
 
 
-def made_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
+def outcome_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
     """What was detected of a planned fault, and what was decided then."""
     if fault.missed is not None:
         return f"it hit nothing: {fault.missed}", ""

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import Ledger, StageGraph, StageRow
 from headway.report import findings
 from headway.report.words import duration, one_line
 
-GRAPHS: Final = 5  # attempts that are drawn
-STAGES: Final = 100  # of each
-LINES: Final = 500  # between them
-WIDE: Final = 1000  # the drawing is so wide, and is stretched to the page
-ROW: Final = 10  # and a row so high
+MAX_GRAPHS: Final = 5  # attempts that are drawn
+MAX_STAGES: Final = 100  # of each
+MAX_LINES: Final = 500  # between them
+DRAWING_WIDTH: Final = 1000  # the drawing is so wide, and is stretched to the page
+ROW_HEIGHT: Final = 10  # and a row so high
 LANES: Final = {"main": "main thread", "thread": "threads", "process": "processes"}
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StageBar:
     """One stage; left and width in percent of the time that all of them took."""
 
     place: int
@@ -35,15 +35,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class StageLane:
     """Where stages ran, as a heading over them."""
 
     name: str
-    bars: tuple[Bar, ...]
+    bars: tuple[StageBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DependencyLine:
     """From the end of a stage to the start of one that needs it."""
 
     since: int
@@ -53,7 +53,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class StageDrawing:
     """One attempt's stages as they are drawn."""
 
     attempt: int
@@ -61,18 +61,18 @@ class Graph:
     said: str
     took: str
     least: float  # the bound, in percent of what they took
-    lanes: tuple[Lane, ...]
-    lines: tuple[Line, ...]
+    lanes: tuple[StageLane, ...]
+    lines: tuple[DependencyLine, ...]
     rows: int  # of the drawing, headings included
     stages: int
 
 
-def graphs(ledger: Ledger) -> list[Graph]:
+def draw_stages(ledger: Ledger) -> list[StageDrawing]:
     """Those of the first attempts."""
-    return [_graph(one) for one in ledger.stages[:GRAPHS]]
+    return [_draw(one) for one in ledger.stages[:MAX_GRAPHS]]
 
 
-def _graph(graph: StageGraph) -> Graph:
+def _draw(graph: StageGraph) -> StageDrawing:
     lanes = _lanes(graph.rows)
     drawn = [row for rows in lanes.values() for row in rows]
     places = {row.name: place for place, row in enumerate(drawn)}
@@ -82,14 +82,14 @@ def _graph(graph: StageGraph) -> Graph:
         for row in rows:
             heights[row.name] = height
             height += 1
-    return Graph(
+    return StageDrawing(
         attempt=graph.attempt,
         rank=graph.rank,
-        said=findings.stages_said(graph),
+        said=findings.describe_stages(graph),
         took=duration(graph.took),
         least=_share(graph, graph.bound),
         lanes=tuple(
-            Lane(name, tuple(_bar(graph, row, places[row.name]) for row in rows))
+            StageLane(name, tuple(_bar(graph, row, places[row.name]) for row in rows))
             for name, rows in lanes.items()
         ),
         lines=tuple(_lines(graph, drawn, places, heights)),
@@ -100,7 +100,7 @@ def _graph(graph: StageGraph) -> Graph:
 
 def _lanes(rows: Sequence[StageRow]) -> dict[str, list[StageRow]]:
     """The main thread first; in each lane by time."""
-    shown = sorted(rows, key=lambda row: (row.start, row.end))[:STAGES]
+    shown = sorted(rows, key=lambda row: (row.start, row.end))[:MAX_STAGES]
     order = [*LANES, *dict.fromkeys(row.where for row in shown if row.where not in LANES)]
     by_lane = {where: [row for row in shown if row.where == where] for where in order}
     return {
@@ -108,7 +108,7 @@ def _lanes(rows: Sequence[StageRow]) -> dict[str, list[StageRow]]:
     }
 
 
-def _bar(graph: StageGraph, row: StageRow, place: int) -> Bar:
+def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
     begun = graph.end - graph.took
     critical = row.name in graph.critical
     needs = one_line(", ".join(row.needs), 300)
@@ -118,10 +118,10 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> Bar:
         f"needs {needs}" if needs else "needs nothing",
         *(["on the critical path"] if critical else []),
     ]
-    return Bar(
+    return StageBar(
         place=place,
         name=one_line(row.name, 80),
-        leaf=LEAVES.index(_leaf(row.name, graph.attempt)),
+        leaf=BUCKETS.index(_leaf(row.name, graph.attempt)),
         left=_share(graph, row.start - begun),
         width=_share(graph, row.end - row.start),
         time=duration(row.end - row.start),
@@ -134,7 +134,7 @@ def _leaf(name: str, attempt: int) -> str:
     """Where its time lands."""
     group = "recover" if attempt else "start"
     leaf = f"{group}.{name}"
-    return leaf if leaf in LEAVES else f"{group}.pre_train"
+    return leaf if leaf in BUCKETS else f"{group}.pre_train"
 
 
 def _share(graph: StageGraph, ns: int) -> float:
@@ -146,20 +146,20 @@ def _lines(
     drawn: Sequence[StageRow],
     places: Mapping[str, int],
     heights: Mapping[str, int],
-) -> Iterator[Line]:
+) -> Iterator[DependencyLine]:
     """Along the row of what is needed until it is used, then straight to that; the path first."""
     begun = graph.end - graph.took
     rows = {row.name: row for row in drawn}
     path = set(pairwise(graph.critical))
     found = [(need, row.name) for row in drawn for need in dict.fromkeys(row.needs) if need in rows]
     found.sort(key=lambda pair: pair not in path)
-    for need, name in found[:LINES]:
+    for need, name in found[:MAX_LINES]:
         done, used = (
-            round(WIDE / 100 * _share(graph, at - begun))
+            round(DRAWING_WIDTH / 100 * _share(graph, at - begun))
             for at in (rows[need].end, rows[name].start)
         )
-        here, there = (ROW * heights[one] + ROW // 2 for one in (need, name))
-        yield Line(
+        here, there = (ROW_HEIGHT * heights[one] + ROW_HEIGHT // 2 for one in (need, name))
+        yield DependencyLine(
             since=places[need],
             until=places[name],
             path=f"M{done} {here}H{used}V{there}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headway.ledger.boosters import switched_on
+from headway.ledger.boosters import active_boosters
 from headway.ledger.model import Failure, Ledger
 from headway.report import findings
 from headway.report.findings import Loss
@@ -15,7 +15,7 @@ RESTARTS: Final = 5  # unless the run has failed more often
 RESTARTABLE: Final = ("yes", "bounded", "swap")  # what asks for another attempt at once
 
 # By stage, start and recover alike; what depends on the run is in `_OF_RUN`.
-_TEXTS: Final = {
+_STAGE_HINTS: Final = {
     "scheduling": "ask the scheduler for the nodes earlier, or for fewer of them",
     "hardware_setup": "bake the environment into the image instead of setting it up each time",
     "device_init": "touch the device early, while the data pipeline is being built",
@@ -37,8 +37,8 @@ _TEXTS: Final = {
 
 def hint(ledger: Ledger, loss: Loss) -> str | None:
     """One line; None where nothing is known that the run did not have already."""
-    of_run = _OF_RUN.get(loss.leaf)
-    return of_run(ledger, loss) if of_run else _TEXTS.get(loss.leaf)
+    of_run = _RUN_HINTS.get(loss.leaf)
+    return of_run(ledger, loss) if of_run else _STAGE_HINTS.get(loss.leaf)
 
 
 def is_restartable(failure: Failure) -> bool:
@@ -57,7 +57,7 @@ def _restart(ledger: Ledger, what: str, *more: str) -> str:
 
 def _between_attempts(ledger: Ledger, _: Loss) -> str | None:
     """A restart on the spot helps where another attempt may be made at once."""
-    if "restarts" in switched_on(ledger):
+    if "restarts" in active_boosters(ledger):
         return None
     if not any(map(is_restartable, ledger.failures)):
         return None
@@ -67,7 +67,7 @@ def _between_attempts(ledger: Ledger, _: Loss) -> str | None:
 def _launcher(ledger: Ledger, loss: Loss) -> str | None:
     again = ledger.buckets.get("recover.launcher_init", 0)
     here = any(map(is_restartable, ledger.failures))  # not on other machines, in another job
-    if 2 * again >= loss.ns and here and "warm" not in switched_on(ledger):
+    if 2 * again >= loss.ns and here and "warm" not in active_boosters(ledger):
         return _restart(ledger, "fork restarts with their imports done", "--warm")
     return "import less before the loop, and keep packages on a local disk"
 
@@ -76,7 +76,7 @@ def _compile(ledger: Ledger, _: Loss) -> str | None:
     cold = [one for one in findings.first_compiles(ledger) if not one.cached]
     if not cold:  # an eager job that imports the compiler, or nothing left to keep
         return None
-    if "compile_cache" not in switched_on(ledger):
+    if "compile_cache" not in active_boosters(ledger):
         return "keep compiled code for later runs: headway run --compile-cache FOLDER"
     if ledger.archived and all(one.level == "miss" for one in ledger.archives):
         return "run it again: what it has compiled is stored for its next run"
@@ -84,7 +84,7 @@ def _compile(ledger: Ledger, _: Loss) -> str | None:
 
 
 def _saves(ledger: Ledger, _: Loss) -> str | None:
-    if not ledger.saved and "async_save" not in switched_on(ledger):
+    if not ledger.saved and "async_save" not in active_boosters(ledger):
         return "write saves in the background: headway run --async-save"
     now, best = ledger.save_interval, ledger.recommended_interval
     if now is not None and best is not None and best > now:
@@ -102,7 +102,7 @@ def _lost(ledger: Ledger, _: Loss) -> str | None:
 
 
 def _hang(ledger: Ledger, _: Loss) -> str | None:
-    if "restarts" not in switched_on(ledger):
+    if "restarts" not in active_boosters(ledger):
         return _restart(ledger, "end hung attempts, and start again")
     return "end a hang sooner: headway run --hang-after SECONDS"
 
@@ -112,7 +112,7 @@ def _blocked(ledger: Ledger, _: Loss) -> str | None:
     return "see which rank holds up the others: headway report lists them" if several else None
 
 
-_OF_RUN: Final[dict[str, Callable[[Ledger, Loss], str | None]]] = {
+_RUN_HINTS: Final[dict[str, Callable[[Ledger, Loss], str | None]]] = {
     "launcher_init": _launcher,
     "pt2_compile": _compile,
     "checkpoint_block": _saves,

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from headway import __version__
 from headway.ledger.interval import blocked_each
-from headway.ledger.leaves import EFFECTIVE, LEAVES
+from headway.ledger.leaves import BUCKETS, EFFECTIVE
 from headway.ledger.model import NS, Ledger
 from headway.report import (
     ahead,
@@ -30,26 +30,26 @@ from headway.report import (
     notice,
     publish,
 )
-from headway.report.failed import facts, failed
-from headway.serve.static import _STATIC
+from headway.report.failed import failure_facts, run_failure
 from headway.report.hints import hint
-from headway.report.tracks import embeddable, tracks
+from headway.report.tracks import pack_tracks, script_json
 from headway.report.words import (
     GROUP_MEANING,
     MEANING,
     PART_MEANING,
-    colour,
+    bucket_color,
     count,
     duration,
     one_line,
     percent,
-    short,
+    stage_of,
 )
+from headway.serve.static import ASSETS
 
 LIMIT: Final = 1_000_000  # bytes of the whole page
 GENERATOR: Final = "headway"
-_TEMPLATES: Final = Path(__file__).parent / "templates"
-SAVE: Final = "waste.checkpoint_block"
+TEMPLATES: Final = Path(__file__).parent / "templates"
+SAVE_BUCKET: Final = "waste.checkpoint_block"
 _MAX_ROWS: Final = 100  # of each table
 _MAX_DOTS: Final = 1000  # of the plot of saves
 _MAX_TEXT: Final = 2000  # characters of evidence, reason or note
@@ -73,15 +73,15 @@ def page(ledger: Ledger) -> str:
     """The whole page. Journals are not trusted: every word of them is escaped."""
     body = _context(ledger)
     room = LIMIT - len(_render(body, "").encode()) - 1000
-    data, coarse = tracks(ledger, room)
-    return _render({**body, "coarse": coarse}, embeddable(data))
+    data, coarse = pack_tracks(ledger, room)
+    return _render({**body, "coarse": coarse}, script_json(data))
 
 
 def fragment(ledger: Ledger) -> str:
     """The headline, the bar and the largest buckets, for a notebook."""
     stack = _stack(ledger)
     return (
-        environment()
+        template_environment()
         .get_template("fragment.html")
         .render(
             ledger=ledger,
@@ -97,24 +97,24 @@ def fragment(ledger: Ledger) -> str:
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """The templates of this folder, compiled once; all that is put into them is escaped."""
     return Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
 
 
 def _render(context: Mapping[str, Any], data: str) -> str:
-    script = (_STATIC / "report.js").read_text(encoding="utf-8")
+    script = (ASSETS / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = (
-        environment()
+        template_environment()
         .get_template("report.html")
         .render(
             **context,
-            css=Markup((_STATIC / "report.css").read_text(encoding="utf-8")),
-            palette=Markup(_palette()),
+            css=Markup((ASSETS / "report.css").read_text(encoding="utf-8")),
+            palette=Markup(numbered_palette()),
             script=Markup(script),
             script_hash=f"'sha256-{digest}'",
             data=Markup(data),
@@ -123,10 +123,12 @@ def _render(context: Mapping[str, Any], data: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _palette() -> str:
+def numbered_palette() -> str:
     def variables(dark: bool) -> str:
-        found = "".join(f"--l{i}:{colour(leaf, dark=dark)};" for i, leaf in enumerate(LEAVES))
-        return f"{found}--save:{colour(SAVE, dark=dark)};"
+        found = "".join(
+            f"--l{i}:{bucket_color(leaf, dark=dark)};" for i, leaf in enumerate(BUCKETS)
+        )
+        return f"{found}--save:{bucket_color(SAVE_BUCKET, dark=dark)};"
 
     light, dark = variables(dark=False), variables(dark=True)
     return (
@@ -157,38 +159,41 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "loss": _loss(ledger),
         "failed": _failed(ledger),
         "attempts": ledger.attempts[:_MAX_ROWS],
-        "stages": graph.graphs(ledger),
-        "stage_rows": graph.STAGES,
+        "stages": graph.draw_stages(ledger),
+        "stage_rows": graph.MAX_STAGES,
         "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
         "faults": [_fault(ledger, i) for i in range(min(len(ledger.faults), _MAX_ROWS))],
-        "saves": findings.saves(ledger)[:_MAX_ROWS],
+        "saves": findings.merged_saves(ledger)[:_MAX_ROWS],
         "blocked_each": blocked_each(ledger),
         "save_plot": _save_plot(ledger),
-        "save_facts": [*checkpoints.facts(ledger), *behind.summary(ledger)],
-        "failed_saves": checkpoints.failed(ledger)[:_MAX_ROWS],
-        "resumed": checkpoints.resumed,
-        "boosters": auto.facts(ledger),
-        "published": publish.facts(ledger),
+        "save_facts": [*checkpoints.checkpoint_facts(ledger), *behind.async_save_facts(ledger)],
+        "failed_saves": checkpoints.failed_saves(ledger)[:_MAX_ROWS],
+        "resumed": checkpoints.describe_resume,
+        "boosters": auto.booster_facts(ledger),
+        "published": publish.publish_facts(ledger),
         "first_compiles": _first_compiles(ledger),
         "compile_parts": _compile_parts(ledger),
-        "archives": findings.archives(ledger),
-        "caches": findings.caches(ledger),
-        "bypassed": findings.bypassed(ledger)[:_MAX_ROWS],
-        "missed_ahead": ahead.misses(ledger)[:_MAX_ROWS],
-        "gave_up": findings.gave_up(ledger)[:_MAX_ROWS],
-        "recompiles": findings.recompiles(ledger)[:_MAX_ROWS],
-        "communication": communication.summary(ledger),
-        "talk": (communication.groups(ledger)[:_MAX_ROWS], communication.calls(ledger)[:_MAX_ROWS]),
+        "archives": findings.describe_cache_loads(ledger),
+        "caches": findings.describe_torch_caches(ledger),
+        "bypassed": findings.cache_bypasses(ledger)[:_MAX_ROWS],
+        "missed_ahead": ahead.precompile_misses(ledger)[:_MAX_ROWS],
+        "gave_up": findings.limit_hits_by_place(ledger)[:_MAX_ROWS],
+        "recompiles": findings.group_recompiles(ledger)[:_MAX_ROWS],
+        "communication": communication.communication_facts(ledger),
+        "talk": (
+            communication.process_group_findings(ledger)[:_MAX_ROWS],
+            communication.collective_findings(ledger)[:_MAX_ROWS],
+        ),
         "own_losses": findings.own_losses(ledger)[:_MAX_ROWS],
         "gaps": sorted(ledger.gaps, key=lambda g: g.start - g.end)[:_MAX_ROWS],
         "notes": [one_line(note, _MAX_TEXT) for note in ledger.notes[:_MAX_ROWS]],
-        "places": {leaf: i for i, leaf in enumerate(LEAVES)},
+        "places": {leaf: i for i, leaf in enumerate(BUCKETS)},
         "clip": lambda text: one_line(str(text), _MAX_TEXT),
         "share": lambda ns: percent(ledger.percent(ns)),
         "duration": duration,
         "count": count,
         "percent": percent,
-        "short": short,
+        "short": stage_of,
         "meaning": MEANING,
         "max_rows": _MAX_ROWS,
     }
@@ -209,7 +214,7 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
     beside = ", ".join(f"{n:,} {owner}" for owner, n in owners.items() if n and owner != "infra")
     remark = f"of infra; beside it {beside}" if beside else "of infra"
     yield "Failures", f"{owners['infra']:,}", remark
-    lost = sum(last - first + 1 for first, last in findings.rolled_back(ledger))
+    lost = sum(last - first + 1 for first, last in findings.rolled_back_steps(ledger))
     yield "Steps", f"{ledger.steps:,}", f"{lost:,} rolled back" if lost else "none rolled back"
     hosts = {host for rank in ledger.ranks for host in rank.hosts}
     yield "Ranks", f"{len(ledger.ranks):,}", count(len(hosts), "host") if hosts else "one run"
@@ -219,7 +224,7 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
 
 def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]]]:
     """The legend, its groups laid out so that the columns are about equally long."""
-    found = {name: (name, total, leaves) for name, total, leaves in findings.groups(ledger)}
+    found = {name: (name, total, leaves) for name, total, leaves in findings.bucket_groups(ledger)}
     plan = (("train", "start"), ("waste", "failure", "stop", "unknown"), ("recover",))
     columns = [[found[name] for name in names if name in found] for names in plan]
     return [column for column in columns if column]
@@ -227,7 +232,7 @@ def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]
 
 def _stack(ledger: Ledger) -> list[Slice]:
     """All leaves side by side: effective first, the others in the order of the vocabulary."""
-    order = (EFFECTIVE, *(leaf for leaf in LEAVES if leaf != EFFECTIVE))
+    order = (EFFECTIVE, *(leaf for leaf in BUCKETS if leaf != EFFECTIVE))
     slices, left = [], 0.0
     for leaf in order:
         ns = ledger.buckets.get(leaf, 0)
@@ -251,7 +256,7 @@ def _waterfall(ledger: Ledger) -> list[Slice]:
 def _slice(ledger: Ledger, leaf: str, ns: int, left: float) -> Slice:
     share = ledger.percent(ns)
     return Slice(
-        leaf, LEAVES.index(leaf), colour(leaf, dark=False), left, share, duration(ns),
+        leaf, BUCKETS.index(leaf), bucket_color(leaf, dark=False), left, share, duration(ns),
         percent(share), MEANING[leaf],
     )  # fmt: skip
 
@@ -270,10 +275,10 @@ def _loss(ledger: Ledger) -> dict[str, str | None] | None:
 
 
 def _failed(ledger: Ledger) -> dict[str, Any] | None:
-    end = failed(ledger)
+    end = run_failure(ledger)
     if end is None:
         return None
-    return {"facts": facts(end), "todo": end.todo, "command": one_line(end.command)}
+    return {"facts": failure_facts(end), "todo": end.todo, "command": one_line(end.command)}
 
 
 def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
@@ -291,13 +296,13 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         "evidence": _lines(failure.evidence),
         "node": one_line(failure.node or "", 100),
         "decision": one_line(failure.decision or "", 200),
-        "notice": notice.of_attempt(ledger, failure.attempt),
+        "notice": notice.notice_of_attempt(ledger, failure.attempt),
     }
 
 
 def _fault(ledger: Ledger, place: int) -> dict[str, Any]:
     fault = ledger.faults[place]
-    detected, decision = findings.made_of(ledger, fault)
+    detected, decision = findings.outcome_of(ledger, fault)
     return {
         "planned": one_line(fault.planned, _MAX_TEXT),
         "attempt": fault.attempt,
@@ -316,7 +321,7 @@ def _lines(text: str) -> str:
 
 def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
     """Each save as a stem: when, and how long training stood still for it."""
-    saves = findings.saves(ledger)
+    saves = findings.merged_saves(ledger)
     if not saves or not ledger.wall:
         return None
     top = max(max(s.blocked for s in saves), 1)

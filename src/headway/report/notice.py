@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from headway.ledger.model import Ledger, Notice
+from headway.ledger.model import Ledger, PreemptionNotice
 from headway.report.words import count, duration
 
 
-def of_attempt(ledger: Ledger, attempt: int) -> str:
+def notice_of_attempt(ledger: Ledger, attempt: int) -> str:
     """Of the notice that ended an attempt; nothing where none did."""
-    return next((said(one) for one in ledger.notices if one.attempt == attempt), "")
+    return next((describe_notice(one) for one in ledger.notices if one.attempt == attempt), "")
 
 
-def said(notice: Notice) -> str:
+def describe_notice(notice: PreemptionNotice) -> str:
     """What was made of it, and what was lost all the same."""
-    return f"{_answer(notice)}; {_lost(notice)}"
+    return f"{_describe_response(notice)}; {_describe_loss(notice)}"
 
 
-def _answer(notice: Notice) -> str:
+def _describe_response(notice: PreemptionNotice) -> str:
     of = "" if notice.step is None else f" of step {notice.step:,}"
     if notice.answer == "saved" and notice.saved_steps:
-        return f"a last save{of} has kept {_time(notice, notice.saved_steps, notice.saved)}"
+        return f"a last save{of} has kept {_accelerator_time(notice, notice.saved_steps, notice.saved)}"
     if notice.answer == "saved":
         return f"a last save{of} has kept nothing"
     if notice.answer == "late":
@@ -29,14 +29,14 @@ def _answer(notice: Notice) -> str:
     return "nobody saved at it"
 
 
-def _lost(notice: Notice) -> str:
+def _describe_loss(notice: PreemptionNotice) -> str:
     if notice.lost is None or notice.lost_steps is None:
         return "what is lost will show when it trains again"
     if not notice.lost_steps:
         return "nothing was lost"
-    return f"lost: {_time(notice, notice.lost_steps, notice.lost)}"
+    return f"lost: {_accelerator_time(notice, notice.lost_steps, notice.lost)}"
 
 
-def _time(notice: Notice, steps: int, ns: int) -> str:
+def _accelerator_time(notice: PreemptionNotice, steps: int, ns: int) -> str:
     held = f" x {notice.accelerators:,} accelerators" if notice.accelerators > 1 else ""
     return f"{count(steps, 'step')}, {duration(ns)}{held}"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import NS, Ledger
 from headway.report.words import printable
 
@@ -23,12 +23,12 @@ class Family:
     unit: str = ""
 
 
-def text(ledger: Ledger, more: Iterable[Family] = ()) -> Iterator[str]:
+def openmetrics_lines(ledger: Ledger, more: Iterable[Family] = ()) -> Iterator[str]:
     """Of one run, and what others know of it; each sample has its name."""
-    return lines((*_families(ledger), *more), {"run": ledger.run})
+    return format_families((*_families(ledger), *more), {"run": ledger.run})
 
 
-def lines(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str]:
+def format_families(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str]:
     """Line by line, each metric after its type; the last line is `# EOF`."""
     for family in families:
         if not family.samples:
@@ -36,7 +36,7 @@ def lines(families: Iterable[Family], common: Mapping[str, str]) -> Iterator[str
         yield f"# TYPE {family.name} gauge\n"
         if family.unit:
             yield f"# UNIT {family.name} {family.unit}\n"
-        yield f"# HELP {family.name} {_escaped(family.help)}\n"
+        yield f"# HELP {family.name} {_escape(family.help)}\n"
         for labels, value in family.samples:
             yield f"{family.name}{_labels({**common, **labels})} {_number(value)}\n"
     yield "# EOF\n"
@@ -56,7 +56,7 @@ def _families(ledger: Ledger) -> Iterator[Family]:
     yield _seconds(
         "bucket",
         "Wall time by leaf; the leaves sum to the wall time.",
-        [({"leaf": leaf}, ledger.buckets[leaf]) for leaf in LEAVES if ledger.buckets.get(leaf)],
+        [({"leaf": leaf}, ledger.buckets[leaf]) for leaf in BUCKETS if ledger.buckets.get(leaf)],
     )
     yield _seconds(
         "rank_bucket",
@@ -64,7 +64,7 @@ def _families(ledger: Ledger) -> Iterator[Family]:
         [
             ({"rank": str(rank.rank), "leaf": leaf}, rank.buckets[leaf])
             for rank in ledger.ranks
-            for leaf in LEAVES
+            for leaf in BUCKETS
             if rank.buckets.get(leaf)
         ],
     )
@@ -111,11 +111,11 @@ def _seconds(name: str, help_text: str, samples: Iterable[tuple[dict[str, str], 
 
 
 def _labels(labels: dict[str, str]) -> str:
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    told = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
     return f"{{{told}}}" if told else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     lines = [printable(line) for line in value.encode("utf-8", "replace").decode().split("\n")]
     return "\n".join(lines).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

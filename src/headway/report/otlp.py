@@ -13,7 +13,7 @@ from headway import __version__
 from headway.errors import HeadwayError, UsageError
 from headway.ledger.leaves import side
 from headway.ledger.model import Ledger, Segment
-from headway.report.findings import labels
+from headway.report.findings import run_labels
 
 BATCH = 2000  # spans in one request
 TIMEOUT_S = 30.0
@@ -22,7 +22,7 @@ _STATUS = {"completed": 1, "failed": 2, "preempted": 2}  # OK and ERROR; the res
 Span = dict[str, Any]
 
 
-def requests(ledger: Ledger) -> Iterator[dict[str, Any]]:
+def trace_requests(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Each is an ExportTraceServiceRequest; the same run gives the same ids."""
     spans = list(_spans(ledger))
     for at in range(0, len(spans), BATCH):
@@ -37,9 +37,9 @@ def requests(ledger: Ledger) -> Iterator[dict[str, Any]]:
         }
 
 
-def text(ledger: Ledger) -> Iterator[str]:
+def otlp_lines(ledger: Ledger) -> Iterator[str]:
     """As JSON lines, the form of OpenTelemetry's file exporter."""
-    for request in requests(ledger):
+    for request in trace_requests(ledger):
         yield json.dumps(request, separators=(",", ":")) + "\n"
 
 
@@ -52,12 +52,12 @@ def send(ledger: Ledger, endpoint: str) -> int:
         )
     url = endpoint if endpoint.endswith("/v1/traces") else endpoint.rstrip("/") + "/v1/traces"
     count = 0
-    for request in requests(ledger):
+    for request in trace_requests(ledger):
         body = json.dumps(request).encode()
         asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
-                _accepted(url, answer.read())
+                _check_accepted(url, answer.read())
         except (OSError, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
@@ -69,7 +69,7 @@ def send(ledger: Ledger, endpoint: str) -> int:
     return count
 
 
-def _accepted(url: str, answer: bytes) -> None:
+def _check_accepted(url: str, answer: bytes) -> None:
     part = json.loads(answer or b"{}").get("partialSuccess") or {}
     if int(part.get("rejectedSpans") or 0):
         told = part.get("errorMessage") or "no reason given"
@@ -82,7 +82,7 @@ def _resource(ledger: Ledger) -> dict[str, Any]:
     return {
         "service.name": "headway",
         "ml.training.run.name": ledger.run,
-        **{f"ml.training.run.label.{k}": v for k, v in labels(ledger).items()},
+        **{f"ml.training.run.label.{k}": v for k, v in run_labels(ledger).items()},
     }
 
 

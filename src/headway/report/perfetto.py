@@ -8,13 +8,13 @@ from typing import Any
 
 from headway.ledger.leaves import group
 from headway.ledger.model import Failure, Ledger, Segment
-from headway.report.findings import by_attempt
+from headway.report.findings import segments_by_attempt
 from headway.report.words import MEANING
 
 _RUN = 1  # process id of the run's own track; rank n is n + 2, as 0 means the kernel
 
 
-def trace(ledger: Ledger) -> Iterator[str]:
+def perfetto_lines(ledger: Ledger) -> Iterator[str]:
     """The trace as JSON text, an event a line, so that a long run is never held twice."""
     about = {"run": ledger.run, "ett_percent": ledger.ett_percent, "steps": ledger.steps}
     yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['
@@ -43,7 +43,7 @@ def _track(
         row = attempt.index + 1
         yield _name("thread_name", pid, row, name=f"attempt {attempt.index} ({attempt.outcome})")
         yield _name("thread_sort_index", pid, row, sort_index=row)
-    for index, segment in by_attempt(ledger, segments):
+    for index, segment in segments_by_attempt(ledger, segments):
         yield {
             "ph": "X",
             "pid": pid,

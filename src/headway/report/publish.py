@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headway.ledger import publish
 from headway.ledger.model import NS, Ledger, Publish
-from headway.report.words import count, duration, ending, one_line
+from headway.report.words import count, duration, one_line, truncate_left
 
 
-def facts(ledger: Ledger) -> list[tuple[str, str]]:
+def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each; none where nothing was published."""
     found: list[tuple[str, str]] = []
     if ledger.publishes is not None:
@@ -19,8 +19,8 @@ def facts(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def _of_training(ledger: Ledger, one: Publish) -> list[tuple[str, str]]:
-    held = publish.accelerators(ledger)
-    paid = publish.after_training(ledger)
+    held = publish.accelerators_held(ledger)
+    paid = publish.time_after_training(ledger)
     found = [("by the run", _run(one)), _outcome(one)]
     if one.took is not None:
         would = f"{_cost(one.took, held)} ({duration(one.took)} x {count(held, 'rank')})"
@@ -34,7 +34,7 @@ def _cost(ns: int, held: int) -> str:
 
 
 def _run(one: Publish) -> str:
-    where = f" ({ending(one.folder, 80)})" if one.folder else ""
+    where = f" ({truncate_left(one.folder, 80)})" if one.folder else ""
     return f"{one_line(one.run, 60) or 'unknown'}{where}"
 
 
@@ -44,6 +44,6 @@ def _outcome(one: Publish) -> tuple[str, str]:
     if one.took is None:
         return (
             "not done yet",
-            f"see {ending(one.log, 80)}" if one.log else "nothing was heard of it",
+            f"see {truncate_left(one.log, 80)}" if one.log else "nothing was heard of it",
         )
-    return "snapshot", f"{one_line(one.snapshot, 60)} in {ending(one.store, 80)}"
+    return "snapshot", f"{one_line(one.snapshot, 60)} in {truncate_left(one.store, 80)}"

@@ -33,18 +33,18 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def plain(console: Console) -> bool:
+def ascii_only(console: Console) -> bool:
     """Whether bars must be drawn with ASCII characters and without colour."""
-    return console.color_system is None or not _unicode(console)
+    return console.color_system is None or not _is_unicode(console)
 
 
-def say(console: Console, line: Text) -> None:
+def print_line(console: Console, line: Text) -> None:
     """Print one line as one line, however narrow: a cut command cannot be pasted."""
     line.plain = printable(line.plain)  # whatever of a journal has come this far
-    if not _unicode(console):
+    if not _is_unicode(console):
         line = Text(line.plain.encode("ascii", "replace").decode())
     console.print(line, soft_wrap=True)
 
 
-def _unicode(console: Console) -> bool:
+def _is_unicode(console: Console) -> bool:
     return console.encoding.lower().startswith("utf")

@@ -21,23 +21,23 @@ from headway.report import (
     notice,
     publish,
 )
-from headway.report.screen import plain
+from headway.report.screen import ascii_only
 from headway.report.words import (
     GROUP_MEANING,
+    GROUP_STYLES,
     MEANING,
-    TERMINAL_COLOURS,
     duration,
-    ending,
     one_line,
     percent,
-    short,
+    stage_of,
+    truncate_left,
 )
 
 SHOWN = 5  # items of a list; the HTML report has more
 PLANNED = 20  # the same for planned faults: they are what such a run is about
 
 
-def who(failure: Failure) -> str:
+def describe_failure(failure: Failure) -> str:
     """Which rank failed, and how."""
     rank = "" if failure.root_rank is None else f"rank {failure.root_rank} "
     if failure.category == "unknown":  # then what was seen says more than the word
@@ -45,7 +45,7 @@ def who(failure: Failure) -> str:
     return f"{rank}{failure.category}"
 
 
-def between(gap: Gap) -> str:
+def describe_gap(gap: Gap) -> str:
     """A stretch of unknown, by its neighbours."""
     return f"{duration(gap.end - gap.start)} between {gap.after} and {gap.before}"
 
@@ -65,12 +65,12 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
     elif ledger.saves or ledger.checkpoints:
         yield f"Saves ({ledger.saves})", _saves(ledger)
     if ledger.behind:
-        yield "Asynchronous saves", [_fact(*fact) for fact in behind.summary(ledger)]
-    if boosted := auto.facts(ledger):
+        yield "Asynchronous saves", [_fact(*fact) for fact in behind.async_save_facts(ledger)]
+    if boosted := auto.booster_facts(ledger):
         yield f"Boosters ({len(boosted)})", [_fact(*fact) for fact in boosted]
-    if published := publish.facts(ledger):
+    if published := publish.publish_facts(ledger):
         yield "Publish", [_fact(*fact) for fact in published]
-    if ledger.compiles or ledger.gave_up or findings.archives(ledger):
+    if ledger.compiles or ledger.gave_up or findings.describe_cache_loads(ledger):
         yield f"Compiles ({len(ledger.compiles)} over all ranks)", _compiles(ledger)
     if ledger.groups_made or ledger.early_calls:
         yield "Communication before the first step", _communication(ledger)
@@ -83,14 +83,14 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
 
 
 def _buckets(ledger: Ledger, console: Console) -> Iterator[Text]:
-    for name, total, leaves in findings.groups(ledger):
+    for name, total, leaves in findings.bucket_groups(ledger):
         if len(leaves) == 1:
             leaf, ns = leaves[0]
             yield _bucket(ledger, console, f"  {leaf}", ns, MEANING[leaf], name, bold=True)
             continue
         yield _bucket(ledger, console, f"  {name}", total, GROUP_MEANING[name], name, bold=True)
         for leaf, ns in leaves:
-            yield _bucket(ledger, console, f"    {short(leaf)}", ns, MEANING[leaf], name)
+            yield _bucket(ledger, console, f"    {stage_of(leaf)}", ns, MEANING[leaf], name)
     yield Text(f"  {'wall time':<24}{duration(ledger.wall):>9}", style="bold")
 
 
@@ -98,9 +98,11 @@ def _bucket(
     ledger: Ledger, console: Console, label: str, ns: int, meaning: str, name: str,
     bold: bool = False,
 ) -> Text:  # fmt: skip
-    width, colour = 20, TERMINAL_COLOURS[name]
+    width, colour = 20, GROUP_STYLES[name]
     filled = round(width * ns / ledger.wall) if ledger.wall else 0
-    bar = ("#" if plain(console) else "\u2588") * filled or ("." if plain(console) else "\u258f")
+    bar = ("#" if ascii_only(console) else "\u2588") * filled or (
+        "." if ascii_only(console) else "\u258f"
+    )
     line = Text().append(f"{label:<26}", f"bold {colour}" if bold else "")
     line.append(f"{duration(ns):>9}  {percent(ledger.percent(ns)):>7}  ")
     return line.append(f"{bar:<{width}}", colour).append(f"  {meaning}", "dim")
@@ -117,7 +119,7 @@ def _attempts(ledger: Ledger) -> Iterator[Text]:
         if a is None:
             yield Text("      ...")
             continue
-        resumed = checkpoints.resumed(a.resumed_from, a.resumed_by)
+        resumed = checkpoints.describe_resume(a.resumed_from, a.resumed_by)
         lasted = duration(a.end - a.start)
         row = (a.index, duration(a.start), lasted, len(a.ranks), _steps(a), resumed, width)
         yield Text(_ATTEMPT_COLUMNS.format(*row, a.outcome))
@@ -163,11 +165,11 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
         step = findings.last_step_before(ledger, failure)
         after = "" if step is None else f", after step {step:,}"
         yield Text(f"  attempt {failure.attempt}, at {duration(failure.at)}{after}: ").append(
-            Text(one_line(who(failure)), style="bold red")
+            Text(one_line(describe_failure(failure)), style="bold red")
         )
         yield _fact("  owner", f"{failure.owner}; retry: {failure.retry}")
         yield _fact("  evidence", one_line(failure.evidence, 400))
-        if told := notice.of_attempt(ledger, failure.attempt):
+        if told := notice.notice_of_attempt(ledger, failure.attempt):
             yield _fact("  notice", told)
         if failure.decision:
             yield _fact("  then", one_line(failure.decision, 200))
@@ -183,7 +185,7 @@ def _stages(graph: StageGraph) -> Iterator[Text]:
         yield line.append(f"{duration(row.end - begun):>9}").append(
             f"  {duration(row.end - row.start)}"
         )
-    yield _fact("* critical path", findings.stages_said(graph))
+    yield _fact("* critical path", findings.describe_stages(graph))
 
 
 def _faults(ledger: Ledger) -> Iterator[Text]:
@@ -192,8 +194,8 @@ def _faults(ledger: Ledger) -> Iterator[Text]:
         where = f"attempt {fault.attempt}, at {duration(fault.at)}"
         where += "" if fault.step is None else f", after its step {fault.step:,}"
         yield Text(f"  {where}: ").append(Text(one_line(fault.planned, 200), style="bold"))
-        detected, decision = findings.made_of(ledger, fault)
-        yield _fact("  hit", ending(fault.who, 100))
+        detected, decision = findings.outcome_of(ledger, fault)
+        yield _fact("  hit", truncate_left(fault.who, 100))
         yield _fact("  detected", one_line(detected, 200))
         if decision:
             yield _fact("  decision", one_line(decision, 200))
@@ -209,10 +211,10 @@ def _saves(ledger: Ledger) -> Iterator[Text]:
         if ledger.recommended_interval is not None:
             every += f"; recommended: {duration(ledger.recommended_interval)}"
         yield _fact("interval", every)
-    saves = findings.saves(ledger)
+    saves = findings.merged_saves(ledger)
     if saves:
         longest = max(saves, key=lambda save: save.blocked)
-        where = f" ({ending(longest.path, 60)})" if longest.path else ""
+        where = f" ({truncate_left(longest.path, 60)})" if longest.path else ""
         yield _fact("longest", f"{duration(longest.blocked)}, step {longest.step:,}{where}")
     written = [save.written for save in saves if save.written is not None]
     if written:
@@ -222,9 +224,9 @@ def _saves(ledger: Ledger) -> Iterator[Text]:
 def _checkpoints(ledger: Ledger) -> Iterator[Text]:
     blocked = ledger.buckets.get("waste.checkpoint_block", 0)
     yield _fact("blocked", f"{duration(blocked)}, {percent(ledger.percent(blocked))} of the run")
-    for name, value in checkpoints.facts(ledger):
+    for name, value in checkpoints.checkpoint_facts(ledger):
         yield _fact(name, value)
-    failed = checkpoints.failed(ledger)
+    failed = checkpoints.failed_saves(ledger)
     for text in failed[:SHOWN]:
         yield Text("  failed              ", style="bold red").append(Text(text))
     yield from _more(len(failed))
@@ -233,48 +235,55 @@ def _checkpoints(ledger: Ledger) -> Iterator[Text]:
 def _compiles(ledger: Ledger) -> Iterator[Text]:
     first = findings.first_compiles(ledger)
     cached = sum(c.cached for c in first)
-    again = findings.recompiles(ledger)
+    again = findings.group_recompiles(ledger)
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
     split = sorted(findings.compile_split(ledger), key=lambda part: -part[1])
     if split:
         yield _fact("pt2_compile", ", ".join(f"{name} {duration(ns)}" for name, ns in split))
-    if said := findings.caches(ledger):
+    if said := findings.describe_torch_caches(ledger):
         yield _fact("torch's caches", "; ".join(said))
-    for reason, times in findings.bypassed(ledger)[:SHOWN]:
+    for reason, times in findings.cache_bypasses(ledger)[:SHOWN]:
         yield _fact("  not asked", f"{times} x: {one_line(reason, 120)}")
-    yield from gave_up(ledger)
-    for text in findings.archives(ledger):
+    yield from limit_hit_warnings(ledger)
+    for text in findings.describe_cache_loads(ledger):
         yield _fact("archive", text)
-    missed = ahead.misses(ledger)
+    missed = ahead.precompile_misses(ledger)
     for miss in missed[:SHOWN]:
         yield _fact("compiled ahead", miss.said)
-        yield Text(f"      {ending(miss.where, 60)}", style="dim")
+        yield Text(f"      {truncate_left(miss.where, 60)}", style="dim")
         yield Text(f"      {one_line(miss.cure, 400)}", style="dim")
     yield from _more(len(missed))
     yield _fact("recompiles", str(sum(row.times for row in again)))
     for row in again[:SHOWN]:
-        yield Text(f"  {row.times} x {ending(row.where, 60)}, {duration(row.ns)} over all ranks")
+        yield Text(
+            f"  {row.times} x {truncate_left(row.where, 60)}, {duration(row.ns)} over all ranks"
+        )
         if row.reason:
             yield Text(f"      {one_line(row.reason, 200)}", style="dim")
     yield from _more(len(again))
 
 
-def gave_up(ledger: Ledger) -> Iterator[Text]:
+def limit_hit_warnings(ledger: Ledger) -> Iterator[Text]:
     """A warning for each place that torch no longer compiles."""
-    for where, limit, ranks in findings.gave_up(ledger)[:SHOWN]:
+    for where, limit, ranks in findings.limit_hits_by_place(ledger)[:SHOWN]:
         whom = "all ranks" if len(ranks) == len(ledger.ranks) > 1 else f"rank {ranks[0]}"
-        text = f"torch gave up compiling {ending(where, 60)} ({one_line(limit, 40)}, {whom})"
+        text = f"torch gave up compiling {truncate_left(where, 60)} ({one_line(limit, 40)}, {whom})"
         text += ": it runs uncompiled. See `headway recompiles RUN`"
         yield Text("  Warning: ", style="bold yellow").append(Text(text))
 
 
 def _communication(ledger: Ledger) -> Iterator[Text]:
     """What it costs, and the places that cost most of it."""
-    for name, value in communication.summary(ledger):
+    for name, value in communication.communication_facts(ledger):
         yield _fact(name, value)
-    for rows in (communication.groups(ledger), communication.calls(ledger)):
+    for rows in (
+        communication.process_group_findings(ledger),
+        communication.collective_findings(ledger),
+    ):
         for row in rows[:SHOWN]:
-            yield Text(f"  {row.cost:>9}  {one_line(row.what, 110)}, {ending(row.where, 60)}")
+            yield Text(
+                f"  {row.cost:>9}  {one_line(row.what, 110)}, {truncate_left(row.where, 60)}"
+            )
             if row.advice:
                 yield Text(f"{'':13}{row.advice}", style="dim")
         yield from _more(len(rows))
@@ -297,7 +306,7 @@ def _ranks(ledger: Ledger) -> Iterator[Text]:
 def _gaps(ledger: Ledger) -> Iterator[Text]:
     for gap in sorted(ledger.gaps, key=lambda g: g.start - g.end)[:SHOWN]:
         where = f"rank {gap.rank}, attempt {gap.attempt}, at {duration(gap.start)}"
-        yield Text(f"  {one_line(between(gap), 120)} ({where})")
+        yield Text(f"  {one_line(describe_gap(gap), 120)} ({where})")
     yield from _more(len(ledger.gaps))
     yield Text('  Name such code:  with headway.stage("pre_train"): ...', style="dim")
 

@@ -8,7 +8,7 @@ from headway.errors import TargetUnwritable, UsageError
 from headway.journal.folder import write_atomically
 
 
-def check(target: Path, *, force: bool) -> None:
+def check_output(target: Path, *, force: bool) -> None:
     """Refuse early what would be refused later."""
     if target.is_dir():
         raise UsageError(f"{target} is a folder; name a file in it", code="target-is-folder")
@@ -18,9 +18,9 @@ def check(target: Path, *, force: bool) -> None:
         )
 
 
-def write(target: Path, content: bytes, *, force: bool) -> None:
+def write_output(target: Path, content: bytes, *, force: bool) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
-    check(target, force=force)
+    check_output(target, force=force)
     try:
         write_atomically(target, content)
     except OSError as error:

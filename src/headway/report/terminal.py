@@ -13,24 +13,24 @@ from rich.console import Console
 from rich.text import Text
 
 from headway.ledger.interval import blocked_each
-from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST, UNKNOWN, group
+from headway.ledger.leaves import BUCKETS, EFFECTIVE, LOST, UNKNOWN, group
 from headway.ledger.model import NS, Ledger
 from headway.report import auto, findings
-from headway.report.failed import Failed, facts, failed
+from headway.report.failed import RunFailure, failure_facts, run_failure
 from headway.report.hints import hint
-from headway.report.screen import plain, say
-from headway.report.sections import between, gave_up, sections, who
+from headway.report.screen import ascii_only, print_line
+from headway.report.sections import describe_failure, describe_gap, limit_hit_warnings, sections
 from headway.report.words import (
+    GROUP_STYLES,
     GROUPS,
     MEANING,
-    TERMINAL_COLOURS,
     count,
+    count_failures,
     duration,
-    ending,
-    failures,
     one_line,
     percent,
-    short,
+    stage_of,
+    truncate_left,
 )
 
 SHOWN = 5  # causes in the summary; the rest is one row
@@ -46,39 +46,41 @@ class Row:
     detail: tuple[str, ...]  # the most telling first; what does not fit is left out
 
 
-def summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
+def print_summary(ledger: Ledger, run_path: Path | str, console: Console) -> None:
     """What `headway run` prints at the end: five to ten lines."""
-    for line in overview(ledger, console):
-        say(console, line)
+    for line in overview_lines(ledger, console):
+        print_line(console, line)
     for text in _advice(ledger):
-        say(console, Text(f"  {text}"))
-    for line in gave_up(ledger):
-        say(console, line)
-    for line in _rehearsed(ledger):
-        say(console, line)
-    for text in auto.summary(ledger):
-        say(console, Text(f"  {text}"))
-    say(console, _next(run_path))
+        print_line(console, Text(f"  {text}"))
+    for line in limit_hit_warnings(ledger):
+        print_line(console, line)
+    for line in _injected_faults(ledger):
+        print_line(console, line)
+    for text in auto.booster_lines(ledger):
+        print_line(console, Text(f"  {text}"))
+    print_line(console, _next(run_path))
 
 
-def full(ledger: Ledger, run_path: Path | str, console: Console) -> None:
+def print_report(ledger: Ledger, run_path: Path | str, console: Console) -> None:
     """What `headway report RUN` prints."""
-    say(console, headline(ledger))
-    for line in _failed(failed(ledger)):
-        say(console, line)
-    say(console, Text(f"  {_identity(ledger)}", style="dim"))
-    say(console, Text("  ").append(_stacked(ledger, console, console.width - 4)))
+    print_line(console, headline(ledger))
+    for line in _failure_lines(run_failure(ledger)):
+        print_line(console, line)
+    print_line(console, Text(f"  {_identity(ledger)}", style="dim"))
+    print_line(console, Text("  ").append(_stacked(ledger, console, console.width - 4)))
     for text in _advice(ledger):
-        say(console, Text(f"  {text}"))
+        print_line(console, Text(f"  {text}"))
     for title, lines in sections(ledger, console):
-        say(console, Text(""))
-        say(console, Text(title, style="bold"))
+        print_line(console, Text(""))
+        print_line(console, Text(title, style="bold"))
         for line in lines:
-            say(console, line)
-    say(console, Text(""))
+            print_line(console, line)
+    print_line(console, Text(""))
     if ledger.steps:
-        say(console, Text("  Advice:  ").append(f"headway advise {_quoted(run_path)}", "bold"))
-    say(console, _next(run_path))
+        print_line(
+            console, Text("  Advice:  ").append(f"headway advise {_quoted(run_path)}", "bold")
+        )
+    print_line(console, _next(run_path))
 
 
 def headline(ledger: Ledger) -> Text:
@@ -104,14 +106,14 @@ def headline(ledger: Ledger) -> Text:
     return line.append(Text(f"   ({', '.join(about)})", style="dim"))
 
 
-def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
+def overview_lines(ledger: Ledger, console: Console) -> Iterator[Text]:
     """The headline and its causes, the largest first; the rows sum to the wall time."""
     yield headline(ledger)
-    yield from _failed(failed(ledger))
+    yield from _failure_lines(run_failure(ledger))
     rows = _rows(ledger)
     width = max(len(row.name) for row in rows)
     for row in rows:
-        line = Text("  ").append(Text(f"{row.name:<{width}}", style=TERMINAL_COLOURS[row.group]))
+        line = Text("  ").append(Text(f"{row.name:<{width}}", style=GROUP_STYLES[row.group]))
         line.append(f"  {duration(row.ns):>9}  {percent(ledger.percent(row.ns)):>7}  ")
         if row.name == "effective":
             line.append(_stacked(ledger, console, 40))
@@ -121,22 +123,22 @@ def overview(ledger: Ledger, console: Console) -> Iterator[Text]:
 
 
 def _without_steps(ledger: Ledger) -> str:
-    return "before the first step, after" if failed(ledger) else "no training step seen in"
+    return "before the first step, after" if run_failure(ledger) else "no training step seen in"
 
 
-def _failed(end: Failed | None) -> Iterator[Text]:
+def _failure_lines(end: RunFailure | None) -> Iterator[Text]:
     """What a person whose job has died asks first."""
     if end is None:
         return
-    for name, value in facts(end):
+    for name, value in failure_facts(end):
         yield Text(f"  {name:<10}").append(Text(value, style="bold"))
     yield Text(f"  {end.todo}:  ").append(end.command, "bold")
 
 
-def _rehearsed(ledger: Ledger) -> Iterator[Text]:
+def _injected_faults(ledger: Ledger) -> Iterator[Text]:
     """Planned faults, each with what was made of it."""
     for fault in ledger.faults[:SHOWN]:
-        made = ", ".join(filter(None, findings.made_of(ledger, fault)))
+        made = ", ".join(filter(None, findings.outcome_of(ledger, fault)))
         yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(made, 160)}")
     if len(ledger.faults) > SHOWN:
         yield Text(f"  and {len(ledger.faults) - SHOWN:,} more planned faults in the report")
@@ -170,16 +172,16 @@ def _quoted(run_path: Path | str) -> str:
 
 def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
     """All groups in one bar, effective first; `#` and `.` where there is no colour."""
-    if plain(console):
+    if ascii_only(console):
         filled = round(width * ledger.ett_percent / 100)
         return Text("#" * filled + "." * (width - filled))
-    totals = {name: ns for name, ns, _ in findings.groups(ledger)}
+    totals = {name: ns for name, ns, _ in findings.bucket_groups(ledger)}
     order = ("train", *(name for name in GROUPS if name != "train"))
     bar, drawn, so_far = Text(), 0, 0
     for name in order:
         so_far += totals.get(name, 0)
         end = round(width * so_far / ledger.wall) if ledger.wall else 0
-        bar.append(Text("\u2588" * (end - drawn), style=TERMINAL_COLOURS[name]))
+        bar.append(Text("\u2588" * (end - drawn), style=GROUP_STYLES[name]))
         drawn = end
     return bar
 
@@ -188,7 +190,7 @@ def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
 
 
 def _rows(ledger: Ledger) -> list[Row]:
-    totals = {name: ns for name, ns, _ in findings.groups(ledger)}
+    totals = {name: ns for name, ns, _ in findings.bucket_groups(ledger)}
     causes = [
         Row("start", "start", totals.get("start", 0), _stages(ledger, "start")),
         Row("recovery", "recover", totals.get("recover", 0), _recovery(ledger)),
@@ -196,10 +198,10 @@ def _rows(ledger: Ledger) -> list[Row]:
         Row("stop", "stop", totals.get("stop", 0), _stages(ledger, "stop")),
         Row("unknown", "unknown", ledger.buckets.get(UNKNOWN, 0), (_largest_gap(ledger),)),
     ]
-    single = [x for x in LEAVES if group(x) == "waste" or x == "failure.hang"]
+    single = [x for x in BUCKETS if group(x) == "waste" or x == "failure.hang"]
     for leaf in single:
         detail = (_detail(ledger, leaf),)
-        causes.append(Row(_NAMES[leaf], group(leaf), ledger.buckets.get(leaf, 0), detail))
+        causes.append(Row(LABELS[leaf], group(leaf), ledger.buckets.get(leaf, 0), detail))
     causes = sorted((row for row in causes if row.ns), key=lambda row: -row.ns)
     rows = [Row("effective", "train", ledger.buckets.get(EFFECTIVE, 0), ()), *causes[:SHOWN]]
     rest = causes[SHOWN:]
@@ -211,7 +213,7 @@ def _rows(ledger: Ledger) -> list[Row]:
     return rows
 
 
-_NAMES = {
+LABELS = {
     "waste.checkpoint_block": "checkpoints",
     "waste.data_stall": "data stalls",
     "waste.recompile": "recompiles",
@@ -226,28 +228,28 @@ def _detail(ledger: Ledger, leaf: str) -> str:
         each = blocked_each(ledger)
         saves = count(ledger.saves, "save")
         return saves if each is None else f"{saves}, {duration(each)} blocked each"
-    if leaf == "waste.recompile" and (again := findings.recompiles(ledger)):
-        return f"{sum(r.times for r in again)} over all ranks; most in {ending(again[0].where, 50)}"
+    if leaf == "waste.recompile" and (again := findings.group_recompiles(ledger)):
+        return f"{sum(r.times for r in again)} over all ranks; most in {truncate_left(again[0].where, 50)}"
     return MEANING[leaf]
 
 
 def _stages(ledger: Ledger, name: str) -> tuple[str, ...]:
     leaves = [(ns, leaf) for leaf, ns in ledger.buckets.items() if group(leaf) == name and ns]
     top = sorted(leaves, key=lambda pair: -pair[0])[:3]
-    return tuple(f"{short(leaf)} {duration(ns)}" for ns, leaf in top)
+    return tuple(f"{stage_of(leaf)} {duration(ns)}" for ns, leaf in top)
 
 
 def _recovery(ledger: Ledger) -> tuple[str, ...]:
     if not ledger.failures:
         return _stages(ledger, "recover")
     first = ledger.failures[0]
-    text = f"{failures(ledger.failures_by_owner)}: {who(first)}"
+    text = f"{count_failures(ledger.failures_by_owner)}: {describe_failure(first)}"
     step = findings.last_step_before(ledger, first)
     return (text,) if step is None else (text, f"after step {step:,}")
 
 
 def _rolled_back(ledger: Ledger) -> str:
-    stretches = findings.rolled_back(ledger)
+    stretches = findings.rolled_back_steps(ledger)
     if not stretches:
         return MEANING[LOST]
     ranges = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in stretches]
@@ -259,12 +261,12 @@ def _largest_gap(ledger: Ledger) -> str:
     most = ledger.buckets.get(UNKNOWN, 0)  # longer ones of a rank belong to another bucket
     seen = [gap for gap in ledger.gaps if gap.end - gap.start <= most]
     gap = max(seen, key=lambda g: g.end - g.start, default=None)
-    return MEANING[UNKNOWN] if gap is None else f"largest: {between(gap)}"
+    return MEANING[UNKNOWN] if gap is None else f"largest: {describe_gap(gap)}"
 
 
 def _advice(ledger: Ledger) -> list[str]:
     if not ledger.steps:
-        return [] if ledger.publishes or failed(ledger) else _mend(ledger)
+        return [] if ledger.publishes or run_failure(ledger) else _no_steps_help(ledger)
     loss = findings.largest_loss(ledger)
     if loss is None or ledger.percent(loss.ns) < 0.5:
         return []
@@ -275,7 +277,7 @@ def _advice(ledger: Ledger) -> list[str]:
     return [*lines, f"  Try: {todo}."] if todo else lines
 
 
-def _mend(ledger: Ledger) -> list[str]:
+def _no_steps_help(ledger: Ledger) -> list[str]:
     first = "If training is under way" if ledger.running else "If the job did train"
     return [
         f"{first}, Headway cannot see its loop. One line mends it, any of these:",

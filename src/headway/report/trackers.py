@@ -10,13 +10,13 @@ from typing import Any
 
 from headway.errors import HeadwayError, MissingExtra
 from headway.ledger.model import NS, Ledger
-from headway.report.findings import labels
+from headway.report.findings import run_labels
 
 TRACKERS = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard.summary"}
 PROJECT = "headway"
 
 
-def export(ledger: Ledger, tracker: str, to: str | None) -> str:
+def export_to_tracker(ledger: Ledger, tracker: str, to: str | None) -> str:
     """Write it; `to` is a project, an experiment or a folder. Where it is now."""
     client = _client(tracker)
     write = {"wandb": _wandb, "mlflow": _mlflow, "tensorboard": _tensorboard}[tracker]
@@ -55,7 +55,7 @@ def scalars(ledger: Ledger) -> dict[str, float]:
     return found
 
 
-def key(ledger: Ledger) -> str:
+def run_key(ledger: Ledger) -> str:
     """The same whenever a run is exported."""
     made = ledger.facts.get("created") or ledger.started_at
     told = json.dumps([ledger.run, made, ledger.facts.get("host")])
@@ -70,14 +70,14 @@ def _client(tracker: str) -> Any:
 
 
 def _labels(ledger: Ledger) -> dict[str, str]:
-    return {name: str(value) for name, value in labels(ledger).items()}
+    return {name: str(value) for name, value in run_labels(ledger).items()}
 
 
 def _wandb(wandb: Any, ledger: Ledger, project: str | None) -> str:
     run = wandb.init(
         project=project or PROJECT,
         name=ledger.run,
-        id=key(ledger),
+        id=run_key(ledger),
         resume="allow",
         job_type="headway",
         config={"headway": {"labels": _labels(ledger), "command": list(ledger.command)}},
@@ -93,13 +93,13 @@ def _mlflow(mlflow: Any, ledger: Ledger, experiment: str | None) -> str:
     chosen = mlflow.set_experiment(experiment or PROJECT)
     found = mlflow.search_runs(
         [chosen.experiment_id],
-        filter_string=f"tags.`headway.key` = '{key(ledger)}'",
+        filter_string=f"tags.`headway.key` = '{run_key(ledger)}'",
         output_format="list",
     )
     known = {"run_id": found[0].info.run_id} if found else {"run_name": ledger.run}
     with mlflow.start_run(**known) as run:
         labels = {f"headway.{name}": value for name, value in _labels(ledger).items()}
-        mlflow.set_tags({"headway.key": key(ledger), "headway.run": ledger.run, **labels})
+        mlflow.set_tags({"headway.key": run_key(ledger), "headway.run": ledger.run, **labels})
         # MLflow takes letters, digits and a few signs in the names of metrics.
         clean = {re.sub(r"[^\w\-./ :]", "_", name): v for name, v in scalars(ledger).items()}
         mlflow.log_metrics(clean, step=ledger.steps)

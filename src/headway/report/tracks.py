@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES
+from headway.ledger.leaves import BUCKETS, EFFECTIVE
 from headway.ledger.model import Ledger, RankLedger, Segment
 from headway.report.words import MEANING, duration, one_line
 
@@ -19,14 +19,14 @@ _MAX_MARKS: Final = 500  # attempts and failures
 
 
 @dataclass(frozen=True, slots=True)
-class Coarse:
+class Resolution:
     """What the page has to admit: the order lost within `floor`, and the ranks left out."""
 
     floor: str | None
     left_out: int
 
 
-def embeddable(value: object) -> str:
+def script_json(value: object) -> str:
     """JSON that can stand inside a script element: no tag, no line separator of JavaScript."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&\u2028\u2029":
@@ -34,7 +34,7 @@ def embeddable(value: object) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Coarse | None]:
+def pack_tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Resolution | None]:
     """Every track as a string, coarsened until it fits into `room` bytes."""
     ranks = _shown_ranks(ledger)
     lines = [ledger.segments, *(rank.segments for rank in ranks)]
@@ -42,7 +42,7 @@ def tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Coarse | None]:
     head = {
         "tick": tick,
         "wall": ledger.wall,
-        "leaves": [[leaf, MEANING[leaf]] for leaf in LEAVES],
+        "leaves": [[leaf, MEANING[leaf]] for leaf in BUCKETS],
         "letters": _LETTERS,
         "labels": ["run", *(f"rank {rank.rank}" for rank in ranks)],
         "hosts": ["", *(one_line(", ".join(rank.hosts), 60) for rank in ranks)],
@@ -56,10 +56,10 @@ def tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Coarse | None]:
             for f in ledger.failures[:_MAX_MARKS]
         ],
     }  # fmt: skip
-    room -= len(embeddable(head).encode())
+    room -= len(script_json(head).encode())
     encoded, floor = _fit(lines, tick, ledger.wall, room)
     left_out = len(ledger.ranks) - len(ranks)
-    coarse = Coarse(duration(floor) if floor else None, left_out) if floor or left_out else None
+    coarse = Resolution(duration(floor) if floor else None, left_out) if floor or left_out else None
     return {**head, "floor": floor, "tracks": encoded}, coarse
 
 
@@ -88,7 +88,7 @@ def _fit(
 
 def encode(segments: Sequence[Segment], tick: int, floor: int = 0) -> str:
     """`A120N3400`: the letter of each leaf and its length in ticks, end to end from zero."""
-    letters = dict(zip(LEAVES, _LETTERS, strict=False))
+    letters = dict(zip(BUCKETS, _LETTERS, strict=False))
     parts, now = [], 0
     for start, end, leaf in _coarsened(_merged(segments), floor):
         first, last = start // tick, end // tick
@@ -126,7 +126,7 @@ def _coarsened(
     begun, until = 0, 0
     for start, end, leaf in pieces:
         if totals and (end - start >= floor or start != until or until - begun >= floor):
-            yield from _laid_out(totals, begun)
+            yield from _end_to_end(totals, begun)
             totals = {}
         if end - start >= floor:
             yield start, end, leaf
@@ -134,10 +134,10 @@ def _coarsened(
         begun = begun if totals else start
         until = end
         totals[leaf] = totals.get(leaf, 0) + end - start
-    yield from _laid_out(totals, begun)
+    yield from _end_to_end(totals, begun)
 
 
-def _laid_out(totals: Mapping[str, int], start: int) -> Iterator[tuple[int, int, str]]:
+def _end_to_end(totals: Mapping[str, int], start: int) -> Iterator[tuple[int, int, str]]:
     for leaf, ns in sorted(totals.items(), key=lambda pair: -pair[1]):
         yield start, start + ns, leaf
         start += ns

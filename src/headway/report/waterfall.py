@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES, START_STAGES, UNKNOWN
+from headway.ledger.leaves import BUCKETS, EFFECTIVE, START_STAGES, UNKNOWN
 from headway.ledger.model import NS, Ledger
 
-START: Final = tuple(f"start.{stage}" for stage in START_STAGES)
-REST: Final = "rest"  # of a start that no stage has: evaluations, waits, what is not known
-LEAST: Final = 0.05  # seconds of a rest that is shown
+START_BUCKETS: Final = tuple(f"start.{stage}" for stage in START_STAGES)
+OTHER: Final = "rest"  # of a start that no stage has: evaluations, waits, what is not known
+MIN_OTHER_S: Final = 0.05  # seconds of a rest that is shown
 
 Side = Literal["start", "lost"]
 
@@ -72,7 +72,7 @@ class Waterfall:
     def leaves(self, side: Side) -> list[str]:
         """All that any bar has, in the order of a job."""
         used = {leaf for bar in self.bars for leaf in bar.parts(side)}
-        return [leaf for leaf in (*LEAVES, REST) if leaf in used]
+        return [leaf for leaf in (*BUCKETS, OTHER) if leaf in used]
 
     def to_dict(self) -> dict[str, Any]:
         """For `headway compare --waterfall --json`."""
@@ -101,10 +101,10 @@ class Waterfall:
         }
 
 
-def bar(ledger: Ledger) -> Bar:
+def bar_of_run(ledger: Ledger) -> Bar:
     """Of one run."""
     started = None if ledger.time_to_start is None else ledger.time_to_start / NS
-    seconds = {leaf: ledger.buckets.get(leaf, 0) / NS for leaf in START}
+    seconds = {leaf: ledger.buckets.get(leaf, 0) / NS for leaf in START_BUCKETS}
     lost = {leaf: ledger.percent(ns) for leaf, ns in ledger.buckets.items() if leaf != EFFECTIVE}
     return Bar(
         name=ledger.run,
@@ -112,20 +112,20 @@ def bar(ledger: Ledger) -> Bar:
         time_to_start=started,
         start=by_stage(seconds, started),
         ett_percent=ledger.ett_percent,
-        lost={leaf: lost[leaf] for leaf in LEAVES if lost.get(leaf)},
+        lost={leaf: lost[leaf] for leaf in BUCKETS if lost.get(leaf)},
     )
 
 
 def by_stage(seconds: Mapping[str, float], time_to_start: float | None) -> dict[str, float]:
     """The stages of a start in their order, and the rest of it."""
-    found = {leaf: seconds[leaf] for leaf in START if seconds.get(leaf)}
+    found = {leaf: seconds[leaf] for leaf in START_BUCKETS if seconds.get(leaf)}
     rest = (time_to_start or 0.0) - sum(found.values())
-    return {**found, REST: rest} if rest > LEAST else found
+    return {**found, OTHER: rest} if rest > MIN_OTHER_S else found
 
 
-def shade(leaf: str) -> str:
+def color_source(leaf: str) -> str:
     """The leaf whose colour it has."""
-    return UNKNOWN if leaf == REST else leaf
+    return UNKNOWN if leaf == OTHER else leaf
 
 
 def _change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -135,7 +135,7 @@ def _change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str
     return {leaf: change for leaf, change in ordered if change}
 
 
-def distinct(bars: Sequence[Bar]) -> tuple[Bar, ...]:
+def with_distinct_names(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     """Two runs of the same name are told apart by a number."""
     seen: dict[str, int] = {}
     found = []

@@ -5,53 +5,61 @@ from __future__ import annotations
 from typing import Any
 
 from headway import __version__
-from headway.report.html import environment
-from headway.report.waterfall import Bar, Side, Waterfall, shade
-from headway.report.waterfall_terminal import LEAST, TITLES, difference, value, whole
-from headway.report.words import colour, count, one_line, short
+from headway.report.html import template_environment
+from headway.report.waterfall import Bar, Side, Waterfall, color_source
+from headway.report.waterfall_terminal import (
+    MIN_CHANGE,
+    TITLES,
+    format_amount,
+    format_change,
+    format_total,
+)
+from headway.report.words import bucket_color, count, one_line, stage_of
 
 
-def page(waterfall: Waterfall) -> str:
+def waterfall_page(waterfall: Waterfall) -> str:
     """The whole page; names of runs are escaped."""
     sides: tuple[Side, ...] = ("start", "lost")
     return (
-        environment()
+        template_environment()
         .get_template("waterfall.html")
         .render(
             version=__version__,
             bars=[one_line(bar.name, 100) for bar in waterfall.bars],
-            charts=[_chart(waterfall, side) for side in sides],
+            charts=[_html_chart(waterfall, side) for side in sides],
         )
     )
 
 
-def _chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
+def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
     leaves = waterfall.leaves(side)
     longest = max(bar.total(side) for bar in waterfall.bars) or 1.0
     return {
         "title": TITLES[side],
-        "bars": [_bar(bar, side, leaves, longest) for bar in waterfall.bars],
+        "bars": [_html_bar(bar, side, leaves, longest) for bar in waterfall.bars],
         "leaves": [
             {
-                "name": short(leaf) if side == "start" else leaf,
-                "colour": _colour(leaf),
-                "cells": [value(bar.parts(side).get(leaf, 0.0), side) for bar in waterfall.bars],
+                "name": stage_of(leaf) if side == "start" else leaf,
+                "colour": _html_color(leaf),
+                "cells": [
+                    format_amount(bar.parts(side).get(leaf, 0.0), side) for bar in waterfall.bars
+                ],
             }
             for leaf in leaves
         ],
         "steps": [
             {
                 "name": f"{one_line(step.before, 60)} → {one_line(step.after, 60)}",
-                "total": difference(step.total(side), side),
+                "total": format_change(step.total(side), side),
                 "fell": step.total(side) < 0,
                 "changes": [
                     {
-                        "name": short(leaf) if side == "start" else leaf,
-                        "text": difference(change, side),
+                        "name": stage_of(leaf) if side == "start" else leaf,
+                        "text": format_change(change, side),
                         "fell": change < 0,
                     }
                     for leaf, change in step.parts(side).items()
-                    if abs(change) >= LEAST[side]
+                    if abs(change) >= MIN_CHANGE[side]
                 ],
             }
             for step in waterfall.steps
@@ -59,17 +67,17 @@ def _chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
     }
 
 
-def _bar(bar: Bar, side: Side, leaves: list[str], longest: float) -> dict[str, Any]:
+def _html_bar(bar: Bar, side: Side, leaves: list[str], longest: float) -> dict[str, Any]:
     parts = bar.parts(side)
     return {
         "name": one_line(bar.name, 100),
         "runs": count(bar.runs, "run"),
-        "total": whole(bar, side),
+        "total": format_total(bar, side),
         "parts": [
             {
                 "width": 100 * parts[leaf] / longest,
-                "colour": _colour(leaf),
-                "text": f"{leaf}: {value(parts[leaf], side)}",
+                "colour": _html_color(leaf),
+                "text": f"{leaf}: {format_amount(parts[leaf], side)}",
             }
             for leaf in leaves
             if leaf in parts
@@ -77,5 +85,5 @@ def _bar(bar: Bar, side: Side, leaves: list[str], longest: float) -> dict[str, A
     }
 
 
-def _colour(leaf: str) -> str:
-    return colour(shade(leaf), dark=False)
+def _html_color(leaf: str) -> str:
+    return bucket_color(color_source(leaf), dark=False)

@@ -14,7 +14,7 @@ from headway.ledger.model import NS
 
 GROUPS: Final = ("start", "train", "waste", "failure", "recover", "stop", "unknown")
 
-_STAGES: Final = {
+_STAGE_MEANING: Final = {
     "scheduling": "waiting for the scheduler",
     "hardware_setup": "setting up the machine",
     "launcher_init": "launcher, Python and imports",
@@ -30,8 +30,8 @@ _STAGES: Final = {
 }
 # One line each, at most 32 characters: they stand beside the bars in a terminal.
 MEANING: Final = {
-    **{f"start.{name}": text for name, text in _STAGES.items()},
-    **{f"recover.{name}": text for name, text in _STAGES.items()},
+    **{f"start.{name}": text for name, text in _STAGE_MEANING.items()},
+    **{f"recover.{name}": text for name, text in _STAGE_MEANING.items()},
     "train.effective": "training on new data",
     "waste.checkpoint_block": "training stopped for a save",
     "waste.data_stall": "waiting for the next batch",
@@ -66,7 +66,7 @@ PART_MEANING: Final = {
     "autotune": "trying configs of kernels",
     "other": "not told by torch",
 }
-TERMINAL_COLOURS: Final = {
+GROUP_STYLES: Final = {
     "train": "green",
     "start": "blue",
     "waste": "yellow",
@@ -77,12 +77,12 @@ TERMINAL_COLOURS: Final = {
 }
 
 
-def short(leaf: str) -> str:
+def stage_of(leaf: str) -> str:
     """A leaf without its group: `start.pt2_compile` is `pt2_compile`."""
     return leaf.rpartition(".")[2]
 
 
-def ending(text: str, width: int) -> str:
+def truncate_left(text: str, width: int) -> str:
     """The last `width` characters: of a path the end says most."""
     clean = one_line(text, 10_000)
     return clean if len(clean) <= width else f"...{clean[3 - width :]}"
@@ -125,7 +125,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
-def failures(by_owner: Mapping[str, int]) -> str:
+def count_failures(by_owner: Mapping[str, int]) -> str:
     """`1 infra, 2 user failures`: the number of failures is that of `infra`."""
     known = {owner: number for owner, number in by_owner.items() if number}
     if not known:
@@ -155,13 +155,13 @@ _ESCAPES: Final = re.compile(
 )
 
 
-def colour(leaf: str, *, dark: bool) -> str:
+def bucket_color(leaf: str, *, dark: bool) -> str:
     """The colour of a leaf as `#rrggbb`: one family of hues per group, one shade per leaf."""
-    lightness, chroma, hue = _SHADES[leaf]
-    return _oklch(lightness + (0.05 if dark else 0.0), chroma * (0.92 if dark else 1.0), hue)
+    lightness, chroma, hue = OKLCH[leaf]
+    return _oklch_to_hex(lightness + (0.05 if dark else 0.0), chroma * (0.92 if dark else 1.0), hue)
 
 
-def _oklch(lightness: float, chroma: float, hue: float) -> str:
+def _oklch_to_hex(lightness: float, chroma: float, hue: float) -> str:
     """Equal lightness looks equally light in every hue, which HSL cannot promise."""
     a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
@@ -180,7 +180,7 @@ def _gamma(x: float) -> float:
     return 12.92 * x if x <= 0.0031308 else 1.055 * x ** (1 / 2.4) - 0.055
 
 
-def _shades() -> dict[str, tuple[float, float, float]]:
+def _oklch_by_bucket() -> dict[str, tuple[float, float, float]]:
     """Lightness, chroma and hue in OKLCH."""
     shades = {
         "train.effective": (0.66, 0.13, 164.0),
@@ -205,4 +205,4 @@ def _shades() -> dict[str, tuple[float, float, float]]:
     return shades
 
 
-_SHADES: Final = _shades()
+OKLCH: Final = _oklch_by_bucket()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from headway.eviction_cost import lost, recovery_time, save_time
+from headway.eviction_cost import eviction_cost, recovery_time, save_time
 from headway.ledger import price
-from headway.ledger.durable import durable
+from headway.ledger.durable import durable_saves
 from headway.ledger.leaves import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST, group
 from headway.ledger.model import NS, Ledger
-from headway.ledger.publish import accelerators
+from headway.ledger.publish import accelerators_held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class EvictionCost:
     """What a run would lose, and what that is made of; all but the two counts in seconds."""
 
     accelerators: int
@@ -25,22 +25,26 @@ class Price:
     lost: float  # accelerator-seconds
 
 
-def from_run(path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float = 0.0) -> Price:
+def from_run(
+    path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float = 0.0
+) -> EvictionCost:
     """The price of a run on disk, also while it is going on."""
     from headway.ledger.run import load
 
-    return of_ledger(load(path).ledger, grace=grace, repeat=repeat)
+    return from_ledger(load(path).ledger, grace=grace, repeat=repeat)
 
 
-def of_told(told: price.Told, *, grace: float = 0.0, repeat: float = 0.0) -> Price:
+def from_cost_report(
+    told: price.CostReport, *, grace: float = 0.0, repeat: float = 0.0
+) -> EvictionCost:
     """The price that the launcher of a run tells, as it is by now."""
-    return Price(
+    return EvictionCost(
         accelerators=told.accelerators,
         unsaved=told.unsaved,
         save=told.save,
         recover=told.recover,
         preemptions=told.preemptions,
-        lost=lost(
+        lost=eviction_cost(
             told.accelerators,
             told.unsaved,
             told.recover,
@@ -52,19 +56,19 @@ def of_told(told: price.Told, *, grace: float = 0.0, repeat: float = 0.0) -> Pri
     )
 
 
-def of_ledger(ledger: Ledger, *, grace: float = 0.0, repeat: float = 0.0) -> Price:
+def from_ledger(ledger: Ledger, *, grace: float = 0.0, repeat: float = 0.0) -> EvictionCost:
     """The price at the end of what the ledger has seen."""
-    held, since = accelerators(ledger), _since(ledger)
-    save, recover = _save(ledger), _recover(ledger)
+    held, since = accelerators_held(ledger), _last_durable_save(ledger)
+    save, recover = _save_time(ledger), _recovery_time(ledger)
     before = sum(attempt.outcome == "preempted" for attempt in ledger.attempts)
     unsaved = (ledger.wall - since) / NS
-    return Price(
+    return EvictionCost(
         accelerators=held,
         unsaved=unsaved,
         save=save,
         recover=recover,
         preemptions=before,
-        lost=lost(
+        lost=eviction_cost(
             held,
             unsaved,
             recover,
@@ -76,7 +80,7 @@ def of_ledger(ledger: Ledger, *, grace: float = 0.0, repeat: float = 0.0) -> Pri
     )
 
 
-def _since(ledger: Ledger) -> int:
+def _last_durable_save(ledger: Ledger) -> int:
     """When the newest checkpoint that is durable was taken; silence counts from the start."""
     if not ledger.attempts:
         return ledger.wall
@@ -84,20 +88,20 @@ def _since(ledger: Ledger) -> int:
     return max(
         (
             save.taken
-            for save in durable(ledger.saved, ledger.checkpoints)
+            for save in durable_saves(ledger.saved, ledger.checkpoints)
             if save.attempt == last.index and save.at <= ledger.wall
         ),
         default=last.start,
     )
 
 
-def _save(ledger: Ledger) -> float | None:
-    saves = durable(ledger.saved, ledger.checkpoints)
+def _save_time(ledger: Ledger) -> float | None:
+    saves = durable_saves(ledger.saved, ledger.checkpoints)
     newest = max((one.attempt for one in saves), default=0)
     return save_time([(one.at - one.taken) / NS for one in saves if one.attempt == newest])
 
 
-def _recover(ledger: Ledger) -> float:
+def _recovery_time(ledger: Ledger) -> float:
     times: list[int] = []
     spent: int | None = None  # of the interruption that is not over yet
     for segment in ledger.segments:

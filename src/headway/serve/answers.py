@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class Answers:
+class AnswerCache:
     """The last `most` ones by key. One that is being made holds up nobody who asks for another."""
 
     def __init__(self, most: int) -> None:

@@ -23,13 +23,20 @@ from starlette.types import ASGIApp
 from headway import __version__, redact
 from headway.errors import HeadwayError, with_code
 from headway.serve import static
-from headway.serve.guard import BODY, LOGIN, Guard, Keys, Rules, too_many_guesses
-from headway.serve.panels import PAGES, PANELS, RUN, Page, alerts
-from headway.serve.source import NotThere, Source
-from headway.serve.wanted import AGES, FILTERS, RELEASES, SPLITS, BadAddress, Wanted
+from headway.serve.guard import (
+    LOGIN,
+    MAX_BODY_BYTES,
+    SecurityConfig,
+    SecurityMiddleware,
+    TokenAuth,
+    too_many_guesses,
+)
+from headway.serve.panels import PAGES, PANELS, RUN_PAGE, Page, alerts
+from headway.serve.source import NotFound, Source
+from headway.serve.wanted import AGES, FILTERS, RELEASES, SPLITS, BadQuery, PageQuery
 
 RUN_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
-_SHARED = ("since", "until", "by", *SPLITS)  # goes along from page to page
+_SHARED_PARAMETERS = ("since", "until", "by", *SPLITS)  # goes along from page to page
 _SCRIPT = re.compile(r"script-src (?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)")
 _YEAR = 31_536_000
 
@@ -44,14 +51,14 @@ _templates = Environment(
 
 def application(
     source: Source,
-    keys: Keys,
+    keys: TokenAuth,
     names: frozenset[str] = frozenset(),
     clock: Callable[[], float] = time.monotonic,
 ) -> ASGIApp:
     """All routes, behind the guard."""
     app = Starlette(
         routes=[
-            *(Route(page.path, _shell(page)) for page in PAGES),
+            *(Route(page.path, _page_route(page)) for page in PAGES),
             Route("/runs/{run_id}", run_page),
             Route("/runs/{run_id}/report", report),
             Route("/data/{panel}", data),
@@ -60,21 +67,21 @@ def application(
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={
-            404: _missing,
-            BadAddress: _wrong,
-            NotThere: _missing,
-            HeadwayError: _unreadable,
-            Exception: _fault,
+            404: _not_found,
+            BadQuery: _bad_query,
+            NotFound: _not_found,
+            HeadwayError: _store_error,
+            Exception: _internal_error,
         },
     )
     app.state.source, app.state.keys = source, keys
-    return Guard(app, Rules(keys, names, clock))
+    return SecurityMiddleware(app, SecurityConfig(keys, names, clock))
 
 
 def _render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
     text = _templates.get_template(template).render(
         status=status,
-        address=static.address,
+        address=static.static_url,
         nonce=request.state.nonce,
         version=__version__,
         pages=PAGES,
@@ -84,22 +91,22 @@ def _render(request: Request, template: str, status: int = 200, **context: Any) 
     return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
-def _shell(page: Page) -> Any:
+def _page_route(page: Page) -> Any:
     async def show(request: Request) -> Response:  # never behind requests that wait for data
-        return _page(request, page, Wanted.of(request.query_params))
+        return _page(request, page, PageQuery.of(request.query_params))
 
     return show
 
 
-def _page(request: Request, page: Page, wanted: Wanted, **context: Any) -> Response:
+def _page(request: Request, page: Page, wanted: PageQuery, **context: Any) -> Response:
     """Nothing of the store is read for it."""
     return _render(
         request,
         "page.html",
-        sheets=static.sheets(),
+        sheets=static.plotly_style_ids(),
         page=page,
         wanted=wanted,
-        shared=wanted.kept(*_SHARED),
+        shared=wanted.kept(*_SHARED_PARAMETERS),
         ages=AGES,
         filters=FILTERS,
         splits=[(name, name) for name in SPLITS],
@@ -112,16 +119,16 @@ def _page(request: Request, page: Page, wanted: Wanted, **context: Any) -> Respo
 def run_page(request: Request) -> Response:
     """One run: what the store has, and its report where the folder is at hand."""
     run_id = _run_id(request)
-    wanted = Wanted.of(request.query_params).kept(*_SHARED).but(run_id=run_id)
+    wanted = PageQuery.of(request.query_params).kept(*_SHARED_PARAMETERS).but(run_id=run_id)
     reported = request.app.state.source.folders.find(run_id) is not None
-    page = RUN._replace(panels=RUN.panels[:1]) if reported else RUN
+    page = RUN_PAGE._replace(panels=RUN_PAGE.panels[:1]) if reported else RUN_PAGE
     return _page(request, page, wanted, run_id=run_id, reported=reported)
 
 
 def _run_id(request: Request) -> str:
     run_id: str = request.path_params["run_id"]
     if not RUN_ID.fullmatch(run_id):
-        raise NotThere("there is no such run", code="run-not-found")
+        raise NotFound("there is no such run", code="run-not-found")
     return run_id
 
 
@@ -129,7 +136,7 @@ def report(request: Request) -> Response:
     """The report that `headway report` makes, as it is now, under a strict policy of its own."""
     made = request.app.state.source.folders.report(_run_id(request))
     if made is None:
-        raise NotThere(
+        raise NotFound(
             "the folder of this run is not at hand; see --runs", code="run-folder-not-found"
         )
     script = _SCRIPT.search(made)
@@ -145,14 +152,14 @@ def report(request: Request) -> Response:
 def data(request: Request) -> Response:
     """The data of one panel, as JSON."""
     source: Source = request.app.state.source
-    name, wanted = request.path_params["panel"], Wanted.of(request.query_params)
+    name, wanted = request.path_params["panel"], PageQuery.of(request.query_params)
     if name == "choices":
         return _json({"choices": source.choices(), "about": source.reading.about()._asdict()})
     if name == "marks":
-        return _json(alerts.marks(source, wanted))
+        return _json(alerts.change_marks(source, wanted))
     panel = PANELS.get(name)
     if panel is None:
-        raise NotThere("there is no such panel", code="panel-not-found")
+        raise NotFound("there is no such panel", code="panel-not-found")
     if panel.live:
         return _json(panel.ask(source, wanted))
     text = source.kept((name, wanted), lambda: panel.ask(source, wanted))
@@ -166,9 +173,9 @@ def _json(told: dict[str, Any]) -> Response:
 
 async def static_file(request: Request) -> Response:
     """By name; nothing else of the disk can be had."""
-    file = static.files().get(request.path_params["name"])
+    file = static.static_files().get(request.path_params["name"])
     if file is None:
-        raise NotThere("there is no such file", code="file-not-found")
+        raise NotFound("there is no such file", code="file-not-found")
     headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable", "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
@@ -178,8 +185,8 @@ async def static_file(request: Request) -> Response:
 
 async def login(request: Request) -> Response:
     """The only thing that can be posted: the token, for a cookie."""
-    keys: Keys = request.app.state.keys
-    target = _local(request.query_params.get("next", "/"))
+    keys: TokenAuth = request.app.state.keys
+    target = _local_path(request.query_params.get("next", "/"))
     if request.method != "POST":
         if keys.lets_in(request.headers):
             return RedirectResponse(target, 303)
@@ -188,7 +195,7 @@ async def login(request: Request) -> Response:
     try:
         async for part in request.stream():
             body += part
-            if len(body) > BODY:
+            if len(body) > MAX_BODY_BYTES:
                 return PlainTextResponse("the request is too large\n", 413)
     except ClientDisconnect:  # nobody reads the answer; it is no fault of ours
         return PlainTextResponse("the request is not whole\n", 400)
@@ -200,38 +207,38 @@ async def login(request: Request) -> Response:
     return RedirectResponse(target, 303, headers={"Set-Cookie": keys.cookie})
 
 
-def _local(target: str) -> str:
+def _local_path(target: str) -> str:
     """Never to another site."""
     fits = re.fullmatch(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*", target)
     return target if fits else "/"
 
 
-def _wrong(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BadAddress)
-    return _sentence(request, 400, str(error), error.code)
+def _bad_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BadQuery)
+    return _error_page(request, 400, str(error), error.code)
 
 
-def _missing(request: Request, error: Exception) -> Response:
-    if not isinstance(error, NotThere):
-        error = NotThere("there is no such page", code="page-not-found")
-    return _sentence(request, 404, str(error), error.code)
+def _not_found(request: Request, error: Exception) -> Response:
+    if not isinstance(error, NotFound):
+        error = NotFound("there is no such page", code="page-not-found")
+    return _error_page(request, 404, str(error), error.code)
 
 
-def _unreadable(request: Request, error: Exception) -> Response:
+def _store_error(request: Request, error: Exception) -> Response:
     """Why is for the log: it names paths of this machine."""
     assert isinstance(error, HeadwayError)
     print(with_code(redact.text(f"headway: {error}"), code=error.code), file=sys.stderr)
     text = "the store cannot be read; the log of the server says why"
-    return _sentence(request, 503, text, "store-unreadable")
+    return _error_page(request, 503, text, "store-unreadable")
 
 
-def _fault(request: Request, error: Exception) -> Response:
+def _internal_error(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, never out."""
     text = "an internal fault; the log of the server says where"
-    return _sentence(request, 500, text, "internal-fault")
+    return _error_page(request, 500, text, "internal-fault")
 
 
-def _sentence(request: Request, status: int, text: str, code: str) -> Response:
+def _error_page(request: Request, status: int, text: str, code: str) -> Response:
     if request.url.path.startswith("/data/"):
         body = json.dumps({"error": text, "code": code})
         return Response(body, status, media_type="application/json")

@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10.0  # for all of a request, from its first byte on
 STALL_S = 60.0  # for a client that does not read its answer
-IDLE = 96  # connections that wait for their client; a new one takes the place of the oldest
-IDLE_OF_ADDRESS = 32
+MAX_IDLE = 96  # connections that wait for their client; a new one takes the place of the oldest
+MAX_IDLE_PER_ADDRESS = 32
 
 
 class Connection(H11Protocol):
@@ -29,7 +29,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         idle = [c for c in self.connections if isinstance(c, Connection) and c.idle_since]
         mine = [c for c in idle if c._host == self._host]
-        crowd = mine if len(mine) >= IDLE_OF_ADDRESS else idle if len(idle) >= IDLE else []
+        crowd = mine if len(mine) >= MAX_IDLE_PER_ADDRESS else idle if len(idle) >= MAX_IDLE else []
         if crowd:
             min(crowd, key=lambda c: c.idle_since or 0.0)._drop()
         self._wait(REQUEST_S)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from headway.fleet.rows import run_id
 from headway.journal.folder import JOURNAL, RUN_JSON, read_identity
-from headway.ledger.account import account
+from headway.ledger.account import build_ledger
 from headway.ledger.run import load
 from headway.report.html import page
-from headway.serve.answers import Answers
+from headway.serve.answers import AnswerCache
 
 LOOK_S = 10.0  # how old the list of folders may be
-KEPT = 8  # reports
+MAX_REPORTS = 8  # reports
 
 
-class Folders:
+class RunFolders:
     """Nothing below them can be named from outside but a run, by its id."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -27,7 +27,7 @@ class Folders:
         self._known: dict[Path, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._looking = threading.Lock()
-        self._reports = Answers(KEPT)
+        self._reports = AnswerCache(MAX_REPORTS)
 
     def find(self, wanted: str) -> Path | None:
         """The folder of a run."""
@@ -46,7 +46,7 @@ class Folders:
                 except OSError:
                     continue
                 known = self._known.get(folder)
-                name = known[1] if known and known[0] == changed else _id(folder)
+                name = known[1] if known and known[0] == changed else _run_id(folder)
                 self._known[folder] = (changed, name)
                 if name:
                     found[name] = folder
@@ -55,23 +55,23 @@ class Folders:
     def report(self, wanted: str) -> str | None:
         """The report of a run as it is now; None if its folder is not at hand."""
         folder = self.find(wanted)
-        state = None if folder is None else _state(folder)
+        state = None if folder is None else _journal_state(folder)
         if folder is None or state is None:
             return None
         made: str = self._reports.get((wanted, state), lambda: page(load(folder).ledger))
         return made
 
 
-def _id(folder: Path) -> str:
+def _run_id(folder: Path) -> str:
     """As `headway ingest` gives it; empty for a run that does not say when it was made."""
     identity = read_identity(folder)
     if not identity.get("created"):
         return ""
     name = str(identity.get("run") or folder.resolve().name)
-    return run_id(account([], run=name, problems=[], facts=identity))
+    return run_id(build_ledger([], run=name, problems=[], facts=identity))
 
 
-def _state(folder: Path) -> Hashable | None:
+def _journal_state(folder: Path) -> Hashable | None:
     """Another one once a journal has been written to; None where it was removed."""
     found = []
     try:

@@ -14,18 +14,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.serve.limits import Limit
-from headway.serve.listen import known_host
+from headway.serve.limits import RateLimit
+from headway.serve.listen import is_known_host
 
 COOKIE = "headway"
 LOGIN = "/login"
 PUBLIC = (LOGIN, "/static/")  # what the page to log in needs
 METHODS = ("GET", "HEAD")
-ADDRESS = 4096  # bytes of path and query
-HEADER = 16_384  # bytes of all headers
-BODY = 4096  # bytes of a login
+MAX_ADDRESS_BYTES = 4096  # bytes of path and query
+MAX_HEADER_BYTES = 16_384  # bytes of all headers
+MAX_BODY_BYTES = 4096  # bytes of a login
 BURST, PER_SECOND = 300, 60  # requests of one address
-TRIES, TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
+TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -38,7 +38,7 @@ HEADERS = {
 }
 
 
-def policy(nonce: str) -> str:
+def content_security_policy(nonce: str) -> str:
     """Only our own scripts and styles; the nonce is for the sheet that Plotly fills itself."""
     return (
         f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; "
@@ -47,7 +47,7 @@ def policy(nonce: str) -> str:
     )
 
 
-class Keys:
+class TokenAuth:
     """The token, and the cookie that says that it was given. Both are compared in constant time."""
 
     def __init__(self, token: str | None) -> None:
@@ -57,7 +57,7 @@ class Keys:
 
     def opens(self, given: str) -> bool:
         """Whether it is the token."""
-        return self.token is not None and _same(given, self.token)
+        return self.token is not None and _equal(given, self.token)
 
     @property
     def cookie(self) -> str:
@@ -75,29 +75,29 @@ class Keys:
             found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return found is not None and _same(found.value, self._cookie)
+        return found is not None and _equal(found.value, self._cookie)
 
 
-def _same(given: str, right: str) -> bool:
+def _equal(given: str, right: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
 
 
-class Rules(NamedTuple):
+class SecurityConfig(NamedTuple):
     """Who may come in, under which names this server is known, and the clock of its limits."""
 
-    keys: Keys
+    keys: TokenAuth
     names: frozenset[str]
     clock: Callable[[], float]
 
 
-class Guard:
+class SecurityMiddleware:
     """Around the pages."""
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, rules: SecurityConfig) -> None:
         self._app = app
         self._rules = rules
-        self._asks = Limit(BURST, PER_SECOND, rules.clock)
-        self._wrong = Limit(TRIES, TRIES_PER_SECOND, rules.clock)
+        self._asks = RateLimit(BURST, PER_SECOND, rules.clock)
+        self._wrong = RateLimit(TOKEN_TRIES, TOKEN_TRIES_PER_SECOND, rules.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -114,7 +114,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                headers.setdefault("Content-Security-Policy", policy(nonce))
+                headers.setdefault("Content-Security-Policy", content_security_policy(nonce))
             await send(message)
 
         answer = self._refusal(scope)
@@ -125,26 +125,26 @@ class Guard:
         headers, path = Headers(scope=scope), scope["path"]
         caller = scope["client"][0] if scope.get("client") else ""
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not known_host(hosts[0], self._rules.names):
-            return _no(400, "this server is not known by that name; see --name")
+        if len(hosts) != 1 or not is_known_host(hosts[0], self._rules.names):
+            return _error_response(400, "this server is not known by that name; see --name")
         if scope["method"] not in METHODS and (scope["method"], path) != ("POST", LOGIN):
-            return _no(405, "these pages are read-only", Allow="GET, HEAD")
-        if len(scope.get("raw_path") or path) + len(scope["query_string"]) > ADDRESS:
-            return _no(414, "the address is too long")
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER:
-            return _no(431, "the headers are too large")
+            return _error_response(405, "these pages are read-only", Allow="GET, HEAD")
+        if len(scope.get("raw_path") or path) + len(scope["query_string"]) > MAX_ADDRESS_BYTES:
+            return _error_response(414, "the address is too long")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            return _error_response(431, "the headers are too large")
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal()) or int(length) > BODY:
-            return _no(413, "the request is too large")
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BODY_BYTES:
+            return _error_response(413, "the request is too large")
         if path.startswith("/data/") and headers.get("sec-fetch-site") == "cross-site":
-            return _no(403, "data is for these pages, not for other sites")
+            return _error_response(403, "data is for these pages, not for other sites")
         # The token first: what strangers ask, and guess, locks out nobody who has the right one,
         # not even where all come by the address of one proxy.
         welcome = self._rules.keys.lets_in(headers)
         logging_in = path == LOGIN and scope["method"] == "POST"
         asking = f"{caller} with the token" if welcome else caller
         if not logging_in and not self._asks.allows(asking):
-            return _no(429, "too many requests; wait a moment", **{"Retry-After": "2"})
+            return _error_response(429, "too many requests; wait a moment", **{"Retry-After": "2"})
         if path == LOGIN:
             scope["state"]["guesses_too_often"] = lambda: not self._wrong.allows(caller)
         return None if welcome else self._stranger(scope, headers, caller)
@@ -156,15 +156,15 @@ class Guard:
         if "authorization" in headers and not self._wrong.allows(caller):
             return too_many_guesses()
         if path.startswith("/data/") or "authorization" in headers:
-            return _no(401, "log in first")
+            return _error_response(401, "log in first")
         asked = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
         return RedirectResponse(f"{LOGIN}?next={quote(asked)}", 303)
 
 
 def too_many_guesses() -> Response:
     """To an address that has sent many wrong tokens, and another one."""
-    return _no(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
+    return _error_response(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
 
 
-def _no(status: int, why: str, **headers: str) -> Response:
+def _error_response(status: int, why: str, **headers: str) -> Response:
     return PlainTextResponse(f"{why}\n", status, headers)

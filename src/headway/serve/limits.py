@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-CALLERS = 10_000  # that are remembered
+MAX_CALLERS = 10_000  # that are remembered
 
 
-class Limit:
+class RateLimit:
     """A bucket of `burst` for each caller that fills again at `per_second`."""
 
     def __init__(self, burst: float, per_second: float, clock: Callable[[], float]) -> None:
@@ -22,6 +22,6 @@ class Limit:
         left = min(self._burst, left + (now - at) * self._per_second)
         allowed = left >= cost
         self._callers[caller] = (left - cost if allowed else left, now)
-        while len(self._callers) > CALLERS:
+        while len(self._callers) > MAX_CALLERS:
             self._callers.popitem(last=False)
         return allowed

@@ -7,31 +7,31 @@ import socket
 
 from headway.errors import UsageError
 
-DEFAULT = "127.0.0.1:8787"
-SHORTEST = 16  # characters of a token
+DEFAULT_ADDRESS = "127.0.0.1:8787"
+MIN_TOKEN_LENGTH = 16  # characters of a token
 
 
-def parse(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """`HOST:PORT`; UsageError for anything else."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise UsageError(
-            f"--listen is {text!r}, but it must be HOST:PORT, such as {DEFAULT}",
+            f"--listen is {text!r}, but it must be HOST:PORT, such as {DEFAULT_ADDRESS}",
             code="address-invalid",
         )
     return host, int(port)
 
 
-def check(host: str, token: str | None) -> None:
+def check_token(host: str, token: str | None) -> None:
     """UsageError where others could read the pages without a token."""
-    if token is not None and len(token) < SHORTEST:
+    if token is not None and len(token) < MIN_TOKEN_LENGTH:
         raise UsageError(
-            f"the token has {len(token)} characters, but it must have {SHORTEST} or more; "
+            f"the token has {len(token)} characters, but it must have {MIN_TOKEN_LENGTH} or more; "
             "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'",
             code="token-too-short",
         )
-    if token is None and not loopback(host):
+    if token is None and not is_loopback(host):
         raise UsageError(
             f"--listen {host} can be reached from other machines; "
             "give a token by --token or HEADWAY_TOKEN, or listen on 127.0.0.1",
@@ -39,7 +39,7 @@ def check(host: str, token: str | None) -> None:
         )
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
@@ -62,10 +62,10 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def known_host(header: str, names: frozenset[str]) -> bool:
+def is_known_host(header: str, names: frozenset[str]) -> bool:
     """Whether a Host header is ours. A site that points its own name at us has another one."""
     try:
-        name = _host(header).lower().rstrip(".")
+        name = _host_name(header).lower().rstrip(".")
     except ValueError:
         return False
     if name in names or name == "localhost":
@@ -77,7 +77,7 @@ def known_host(header: str, names: frozenset[str]) -> bool:
     return True
 
 
-def _host(header: str) -> str:
+def _host_name(header: str) -> str:
     """Without its port."""
     name, port = header, ""
     if header.startswith("["):

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, of_attempts, sliced
+from headway.fleet.queries.slices import Filter, filtered, hours, join_attempts
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-    from headway.fleet.engine import Question
+    from headway.fleet.engine import QueryFn
 
 Tables = Mapping[str, "ir.Table"]
 Ask = Callable[[Tables], "ir.Table"]
 
 PREEMPTION = "preemption"
-SEARCHED = ("run", "run_id", "job", "user", "team", "model")
+SEARCH_FIELDS = ("run", "run_id", "job", "user", "team", "model")
 SORTS = ("started_at", "ett_percent", "accelerator_hours", "lost_hours", "time_to_start_s")
 
 
-def values(column: str, most: int) -> Question:
+def field_values(column: str, most: int) -> QueryFn:
     """What a field of runs is, most frequent first."""
 
     def ask(tables: Tables) -> ir.Table:
@@ -32,13 +32,13 @@ def values(column: str, most: int) -> Question:
     return ask
 
 
-def spent(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
+def bucket_hours(asked: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
     """Accelerator-hours in some leaves; those that were asked for only: that is much faster."""
 
     def ask(tables: Tables) -> ir.Table:
         chosen = tables["hours"]
         chosen = chosen.filter(chosen.leaf.isin(list(leaves)))
-        rows = sliced({**_named(tables, "runs"), "hours": chosen}, "hours", "hour", asked)
+        rows = filtered({**_select_tables(tables, "runs"), "hours": chosen}, "hours", "hour", asked)
         found = rows.agg(
             by=list(by), jobs=rows.run_id.nunique(), accelerator_hours=hours(rows.accelerator_s)
         )
@@ -47,15 +47,15 @@ def spent(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
     return ask
 
 
-def _named(tables: Tables, *names: str) -> dict[str, ir.Table]:
+def _select_tables(tables: Tables, *names: str) -> dict[str, ir.Table]:
     return {name: tables[name] for name in names}
 
 
-def stages(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
+def start_stages(asked: Filter, leaves: Sequence[str], *by: str) -> QueryFn:
     """Seconds of the stages of the start, over the runs that began then and trained."""
 
     def ask(tables: Tables) -> ir.Table:
-        runs = sliced(tables, "runs", "started_at", asked)
+        runs = filtered(tables, "runs", "started_at", asked)
         runs = runs.filter(runs.time_to_start_s.notnull()).select("run_id", *by)
         rows = tables["hours"]
         rows = rows.filter(rows.leaf.isin(list(leaves))).join(runs, "run_id")
@@ -64,11 +64,11 @@ def stages(asked: Asked, leaves: Sequence[str], *by: str) -> Question:
     return ask
 
 
-def releases(asked: Asked, release: str) -> Question:
+def release_starts(asked: Filter, release: str) -> QueryFn:
     """The values of a release field, in the order in which they came; the last ones."""
 
     def ask(tables: Tables) -> ir.Table:
-        runs = sliced(tables, "runs", "started_at", asked._replace(by=(release,)))
+        runs = filtered(tables, "runs", "started_at", asked._replace(by=(release,)))
         runs = runs.filter(runs[release].notnull() & runs.time_to_start_s.notnull())
         found = runs.group_by(release).agg(
             first=runs.started_at.min(),
@@ -82,11 +82,11 @@ def releases(asked: Asked, release: str) -> Question:
     return ask
 
 
-def preemptions(asked: Asked, *, skip: int, most: int) -> Question:
+def preemption_rows(asked: Filter, *, skip: int, most: int) -> QueryFn:
     """Each one with its run and its price, the newest first."""
 
     def ask(tables: Tables) -> ir.Table:
-        rows = sliced(tables, "failures", "at", asked)
+        rows = filtered(tables, "failures", "at", asked)
         rows = rows.filter(rows.category == PREEMPTION)
         runs = tables["runs"].select("run_id", "run", "team", "model")
         rows = rows.join(runs, "run_id")
@@ -101,11 +101,11 @@ def preemptions(asked: Asked, *, skip: int, most: int) -> Question:
     return ask
 
 
-def runs(asked: Asked, told: Mapping[str, str], *, skip: int, most: int) -> Question:
+def matching_runs(asked: Filter, told: Mapping[str, str], *, skip: int, most: int) -> QueryFn:
     """The runs that began then and hold what is searched for, as a list."""
 
     def ask(tables: Tables) -> ir.Table:
-        rows = _found(tables, asked, told)
+        rows = _filtered_runs(tables, asked, told)
         shown = rows.select(
             *("run_id", "run", "team", "model", "started_at", "running", "outcome", "wall_s"),
             *("accelerators", "ett_percent", "accelerator_hours", "lost_hours"),
@@ -117,21 +117,21 @@ def runs(asked: Asked, told: Mapping[str, str], *, skip: int, most: int) -> Ques
     return ask
 
 
-def count(asked: Asked, told: Mapping[str, str]) -> Question:
+def count_runs(asked: Filter, told: Mapping[str, str]) -> QueryFn:
     """How many they are."""
 
     def ask(tables: Tables) -> ir.Table:
-        rows = _found(tables, asked, told)
+        rows = _filtered_runs(tables, asked, told)
         return rows.agg(runs=rows.count())
 
     return ask
 
 
-def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
+def _filtered_runs(tables: Tables, asked: Filter, told: Mapping[str, str]) -> ir.Table:
     import ibis
 
-    rows = of_attempts(tables, sliced(tables, "runs", "started_at", asked))
-    rows = _counted(tables, rows)
+    rows = join_attempts(tables, filtered(tables, "runs", "started_at", asked))
+    rows = _with_failure_counts(tables, rows)
     wall = rows.wall_s.nullif(0.0)
     rows = rows.mutate(
         ett_percent=100.0 * rows.effective_s / wall,
@@ -140,7 +140,7 @@ def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
     )
     text = told.get("q", "").lower()
     if text:
-        holds = [rows[name].fill_null("").lower().contains(text) for name in SEARCHED]
+        holds = [rows[name].fill_null("").lower().contains(text) for name in SEARCH_FIELDS]
         rows = rows.filter(ibis.or_(*holds))
     if told.get("outcome"):
         rows = rows.filter(rows.outcome == told["outcome"])
@@ -153,7 +153,7 @@ def _found(tables: Tables, asked: Asked, told: Mapping[str, str]) -> ir.Table:
     return rows
 
 
-def _counted(tables: Tables, rows: ir.Table) -> ir.Table:
+def _with_failure_counts(tables: Tables, rows: ir.Table) -> ir.Table:
     """Runs with the number of their failures; of rows of schema 1 it is counted."""
     failed = tables["failures"]
     counts = failed.agg(by="run_id", infra=failed.count(where=failed.owner == "infra"))
@@ -167,7 +167,7 @@ def _counted(tables: Tables, rows: ir.Table) -> ir.Table:
     )
 
 
-def of_run(table: str, run_id: str, order: str, most: int) -> Question:
+def rows_of_run(table: str, run_id: str, order: str, most: int) -> QueryFn:
     """The rows of one run in one table."""
 
     def ask(tables: Tables) -> ir.Table:
@@ -179,7 +179,7 @@ def of_run(table: str, run_id: str, order: str, most: int) -> Question:
     return ask
 
 
-def leaves_of_run(run_id: str, *by: str) -> Question:
+def buckets_of_run(run_id: str, *by: str) -> QueryFn:
     """Where the time of one run went."""
 
     def ask(tables: Tables) -> ir.Table:

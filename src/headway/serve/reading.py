@@ -12,24 +12,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.errors import HeadwayError
-from headway.fleet.engine import Question, ask
-from headway.serve.answers import Answers
+from headway.fleet.engine import QueryFn, run_query
+from headway.serve.answers import AnswerCache
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-    from headway.fleet.store import Snapshot, Store
+    from headway.fleet.store import LiveFiles, Store
     from headway.fleet.view import View
 
 LOOK_S = 10.0  # how old a look at what the store has may be
-KEPT = 500  # answers
-VIEWS = 20  # stretches of time whose tables are kept
-ENGINES = 4  # questions at the same time: a slow one holds up no others
+MAX_ANSWERS = 500  # answers
+MAX_VIEWS = 20  # stretches of time whose tables are kept
+MAX_ENGINES = 4  # questions at the same time: a slow one holds up no others
 
 Row = dict[str, Any]
 
 
-class About(NamedTuple):
+class StoreSummary(NamedTuple):
     """What a store has: from when, up to when, and how many runs."""
 
     first: datetime | None
@@ -38,17 +38,17 @@ class About(NamedTuple):
     running: int
 
 
-class Reading:
+class StoreCache:
     """Asked by many threads; an engine answers one question at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._version, self._looked = "", float("-inf")
         self._looking = threading.Lock()
-        self._free = threading.Semaphore(ENGINES)
+        self._free = threading.Semaphore(MAX_ENGINES)
         self._idle: list[_Engine] = []
         self._closed = False
-        self._answers = Answers(KEPT)
+        self._answers = AnswerCache(MAX_ANSWERS)
 
     def version(self) -> str:
         """Another one once the store has changed."""
@@ -65,7 +65,7 @@ class Reading:
         return self._answers.get((self.version(), key), make)
 
     def rows(
-        self, question: Question, *, since: datetime | None = None, until: datetime | None = None
+        self, question: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[Row]:
         """The answer to a question, on engines that stay open while the store is the same."""
         import duckdb
@@ -77,7 +77,7 @@ class Reading:
                 with self._engine() as engine:
                     return engine.get(question, since, until)
             except (duckdb.Error, OSError):  # damaged or gone: `ask` knows what to do, or to say
-                answer = ask(self.store, question, since=since, until=until)
+                answer = run_query(self.store, question, since=since, until=until)
                 rows: list[Row] = answer.rows.to_pylist()
                 return rows
 
@@ -102,33 +102,35 @@ class Reading:
     def close(self) -> None:
         """End the engines, once they have answered; there are no others after them."""
         self._closed = True
-        for _ in range(ENGINES):
+        for _ in range(MAX_ENGINES):
             self._free.acquire()
         while self._idle:
             self._idle.pop().close()
-        self._free.release(ENGINES)
+        self._free.release(MAX_ENGINES)
 
-    def about(self) -> About:
+    def about(self) -> StoreSummary:
         """What the store has."""
-        found: About = self.kept("about", lambda: About(**self.rows(_about)[0]))
+        found: StoreSummary = self.kept(
+            "about", lambda: StoreSummary(**self.rows(_summary_query)[0])
+        )
         return found
 
 
 class _Engine:
     """An engine on one version of a store."""
 
-    def __init__(self, store: Store, snapshot: Snapshot, version: str) -> None:
-        from headway.fleet.view import view
+    def __init__(self, store: Store, snapshot: LiveFiles, version: str) -> None:
+        from headway.fleet.view import open_view
 
         self.version = version
         self._stack = ExitStack()
-        self._view: View = self._stack.enter_context(view(store, snapshot))
+        self._view: View = self._stack.enter_context(open_view(store, snapshot))
         self._tables: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, question: Question, since: datetime | None, until: datetime | None) -> list[Row]:
+    def get(self, question: QueryFn, since: datetime | None, until: datetime | None) -> list[Row]:
         days = (since and since.date(), until and until.date())
         if days not in self._tables:
-            if len(self._tables) >= VIEWS:
+            if len(self._tables) >= MAX_VIEWS:
                 self._tables.popitem(last=False)
             self._tables[days] = self._view.tables(since, until)
         found: list[Row] = self._view.get(question(self._tables[days])).to_pylist()
@@ -138,7 +140,7 @@ class _Engine:
         self._stack.close()
 
 
-def _about(tables: Any) -> ir.Table:
+def _summary_query(tables: Any) -> ir.Table:
     runs = tables["runs"]
     return runs.agg(
         first=runs.started_at.min(),

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.fleet.queries import question
-from headway.ledger.leaves import LEAVES
-from headway.report.waterfall import START, Bar, by_stage
+from headway.fleet.queries import build_query
+from headway.ledger.leaves import BUCKETS
+from headway.report.waterfall import START_BUCKETS, Bar, by_stage
 from headway.serve import questions
 
 if TYPE_CHECKING:
-    from headway.fleet.engine import Question
-    from headway.fleet.queries.slices import Asked
+    from headway.fleet.engine import QueryFn
+    from headway.fleet.queries.slices import Filter
 
 
 class Release(NamedTuple):
@@ -29,13 +29,13 @@ class Release(NamedTuple):
 
 
 def releases(
-    ask: Callable[[Question], list[dict[str, Any]]], asked: Asked, release: str
+    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
 ) -> list[Release]:
     """By a field of runs, or by week or month; the last ones."""
     asked = asked._replace(by=(release,))
-    rows = ask(questions.releases(asked, release))[::-1]
+    rows = ask(questions.release_starts(asked, release))[::-1]
     spent: dict[Any, dict[str, float]] = {}
-    for one in ask(questions.stages(asked, START, release)):
+    for one in ask(questions.start_stages(asked, START_BUCKETS, release)):
         spent.setdefault(one[release], {})[one["leaf"]] = one["seconds"]
     return [
         Release(
@@ -54,14 +54,16 @@ def releases(
     ]
 
 
-def bars(ask: Callable[[Question], list[dict[str, Any]]], asked: Asked, release: str) -> list[Bar]:
+def release_bars(
+    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
+) -> list[Bar]:
     """The same for a waterfall, with what was lost; that is weighed by accelerator-hours."""
     lost: dict[Any, dict[str, float]] = {}
-    for row in ask(question("top", asked._replace(by=(release, "leaf")))):
+    for row in ask(build_query("top", asked._replace(by=(release, "leaf")))):
         lost.setdefault(row[release], {})[row["leaf"]] = row["percent"]
     ett = {
         row[release]: row["ett_percent"]
-        for row in ask(question("ett", asked._replace(by=(release,))))
+        for row in ask(build_query("ett", asked._replace(by=(release,))))
     }
     return [
         Bar(
@@ -70,7 +72,7 @@ def bars(ask: Callable[[Question], list[dict[str, Any]]], asked: Asked, release:
             time_to_start=one.mean,
             start=one.stages,
             ett_percent=ett.get(one.name, 0.0),
-            lost={leaf: lost[one.name][leaf] for leaf in LEAVES if leaf in lost.get(one.name, {})},
+            lost={leaf: lost[one.name][leaf] for leaf in BUCKETS if leaf in lost.get(one.name, {})},
         )
         for one in releases(ask, asked, release)
     ]

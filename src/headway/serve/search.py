@@ -15,11 +15,11 @@ from typing import Any
 
 from headway.errors import HeadwayError
 
-BY = ("team", "model")  # the slices in which changes are looked for
-AGAIN_S = 600.0  # how old what was found may be
+SEARCH_DIMENSIONS = ("team", "model")  # the slices in which changes are looked for
+MAX_AGE_S = 600.0  # how old what was found may be
 RETRY_S = 60.0  # after a search that failed
 
-Found = dict[str, Any]  # as `headway fleet regressions --json` tells it
+Regressions = dict[str, Any]  # as `headway fleet regressions --json` tells it
 
 
 class Search:
@@ -28,17 +28,17 @@ class Search:
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._command = [sys.executable, "-m", "headway", "fleet", "regressions", "--json"]
-        self._command += ["--store", url, "--by", ",".join(BY)]
+        self._command += ["--store", url, "--by", ",".join(SEARCH_DIMENSIONS)]
         self._lock = threading.Lock()
         self._child: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._found: Found | None = None
+        self._found: Regressions | None = None
         self._why = ""  # it failed
         self._of = ""  # the version that was searched
         self._due = float("-inf")
         self._closed = False
 
-    def found(self, version: str) -> Found | None:
+    def found(self, version: str) -> Regressions | None:
         """The newest that is known of a store; None while it is looked for the first time."""
         with self._lock:
             old = self._clock() >= self._due and version != self._of
@@ -60,9 +60,9 @@ class Search:
                 self._why, self._due = str(error), self._clock() + RETRY_S
             return
         with self._lock:
-            self._found, self._of, self._due = found, version, self._clock() + AGAIN_S
+            self._found, self._of, self._due = found, version, self._clock() + MAX_AGE_S
 
-    def _run(self) -> Found:
+    def _run(self) -> Regressions:
         with self._lock:
             if self._closed:
                 raise ValueError("the server is being stopped")
@@ -76,7 +76,7 @@ class Search:
         text, complaint = self._child.communicate()
         if self._child.returncode:
             raise ValueError((complaint.strip().splitlines() or ["it was ended"])[-1])
-        found: Found = json.loads(text)
+        found: Regressions = json.loads(text)
         return found
 
     def wait(self, seconds: float) -> None:

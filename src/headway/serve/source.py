@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError
-from headway.fleet.engine import Question
-from headway.fleet.queries import question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.engine import QueryFn
+from headway.fleet.queries import build_query
+from headway.fleet.queries.slices import Filter
 from headway.serve import questions
-from headway.serve.folders import Folders
-from headway.serve.reading import Reading
-from headway.serve.search import Found, Search
-from headway.serve.wanted import FILTERS, Wanted
+from headway.serve.folders import RunFolders
+from headway.serve.reading import StoreCache
+from headway.serve.search import Regressions, Search
+from headway.serve.wanted import FILTERS, PageQuery
 
 if TYPE_CHECKING:
     from headway.fleet.store import Store
 
-ALERTS = "alerts.json"  # in the store
-CHOICES = 200  # values of a field that are offered
+ALERTS_FILE = "alerts.json"  # in the store
+MAX_CHOICES = 200  # values of a field that are offered
 
 
-class NotThere(HeadwayError):
+class NotFound(HeadwayError):
     """Nothing of that name."""
 
 
@@ -35,27 +35,28 @@ class Source:
     """Shared by all requests."""
 
     def __init__(self, store: Store, folders: Sequence[Path] = ()) -> None:
-        self.reading = Reading(store)
-        self.folders = Folders(folders)
+        self.reading = StoreCache(store)
+        self.folders = RunFolders(folders)
         self.search = Search(store.url)
 
     # -- the store ----------------------------------------------------------------------------
 
     def ask(
-        self, of: Question, *, since: datetime | None = None, until: datetime | None = None
+        self, of: QueryFn, *, since: datetime | None = None, until: datetime | None = None
     ) -> list[dict[str, Any]]:
         """The answer to a question, whatever the page is about."""
         return self.reading.rows(of, since=since, until=until)
 
-    def rows(self, of: Question, wanted: Wanted) -> list[dict[str, Any]]:
+    def rows(self, of: QueryFn, wanted: PageQuery) -> list[dict[str, Any]]:
         """The answer for the stretch of time that a page is about."""
         since, until = wanted.between(self.reading.about())
         return self.ask(of, since=since, until=until)
 
-    def one(self, name: str, wanted: Wanted, *by: str, whole: bool = False) -> dict[str, Any]:
+    def one(self, name: str, wanted: PageQuery, *by: str, whole: bool = False) -> dict[str, Any]:
         """A question of the fleet that has one row; with `whole` counts of many rows are added."""
         rows = self.kept(
-            (name, by, wanted), lambda: self.rows(question(name, self.asked(wanted, *by)), wanted)
+            (name, by, wanted),
+            lambda: self.rows(build_query(name, self.asked(wanted, *by)), wanted),
         )
         if not whole:
             return dict(rows[0]) if rows else {}
@@ -66,11 +67,11 @@ class Source:
         """Made once for each version of the store."""
         return self.reading.kept(key, make)
 
-    def asked(self, wanted: Wanted, *by: str) -> Asked:
+    def asked(self, wanted: PageQuery, *by: str) -> Filter:
         """As the questions of a fleet take it."""
         return wanted.asked(self.reading.about(), *by)
 
-    def period(self, wanted: Wanted) -> str:
+    def period(self, wanted: PageQuery) -> str:
         """How finely time is told."""
         return wanted.period(self.reading.about())
 
@@ -82,19 +83,19 @@ class Source:
     def _choices(self) -> dict[str, list[str]]:
         found = {}
         for name in FILTERS:
-            rows = self.ask(questions.values(name, CHOICES))
+            rows = self.ask(questions.field_values(name, MAX_CHOICES))
             found[name] = [row[name] for row in rows]
         return {name: values for name, values in found.items() if values}
 
     def alerts(self) -> list[dict[str, Any]] | None:
         """What stands in the alerts file, the newest first; None if there is none."""
         try:
-            told = json.loads(self.reading.store.place.get(ALERTS))
+            told = json.loads(self.reading.store.place.get(ALERTS_FILE))
         except (FileNotFoundError, ValueError, RecursionError):
             return None
         except OSError as error:  # it is its watcher's, who may be another user
             raise HeadwayError(
-                f"{ALERTS} cannot be read: {error}", code="alerts-unreadable"
+                f"{ALERTS_FILE} cannot be read: {error}", code="alerts-unreadable"
             ) from None
         rows = told.get("alerts") if isinstance(told, dict) else told
         rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -102,17 +103,17 @@ class Source:
 
     # -- what takes long ----------------------------------------------------------------------
 
-    def searched(self) -> Found | None:
+    def searched(self) -> Regressions | None:
         """Changes, bad hosts and running jobs; None while they are looked for the first time."""
         return self.search.found(self.reading.version())
 
     def warm(self) -> None:
         """What the first page needs; a store that cannot be read is told of when it is asked."""
-        from headway.serve.panels import OVERVIEW
+        from headway.serve.panels import OVERVIEW_PAGE
 
         with contextlib.suppress(HeadwayError):
-            for panel in OVERVIEW.panels:
-                self.kept((panel.name, Wanted()), partial(panel.ask, self, Wanted()))
+            for panel in OVERVIEW_PAGE.panels:
+                self.kept((panel.name, PageQuery()), partial(panel.ask, self, PageQuery()))
             self.choices()
             self.searched()
 

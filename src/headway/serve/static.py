@@ -10,18 +10,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.ledger.leaves import LEAVES
-from headway.report.words import colour
+from headway.ledger.leaves import BUCKETS
+from headway.report.words import bucket_color
 
-_STATIC = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent / "assets"
 CSS, JS, SVG = "text/css", "text/javascript", "image/svg+xml"
-_MAPS = re.compile(
+_PLOTLY_STYLE = re.compile(
     r'getElementById\("([0-9a-f]{64})"\)\)\{var \w+=document\.createElement\("style"'
 )
 SCRIPTS = ("theme.js", "charts.js", "page.js")
 
 
-class File(NamedTuple):
+class StaticFile(NamedTuple):
     """One file as it goes out."""
 
     kind: str
@@ -31,20 +31,20 @@ class File(NamedTuple):
 
 
 @cache
-def files() -> dict[str, File]:
+def static_files() -> dict[str, StaticFile]:
     """All of them."""
     made = {
-        "headway.css": (CSS, _sheet().encode()),
-        "icon.svg": (SVG, (_STATIC / "icon.svg").read_bytes()),
+        "headway.css": (CSS, _style_sheet().encode()),
+        "icon.svg": (SVG, (ASSETS / "icon.svg").read_bytes()),
         "plotly.js": (JS, _plotly().read_bytes()),
-        **{name: (JS, (_STATIC / name).read_bytes()) for name in SCRIPTS},
+        **{name: (JS, (ASSETS / name).read_bytes()) for name in SCRIPTS},
     }
-    return {name: _file(kind, content) for name, (kind, content) in made.items()}
+    return {name: _pack(kind, content) for name, (kind, content) in made.items()}
 
 
-def _file(kind: str, content: bytes) -> File:
+def _pack(kind: str, content: bytes) -> StaticFile:
     digest = hashlib.sha256(content).hexdigest()[:12]
-    return File(f"{kind}; charset=utf-8", content, gzip.compress(content, 6, mtime=0), digest)
+    return StaticFile(f"{kind}; charset=utf-8", content, gzip.compress(content, 6, mtime=0), digest)
 
 
 def _plotly() -> Path:
@@ -54,23 +54,25 @@ def _plotly() -> Path:
 
 
 @cache
-def sheets() -> tuple[str, ...]:
+def plotly_style_ids() -> tuple[str, ...]:
     """The style elements that Plotly makes unless they are there; ours have the nonce."""
-    maps = _MAPS.findall(files()["plotly.js"].plain.decode("utf-8", "replace"))
+    maps = _PLOTLY_STYLE.findall(static_files()["plotly.js"].plain.decode("utf-8", "replace"))
     return ("plotly.js-style-global", *maps)
 
 
-def _sheet() -> str:
+def _style_sheet() -> str:
     """The look of the report, then what only these pages have."""
-    report = (_STATIC / "report.css").read_text(encoding="utf-8")
-    return _palette() + report + (_STATIC / "pages.css").read_text(encoding="utf-8")
+    report = (ASSETS / "report.css").read_text(encoding="utf-8")
+    return named_palette() + report + (ASSETS / "pages.css").read_text(encoding="utf-8")
 
 
-def _palette() -> str:
+def named_palette() -> str:
     """A variable for each leaf, `--start-pt2_compile`, light and dark."""
 
     def variables(dark: bool) -> str:
-        return "".join(f"--{leaf.replace('.', '-')}:{colour(leaf, dark=dark)};" for leaf in LEAVES)
+        return "".join(
+            f"--{leaf.replace('.', '-')}:{bucket_color(leaf, dark=dark)};" for leaf in BUCKETS
+        )
 
     light, dark = variables(dark=False), variables(dark=True)
     return (
@@ -80,6 +82,6 @@ def _palette() -> str:
     )
 
 
-def address(name: str) -> str:
+def static_url(name: str) -> str:
     """Where a file is; another address once it has changed, so it may be kept for ever."""
-    return f"/static/{name}?v={files()[name].digest}"
+    return f"/static/{name}?v={static_files()[name].digest}"

@@ -26,7 +26,7 @@ from headway.startup.batches.schema import Schema
 from headway.threads import TorchThread
 
 PATIENCE_S = 10.0  # with the compiler, when the process ends
-THREAD = "headway-ahead"
+THREAD_NAME = "headway-ahead"
 
 
 class AheadFailed(HeadwayError):
@@ -65,7 +65,7 @@ class CompileAhead:
         self._thread: TorchThread | None = None
         self._error: BaseException | None = None
         for module in self.modules:
-            _refuse(module, together)
+            _check_supported(module, together)
 
     def start(self, batch: Any) -> CompileAhead:
         """Begin in a thread, or do it now, together; without a batch there is nothing to do."""
@@ -75,12 +75,12 @@ class CompileAhead:
             self.schema = Schema.of(batch)
         device = torch.cuda.current_device() if torch.cuda._initialized else None
         if self.together:
-            self._run(batch, device, _random_numbers())
+            self._run(batch, device, _rng_restored())
             return self
         random = contextlib.ExitStack()
-        random.enter_context(_draws.kept_apart())  # before this thread draws again
+        random.enter_context(_seed_draws.kept_apart())  # before this thread draws again
         self._thread = TorchThread(
-            self._run, (batch, device, random), name=THREAD, patience_s=PATIENCE_S
+            self._run, (batch, device, random), name=THREAD_NAME, patience_s=PATIENCE_S
         )
         self._thread.start()
         return self
@@ -119,19 +119,21 @@ class CompileAhead:
     @contextlib.contextmanager
     def _nothing_happened(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_uncounted())
-            stack.enter_context(_random_numbers_of_the_gpu())
+            stack.enter_context(_step_hooks_off())
+            stack.enter_context(_gpu_rng_restored())
             for module in self.modules:
-                stack.enter_context(_sharded(module) if self.together else _alone(module))
-            stack.enter_context(_tensors(self.modules, parameters=bool(self.optimizers)))
+                stack.enter_context(
+                    _fsdp_resharded(module) if self.together else _ddp_sync_off(module)
+                )
+            stack.enter_context(_tensors_restored(self.modules, parameters=bool(self.optimizers)))
             for optimizer in self.optimizers:
-                stack.enter_context(_optimizer(optimizer))
+                stack.enter_context(_optimizer_restored(optimizer))
             yield
 
 
-def _refuse(module: nn.Module, together: bool) -> None:
+def _check_supported(module: nn.Module, together: bool) -> None:
     """UsageError for what needs the other ranks in its forward pass, or cannot be put back."""
-    kinds = {kind for part in module.modules() for kind in _kinds(part)}
+    kinds = {kind for part in module.modules() for kind in _class_names(part)}
     for kind in sorted(kinds & {"FullyShardedDataParallel", "DistributedModelParallel"}):
         raise UsageError(
             f"{kind} communicates in every forward pass and keeps more than its parameters; it "
@@ -147,7 +149,7 @@ def _refuse(module: nn.Module, together: bool) -> None:
         )
 
 
-def _kinds(module: nn.Module) -> set[str]:
+def _class_names(module: nn.Module) -> set[str]:
     return {kind.__name__ for kind in type(module).__mro__}
 
 
@@ -164,7 +166,7 @@ def _all_have(batch: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _uncounted() -> Iterator[None]:
+def _step_hooks_off() -> Iterator[None]:
     """Optimizer steps of this thread are no training steps, for us or anybody who listens."""
     optim: Any = sys.modules["torch.optim.optimizer"]
     hooks = optim._global_optimizer_post_hooks
@@ -187,7 +189,7 @@ def _uncounted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _random_numbers() -> Iterator[None]:
+def _rng_restored() -> Iterator[None]:
     cpu = torch.get_rng_state()
     try:
         yield
@@ -196,7 +198,7 @@ def _random_numbers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _random_numbers_of_the_gpu() -> Iterator[None]:
+def _gpu_rng_restored() -> Iterator[None]:
     gpu = torch.cuda.get_rng_state() if torch.cuda._initialized else None
     try:
         yield
@@ -205,7 +207,7 @@ def _random_numbers_of_the_gpu() -> Iterator[None]:
             torch.cuda.set_rng_state(gpu)
 
 
-class _Draws:
+class _SeedDraws:
     """Seeds that other threads draw while a step runs in its own, as data loaders do.
 
     torch has one generator for the whole process. Steps draw from it, and the compiler puts it back
@@ -245,7 +247,7 @@ class _Draws:
                 kwargs.get("generator") is not None
                 or os.getpid() != process  # a worker of a loader has a seed of its own
                 or tensor.device.type != "cpu"
-                or threading.current_thread().name == THREAD
+                or threading.current_thread().name == THREAD_NAME
             ):
                 return original(tensor, *args, **kwargs)
             with self._lock:
@@ -259,11 +261,11 @@ class _Draws:
         self._end = end
 
 
-_draws = _Draws()
+_seed_draws = _SeedDraws()
 
 
 @contextlib.contextmanager
-def _alone(module: nn.Module) -> Iterator[None]:
+def _ddp_sync_off(module: nn.Module) -> Iterator[None]:
     """DDP neither reduces gradients nor sends buffers in here."""
     parts = [
         part for part in module.modules() if isinstance(part, nn.parallel.DistributedDataParallel)
@@ -280,13 +282,13 @@ def _alone(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sharded(module: nn.Module) -> Iterator[None]:
+def _fsdp_resharded(module: nn.Module) -> Iterator[None]:
     """FSDP holds its shards before and after; what the step has left gathered is dropped.
 
     Nothing else is turned off: gradients are reduced as in training, since torch may trace that
     too (DDP's python_reducer), and every rank takes part.
     """
-    parts: list[Any] = [part for part in module.modules() if "FSDPModule" in _kinds(part)]
+    parts: list[Any] = [part for part in module.modules() if "FSDPModule" in _class_names(part)]
     for part in parts:
         part.reshard()
     try:
@@ -297,7 +299,7 @@ def _sharded(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tensors(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None]:
+def _tensors_restored(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None]:
     owned = [p for module in modules for p in module.parameters()]
     changing = [b for module in modules for b in module.buffers()]
     changing += owned if parameters else []
@@ -316,7 +318,7 @@ def _tensors(modules: Sequence[nn.Module], *, parameters: bool) -> Iterator[None
 
 
 @contextlib.contextmanager
-def _optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def _optimizer_restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     keys = list(optimizer.state)
     state = copy.deepcopy(list(optimizer.state.values()))
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

@@ -65,15 +65,15 @@ def audit(setup: Callable[[], Any], *, world_size: int, rank: int = 0) -> Audit:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
-        with _watched() as made:
+        with _record_groups() as made:
             setup()
-        return _counted(made)
+        return _summarize(made)
     finally:
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[list[tuple[str, Any]]]:
+def _record_groups() -> Iterator[list[tuple[str, Any]]]:
     """Where each group is made, and what came of it; others have their own name for new_group."""
     made: list[tuple[str, Any]] = []
     make, init = c10d._new_group_with_tag, c10d.init_process_group
@@ -83,7 +83,7 @@ def _watched() -> Iterator[list[tuple[str, Any]]]:
         key = None
         if isinstance(group, c10d.ProcessGroup):
             key = (tuple(c10d.get_process_group_ranks(group)), c10d.get_backend(group))
-        made.append((frames.caller(), key))
+        made.append((frames.calling_line(), key))
         return group
 
     c10d._new_group_with_tag = noted
@@ -95,7 +95,7 @@ def _watched() -> Iterator[list[tuple[str, Any]]]:
         c10d.init_process_group = dist.init_process_group = init
 
 
-def _counted(made: list[tuple[str, Any]]) -> Audit:
+def _summarize(made: list[tuple[str, Any]]) -> Audit:
     places: dict[str, list[Any]] = {}
     for where, key in made:
         places.setdefault(where, []).append(key)

@@ -18,29 +18,29 @@ from torch.distributed import distributed_c10d as c10d
 from headway.errors import UsageError
 
 
-class _Wanted(threading.local):
+class _NextGroup(threading.local):
     """What this thread is about to make."""
 
     name: str | None = None
     alone = False  # without the ranks that are no members
 
 
-_wanted = _Wanted()
+_next_group = _NextGroup()
 _installed = False
 
 
 @contextlib.contextmanager
-def named(name: str, *, alone: bool) -> Iterator[None]:
+def next_group_named(name: str, *, alone: bool) -> Iterator[None]:
     """What this thread makes meanwhile has this name; other threads are not touched."""
-    _install()
-    _wanted.name, _wanted.alone = name, alone
+    _install_hooks()
+    _next_group.name, _next_group.alone = name, alone
     try:
         yield
     finally:
-        _wanted.name, _wanted.alone = None, False
+        _next_group.name, _next_group.alone = None, False
 
 
-def _install() -> None:
+def _install_hooks() -> None:
     global _installed
     if _installed:
         return
@@ -53,10 +53,10 @@ def _install() -> None:
         )
 
     def hash_ranks(ranks: Any) -> str:
-        return _wanted.name or hashed(ranks)
+        return _next_group.name or hashed(ranks)
 
     def split_source(pg: Any) -> Any:
-        return None if _wanted.alone else source(pg)
+        return None if _next_group.alone else source(pg)
 
     c10d._hash_ranks_to_str = hash_ranks
     c10d._get_split_source = split_source

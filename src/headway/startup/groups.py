@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from headway.errors import UsageError
 from headway.startup.group_audit import Audit as Audit
 from headway.startup.group_audit import audit as audit
-from headway.startup.group_names import named
+from headway.startup.group_names import next_group_named
 
 Ranks = tuple[int, ...]
 
@@ -113,7 +113,7 @@ class Group:
 
     def _split(self, default: Any) -> None:
         """All ranks of the job make all parts at once."""
-        with named(self._name(), alone=False):
+        with next_group_named(self._name(), alone=False):
             self._made = dist.split_group(
                 default,
                 [list(part) for part in self.parts],
@@ -125,7 +125,7 @@ class Group:
 
     def _alone(self) -> None:
         """Its members make it, and no other rank."""
-        with named(self._name(), alone=True):
+        with next_group_named(self._name(), alone=True):
             self._made = dist.new_group(
                 list(self.ranks),
                 timeout=self.timeout,
@@ -146,7 +146,7 @@ class Group:
         return f"headway-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
 
-class _Known:
+class _GroupRegistry:
     """The groups of a job, for as long as its default group lives."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class _Known:
         return found
 
 
-_known = _Known()
+_registry = _GroupRegistry()
 
 
 def group(
@@ -189,9 +189,9 @@ def group(
 
     All ranks of the job with its own backend are the default group, which is there already.
     """
-    return _known.one(
+    return _registry.one(
         Group(
-            _checked(ranks),
+            _check_ranks(ranks),
             backend=(backend or _default_backend()).lower(),
             purpose=purpose,
             timeout=timeout,
@@ -209,7 +209,7 @@ def split(
     options: Any = None,
 ) -> Group:
     """This rank's group of several that share no rank; one without ranks where it is in none."""
-    checked = tuple(_checked(part) for part in parts)
+    checked = tuple(_check_ranks(part) for part in parts)
     times = Counter(chain.from_iterable(checked))
     twice = sorted(rank for rank, count in times.items() if count > 1)
     if twice:
@@ -220,7 +220,7 @@ def split(
     if not checked:
         raise UsageError("there are no parts of the split []", code="split-without-parts")
     mine = next((part for part in checked if dist.get_rank() in part), ())
-    return _known.one(
+    return _registry.one(
         Group(
             mine,
             backend=(backend or _default_backend()).lower(),
@@ -271,11 +271,11 @@ def ensure(*groups: Group) -> None:
 
 def destroy() -> None:
     """Take down every group that was made here; they can be used, and so made, again."""
-    for one in list(_known.groups.values()):
+    for one in list(_registry.groups.values()):
         one.destroy()
 
 
-def _checked(ranks: Iterable[int]) -> Ranks:
+def _check_ranks(ranks: Iterable[int]) -> Ranks:
     world = dist.get_world_size()
     given = list(ranks)
     try:

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.fleet.alerts.kept import Kept
+from headway.fleet.alerts.kept import AlertStateStore
 from headway.fleet.store import Store
 from tests.golden.cases import asked
 
 
 def read(name: str, files: Path) -> Any:
-    kept = Kept(Store(str(files / "store")))
+    kept = AlertStateStore(Store(str(files / "store")))
     return {
         "list": asked("fleet", "alerts", "--store", str(files / "store"), "--list", "--json"),
         "state": asdict(kept.load()[0]),

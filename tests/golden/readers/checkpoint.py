@@ -12,8 +12,8 @@ import torch.distributed.checkpoint as dcp
 
 from headway.checkpoint import Checkpointer
 from headway.checkpoint.store.read import Store
-from headway.publish.anchor import brought, find
-from headway.publish.source import source, whole
+from headway.publish.anchor import fetch_anchor, find_anchor
+from headway.publish.source import open_source, read_tensor
 from tests.golden.cases import described, leaves
 from tests.golden.states import State, full, numbers, sharded, table
 
@@ -104,13 +104,13 @@ def _shared(state: State) -> list[list[str]]:
 
 def _published(url: str, folder: Path) -> dict[str, Any]:
     """What a publish reads of the newest anchor, or else checkpoint."""
-    anchor = find(url)
-    given = source(brought(anchor, folder))
+    anchor = find_anchor(url)
+    given = open_source(fetch_anchor(anchor, folder))
     return {
         "id": anchor.id,
         "step": anchor.step,
         "extra": dict(anchor.extra),
-        "tensors": {name: described(whole(given, name)) for name in sorted(given.shapes)},
+        "tensors": {name: described(read_tensor(given, name)) for name in sorted(given.shapes)},
     }
 
 

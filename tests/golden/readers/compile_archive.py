@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headway.compile.archive.keep import shelf
+from headway.compile.archive.keep import list_archives
 from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import Store, Wanted
+from headway.compile.archive.store import ArchiveStore, CacheKey
 from tests.golden.cases import asked, command, sums
 
 SEALED = ("hmac", "ed25519", "superseded", "zlib")
@@ -53,9 +53,9 @@ def _pulled(store: str, archive: str, files: Path, key: list[str]) -> Any:
     return code or {"sums": sums(folder), "executable": sorted(runs)}
 
 
-def _store(files: Path) -> Store:
+def _store(files: Path) -> ArchiveStore:
     key = _key(files)
-    return Store(str(files / "store"), read_key(key[1]) if key else None)
+    return ArchiveStore(str(files / "store"), read_key(key[1]) if key else None)
 
 
 def _found(files: Path) -> dict[str, str]:
@@ -64,7 +64,7 @@ def _found(files: Path) -> dict[str, str]:
     machines = sorted((files / "store" / "machines").glob("*.json"))
     return {
         f"{machine.stem} {job} {code}": store.find(
-            Wanted(facts=json.loads(machine.read_text()), job=job, code=code)
+            CacheKey(facts=json.loads(machine.read_text()), job=job, code=code)
         ).level
         for machine in machines
         for job in ("train", "serve", "another")
@@ -75,7 +75,7 @@ def _found(files: Path) -> dict[str, str]:
 def sealed(files: Path) -> list[Path]:
     """The chunks of the archive that may be used, and its manifest if that is signed."""
     found = []
-    for one in shelf(_store(files)):
+    for one in list_archives(_store(files)):
         if one.manifest is not None:
             chunks = [chunk.name for chunk in one.manifest.chunks]
             found += [files / "store" / "chunks" / name[:2] / name for name in chunks]

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.fleet.schema import TABLES
 from headway.fleet.store import Store
-from headway.fleet.view import view
+from headway.fleet.view import open_view
 from tests.golden.cases import asked, command
 
 # Each with the ways to split it. The other stores have the same rows, and so the same answers.
@@ -57,7 +57,7 @@ def _rounded(value: Any) -> Any:
 def _rows(url: str) -> dict[str, list[str]]:
     """Every row of every table that counts, as JSON, in order."""
     store = Store(url)
-    with view(store, store.snapshot()) as rows:
+    with open_view(store, store.snapshot()) as rows:
         tables = rows.tables()
         found = {name: rows.get(tables[name]).to_pylist() for name in TABLES}
     return {

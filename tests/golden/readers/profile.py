@@ -11,7 +11,7 @@ from unittest import mock
 
 from headway.compile.autotune import advice
 from headway.compile.recompiles import learned
-from headway.launch.warm.recipe import Memory
+from headway.launch.warm.recipe import WarmState
 from headway.probe.tuning import advice as narrowed
 from tests.golden.cases import asked
 
@@ -31,33 +31,36 @@ def _auto(files: Path) -> Any:
 
 def _learn(files: Path) -> Any:
     found = {}
-    for path in sorted((files / learned.FOLDER).glob("*.json")):
-        known = learned.read(path)
-        ways = {name: learned.to_set(known, name, {})[0] for name in ("another", *known.paces)}
+    for path in sorted((files / learned.LEARNED_FOLDER).glob("*.json")):
+        known = learned.read_learned(path)
+        ways = {
+            name: learned.settings_to_apply(known, name, {})[0]
+            for name in ("another", *known.paces)
+        }
         found[path.stem] = {"known": asdict(known), "set": ways}
     return found
 
 
 def _warm(files: Path) -> Any:
-    return asdict(Memory.read(files))
+    return asdict(WarmState.read(files))
 
 
 def _autotune(files: Path) -> Any:
-    return _narrowed(advice.find(str(files / "autotune.json")))
+    return _narrowed(advice.find_advice_file(str(files / "autotune.json")))
 
 
 def _narrowed(path: Path) -> Any:
     """For each key of each kernel what is tried, on the machine that it was recorded on."""
-    advice.check(path)
+    advice.check_advice_file(path)
     content = json.loads(path.read_text())
     machine = {name: content[name] for name in narrowed.ALL_GUARDS}
     found: dict[str, Any] = {}
     with (
         mock.patch.dict(os.environ, {narrowed.ENV_AUTOTUNE: str(path)}),
-        mock.patch.object(narrowed, "machine", lambda: machine),
+        mock.patch.object(narrowed, "tuning_facts", lambda: machine),
     ):
         for one in content["kernels"]:
-            known = narrowed.known(one["kind"], one["id"], one["name"])
+            known = narrowed.find_kernel(one["kind"], one["id"], one["name"])
             assert known is not None
             for entry in one["keys"]:
                 use = known.use(entry["key"], entry["rest"])

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.boosters.learn import measured
+from headway.boosters.learn import baseline
 from tests.golden.cases import asked
 
 
@@ -15,5 +15,5 @@ def read(name: str, files: Path) -> Any:
     run = files / "run"
     found = {"ledger": asked("report", str(run), "--json")}
     if (run / "ledger.json").exists():
-        found["learned"] = asdict(measured(json.loads((run / "ledger.json").read_text())))
+        found["learned"] = asdict(baseline(json.loads((run / "ledger.json").read_text())))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headway.publish import load
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.golden.cases import asked, command
 from tests.golden.model import build, inputs
 
@@ -31,13 +31,13 @@ def read(name: str, files: Path) -> Any:
             path.stem: sorted(json.loads(path.read_text()))
             for path in (files / "store" / "anchors").iterdir()
         },
-        "registered": Store(url).registered(),
+        "registered": SnapshotStore(url).registered(),
     }
     found["packages"] = {
-        path.stem: Store(url).package(path.stem).sha256  # type: ignore[union-attr]
+        path.stem: SnapshotStore(url).package(path.stem).sha256  # type: ignore[union-attr]
         for path in (files / "store").glob("packages/*.json")
     }
-    swept = Store(url).sweep()
+    swept = SnapshotStore(url).sweep()
     found["swept"] = sorted(swept)
     if name == "weights":  # the first one serves, and says the same
         assert command("publish", "--rollback", "--to", url)[0] == 0

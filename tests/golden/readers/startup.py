@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.startup.sharding import Plan, PlanCache, Table
+from headway.startup.sharding import PlanCache, ShardingPlan, Table
 
 SEALED = ("plan",)
 
@@ -24,7 +24,7 @@ def _asked(files: Path) -> Any:
 def _plan(files: Path) -> Any:
     asked = _asked(files)
     kept = PlanCache(files / "plans").read(asked)
-    found = Plan.read(kept, [Table(**one) for one in asked["tables"]])
+    found = ShardingPlan.read(kept, [Table(**one) for one in asked["tables"]])
     return {
         "hash": found.hash,
         "tables": [asdict(table) for table in found.tables],
@@ -69,7 +69,7 @@ def _position(files: Path) -> Any:
 def _guards(files: Path) -> Any:
     from headway.compile.precompile import dropped
 
-    return [asdict(one) for one in dropped.read(str(files))]
+    return [asdict(one) for one in dropped.read_guards(str(files))]
 
 
 def sealed(files: Path) -> list[Path]:

@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from headway.cli.chaos import read_plan
-from headway.fleet.alerts.read import read as read_rules
-from headway.publish.recipe import read as read_recipe
+from headway.fleet.alerts.read import read_rules
+from headway.publish.recipe import read_recipe
 from headway.schedule.simulate import quotas
 from tests.golden.cases import asked
 
@@ -67,6 +67,6 @@ def _settings(files: Path) -> Any:
 def _quotas(files: Path) -> Any:
     path = files / "quotas.csv"
     return {
-        "first": quotas.read(path),
-        "later": [asdict(one) for one in quotas.changes(path)],
+        "first": quotas.read_quotas(path),
+        "later": [asdict(one) for one in quotas.read_quota_changes(path)],
     }

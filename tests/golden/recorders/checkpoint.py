@@ -105,7 +105,7 @@ def _interrupted(files: Path) -> None:
 
     from headway.checkpoint.store import given_up, names
     from headway.checkpoint.store.commit import Draft
-    from headway.checkpoint.store.manifest import NAME
+    from headway.checkpoint.store.manifest import MANIFEST
     from headway.checkpoint.store.part import BytesItem, write_part
     from tests.golden.states import State
 
@@ -115,17 +115,17 @@ def _interrupted(files: Path) -> None:
         checkpointer = _checkpointer(store, State(parts={"tensor": tensor, "epoch": step}))
         checkpointer.save(step)
         checkpointer.close()
-    data = store / names.step(2) / "__0_0.distcp"
+    data = store / names.step_name(2) / "__0_0.distcp"
     os.truncate(data, data.stat().st_size // 2)  # a disk that lost the second half
     with Draft(store, 3, "half", 2) as draft:  # the part of rank 1 never came
         write_part(draft.folder, 0, [BytesItem("epoch", b"3")])
     with Draft(store, 4, "given-up", 2) as draft:
-        assert given_up.mark(draft, given_up.GivenUp(1, "the disk is full"))
-    (store / names.step(5)).mkdir()  # not of Headway
-    (store / names.step(5) / "model.pt").write_bytes(b"another program's")
-    trash = store / names.trash(0)  # a deletion that was cut short
+        assert given_up.write_abort_mark(draft, given_up.AbortMark(1, "the disk is full"))
+    (store / names.step_name(5)).mkdir()  # not of Headway
+    (store / names.step_name(5) / "model.pt").write_bytes(b"another program's")
+    trash = store / names.trash_name(0)  # a deletion that was cut short
     trash.mkdir()
-    (trash / NAME).write_bytes(b"")
+    (trash / MANIFEST).write_bytes(b"")
     (store / ".new-latest").write_bytes(b"step-")
 
 

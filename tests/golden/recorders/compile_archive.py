@@ -16,9 +16,9 @@ from typing import Any
 from unittest import mock
 
 from headway.compile.archive import chunks, keys
-from headway.compile.archive.signing import Key, read_key
-from headway.compile.archive.store import Found, Store, Wanted
-from headway.compile.archive.tree import Tree
+from headway.compile.archive.signing import SigningKey, read_key
+from headway.compile.archive.store import ArchiveStore, CacheKey, CacheLookup
+from headway.compile.archive.tree import CacheFolder
 from tests.golden.cases import command
 
 FACTS: dict[str, Any] = {
@@ -89,7 +89,7 @@ def _library(size: int) -> bytes:
     return head + b"\x90" * (size - len(head) - 64) + bytes(64)
 
 
-def _fill(tree: Tree, seed: int) -> Tree:
+def _fill(tree: CacheFolder, seed: int) -> CacheFolder:
     for name, content in _content(seed, str(tree.root)).items():
         path = tree.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,9 +99,11 @@ def _fill(tree: Tree, seed: int) -> Tree:
     return tree
 
 
-def _publish(store: Store, seed: int, wanted: Wanted, base: Found | None = None) -> None:
-    tree = _fill(Tree(Path(f"cache-{wanted.job}-{seed}").absolute()), seed)
-    assert store.publish(tree, wanted, base or Found(level="miss"), 12.5)
+def _publish(
+    store: ArchiveStore, seed: int, wanted: CacheKey, base: CacheLookup | None = None
+) -> None:
+    tree = _fill(CacheFolder(Path(f"cache-{wanted.job}-{seed}").absolute()), seed)
+    assert store.publish(tree, wanted, base or CacheLookup(level="miss"), 12.5)
 
 
 def _unsigned(files: Path) -> None:
@@ -114,15 +116,17 @@ def _unsigned(files: Path) -> None:
     job = [sys.executable, "train.py", keys.compat(FACTS)]
     code, _ = command("run", *where, "--", *job)
     assert code == 0 and (files / "store" / "archives").is_dir()
-    store = Store(str(files / "store"))
-    _publish(store, 2, Wanted(facts=FACTS, job="train", code="1" * 16))
-    _publish(store, 3, Wanted(facts=OTHERS, job="serve", code="2" * 16))
+    store = ArchiveStore(str(files / "store"))
+    _publish(store, 2, CacheKey(facts=FACTS, job="train", code="1" * 16))
+    _publish(store, 3, CacheKey(facts=OTHERS, job="serve", code="2" * 16))
 
 
-def _signed(files: Path, key: Key) -> None:
-    store = Store(str(files / "store"), key)
-    _publish(store, 1, Wanted(facts=FACTS, job="train", code="1" * 16))
-    _publish(Store(str(files / "store")), 2, Wanted(facts=FACTS, job="nobody", code="1" * 16))
+def _signed(files: Path, key: SigningKey) -> None:
+    store = ArchiveStore(str(files / "store"), key)
+    _publish(store, 1, CacheKey(facts=FACTS, job="train", code="1" * 16))
+    _publish(
+        ArchiveStore(str(files / "store")), 2, CacheKey(facts=FACTS, job="nobody", code="1" * 16)
+    )
 
 
 def _hmac(files: Path) -> None:
@@ -156,18 +160,20 @@ def _ed25519(files: Path) -> None:
 def _zlib(files: Path) -> None:
     """Where no zstd is installed."""
     with mock.patch.object(chunks, "_zstd", lambda: None):
-        _publish(Store(str(files / "store")), 1, Wanted(facts=FACTS, job="train", code="1" * 16))
+        _publish(
+            ArchiveStore(str(files / "store")), 1, CacheKey(facts=FACTS, job="train", code="1" * 16)
+        )
 
 
 def _superseded(files: Path) -> None:
     """A job that has saved again; its first archive went away, the machines are known still."""
-    store = Store(str(files / "store"))
-    wanted = Wanted(facts=FACTS, job="train", code="1" * 16)
+    store = ArchiveStore(str(files / "store"))
+    wanted = CacheKey(facts=FACTS, job="train", code="1" * 16)
     _publish(store, 1, wanted)
-    tree = Tree(Path("again").absolute())
+    tree = CacheFolder(Path("again").absolute())
     base, _ = store.restore(store.find(wanted), tree)
     (tree.root / "fxgraph" / "new").write_bytes(b"compiled later" * 40)
-    newer = Wanted(facts=FACTS, job="train", code="3" * 16)
+    newer = CacheKey(facts=FACTS, job="train", code="3" * 16)
     assert store.publish(tree, newer, base, 3.0)
 
 

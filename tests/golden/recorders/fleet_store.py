@@ -10,7 +10,7 @@ from unittest import mock
 
 from headway.fleet import log
 from headway.fleet.compact import compact
-from headway.fleet.place import Folder
+from headway.fleet.place import LocalFleetFiles
 from headway.fleet.store import Store
 from headway.testing import FakeRun
 from tests.golden.cases import command
@@ -62,14 +62,16 @@ class Killed(Exception):
 @contextlib.contextmanager
 def _killed_before(marker: str) -> Iterator[None]:
     """Ended instead of writing the object that makes all before it count."""
-    put = Folder.put
+    put = LocalFleetFiles.put
 
-    def putting(place: Folder, name: str, content: bytes, *, private: bool = False) -> None:
+    def putting(
+        place: LocalFleetFiles, name: str, content: bytes, *, private: bool = False
+    ) -> None:
         if name.startswith(marker):
             raise Killed
         put(place, name, content, private=private)
 
-    with mock.patch.object(Folder, "put", putting):
+    with mock.patch.object(LocalFleetFiles, "put", putting):
         yield
 
 

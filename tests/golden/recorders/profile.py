@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.boosters import names
-from headway.boosters.kept import Shelf
-from headway.boosters.profile import Measured, Off
+from headway.boosters.kept import ProfileStore
+from headway.boosters.profile import Baseline, DisabledBooster
 from headway.compile.recompiles import learned
 from headway.compile.recompiles.steps import StepTime
-from headway.launch.warm.recipe import Memory
+from headway.launch.warm.recipe import WarmState
 from tests.golden.cases import command
 from tests.golden.recorders import run as runs
 
@@ -33,22 +33,24 @@ def _auto(files: Path) -> None:
     shutil.copytree("headway/.auto", files / "headway" / ".auto")
     for lock in (files / "headway" / ".auto").glob("*.lock"):
         lock.unlink()
-    shelf = Shelf(files / "headway")
-    measured = Measured(
+    shelf = ProfileStore(files / "headway")
+    measured = Baseline(
         compile_s=30.5, recompile_s=1.25, autotune_s=60.0, save_s=2.0, recover_s=90.0
     )
-    off = Off(why="saves blocked 9.0 s instead of 2.0 s", versions="headway 0.1.0, torch 2.13.0")
+    off = DisabledBooster(
+        why="saves blocked 9.0 s instead of 2.0 s", versions="headway 0.1.0, torch 2.13.0"
+    )
     known: dict[str, Any] = {
         "words": ("train.py", "--config", "large"),
         "runs": 7,
         "last_run": "train-1116-101010",
         "off": {
             names.ASYNC_SAVE: off,
-            names.PUBLISH: Off(why="no factory", versions="headway 0.1.0", of="0" * 16),
+            names.PUBLISH: DisabledBooster(why="no factory", versions="headway 0.1.0", of="0" * 16),
         },
         "measured": {
             "torch 2.13.0, NVIDIA H200, 8 rank(s)": measured,
-            "torch 2.12.0, CPU, 1 rank(s)": Measured(save_s=0.5),
+            "torch 2.12.0, CPU, 1 rank(s)": Baseline(save_s=0.5),
         },
         "refused": 1,
         "silence_s": 12.5,
@@ -64,23 +66,23 @@ def _auto(files: Path) -> None:
 def _learn(files: Path) -> None:
     """By the recompiles of a run, and one that has everything in it."""
     run = runs.write(runs.everything(), Path("everything"), "everything")
-    lesson = learned.Lesson(files, "train", ["python", "train.py"], lambda text: None)
+    lesson = learned.RecompileLearner(files, "train", ["python", "train.py"], lambda text: None)
     lesson.end(run, 0)
     marked, plain = StepTime(ns=2_000_000, steps=90), StepTime(ns=1_000_000, steps=80)
-    known = learned.Learned(
+    known = learned.LearnedSources(
         torch="2.13.0",
         env={"TORCH_COMPILE_DYNAMIC_SOURCES": "L['x']:0"},
-        paces={"0" * 16: learned.Pace(plain, marked, "with them a step took longer")},
+        paces={"0" * 16: learned.StepTimes(plain, marked, "with them a step took longer")},
     )
-    learned.write(files / learned.FOLDER / "serve.json", "serve", known)
+    learned.write_learned(files / learned.LEARNED_FOLDER / "serve.json", "serve", known)
 
 
 def _warm(files: Path) -> None:
     """By two launches of one run."""
-    Memory(left_out={"wandb": "it starts a thread"}, good=["torch"], seconds=4.5).write(files)
-    Memory(off="the job has changed its environment", good=["numpy"], seconds=5.5, cold=8.0).write(
-        files
-    )
+    WarmState(left_out={"wandb": "it starts a thread"}, good=["torch"], seconds=4.5).write(files)
+    WarmState(
+        off="the job has changed its environment", good=["numpy"], seconds=5.5, cold=8.0
+    ).write(files)
 
 
 def _autotune(files: Path) -> None:

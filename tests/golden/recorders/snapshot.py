@@ -107,13 +107,13 @@ def _rolled_back(files: Path) -> None:
 def _registered(path: Path) -> None:
     from headway.publish import recipe as recipes
     from headway.publish.registry import follow
-    from headway.publish.store import Store
+    from headway.publish.store import SnapshotStore
 
     registry = mock.Mock()
     registry.version.return_value = None
     registry.register.side_effect = ["1", "2", "3"]
-    told = recipes.Registry(mlflow="ctr", uri="http://mlflow:5000", alias="champion")
-    assert follow(Store(path), told, registry) == "1"
+    told = recipes.RegistryOptions(mlflow="ctr", uri="http://mlflow:5000", alias="champion")
+    assert follow(SnapshotStore(path), told, registry) == "1"
 
 
 def _aoti(files: Path) -> None:
@@ -127,7 +127,7 @@ def _aoti(files: Path) -> None:
         Path(path).write_bytes(b"compiled code")
 
     def answer(asked: Any) -> Any:
-        return examine.Answer(latency_ms=0.5, load_s=0.25, peak_mb=100.0)
+        return examine.CheckResult(latency_ms=0.5, load_s=0.25, peak_mb=100.0)
 
     # The worker binds its examine when it is defined.
     from headway.publish import watch
@@ -143,11 +143,11 @@ def _aoti(files: Path) -> None:
 def _loose(files: Path) -> None:
     """One snapshot by itself, as a registry hands it out."""
     from headway.publish.loose import lay_out
-    from headway.publish.store import Store
+    from headway.publish.store import SnapshotStore
 
     _anchors(10)
     _publish(Path(), "[targets.safetensors]\n")
-    store = Store("store")
+    store = SnapshotStore("store")
     Path("laid-out").mkdir()
     lay_out(store, store.snapshot(), Path("laid-out"))
     shutil.copytree("laid-out", files / "snapshot")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway import __version__
-from headway.startup.sharding import Plan, PlanCache, Shard, Table
+from headway.startup.sharding import PlanCache, Shard, ShardingPlan, Table
 
 TABLES = (
     Table("user", rows=1000, dim=16, lookups=20, state=4.0),
@@ -28,7 +28,7 @@ def _plan(files: Path) -> None:
     tables = [asdict(table) for table in TABLES]
     asked = {"planner": "headway", "tables": tables, "world_size": 2, "memory": None}
     asked["versions"] = {"headway": __version__}
-    PlanCache(files / "plans").write(asked, Plan(TABLES, shards, 2).document())
+    PlanCache(files / "plans").write(asked, ShardingPlan(TABLES, shards, 2).document())
     (files / "asked.json").write_text(json.dumps(asked))
 
 
@@ -55,12 +55,12 @@ def _position(files: Path) -> None:
 
 def _guards(files: Path) -> None:
     """Beside a package of compiled code."""
-    from headway.compile.precompile.dropped import Dropped, Guards
+    from headway.compile.precompile.dropped import DroppedGuard, PackageGuards
     from headway.compile.precompile.identity import identity
 
-    guards = Guards()
+    guards = PackageGuards()
     values = {"G['json']": json, "L['self'].write": json.dumps, "G['kind']": dict}
-    guards.dropped = [Dropped(name, "model", identity(one)) for name, one in values.items()]
+    guards.dropped = [DroppedGuard(name, "model", identity(one)) for name, one in values.items()]
     guards.write(str(files))
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from headway.checkpoint.store import disk
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.writer import wire
-from headway.checkpoint.writer.client import look
-from headway.checkpoint.writer.images import WHOLE
+from headway.checkpoint.writer.client import peek
+from headway.checkpoint.writer.images import READY
 from tests.integration.checkpointed.forks import (
     Hurt,
     Nursery,
@@ -234,10 +234,10 @@ def _in_memory(story: Story) -> int:
     """The newest step that the writers of all ranks hold."""
     common: set[tuple[str, int]] | None = None
     for rank in range(story.world):
-        seen = look(name(story.store, rank, story.job))
+        seen = peek(name(story.store, rank, story.job))
         images, handles = (seen[0]["images"], seen[1]) if seen else ([], [])
         wire.close(handles)
-        mine = {(one["save"], one["step"]) for one in images if one["state"] == WHOLE}
+        mine = {(one["save"], one["step"]) for one in images if one["state"] == READY}
         common = mine if common is None else common & mine
     return max((step for _, step in common or ()), default=0)
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from headway.checkpoint.checkpointer import _name
+from headway.checkpoint.checkpointer import writer_name
 from headway.checkpoint.store import commit, disk
 from headway.checkpoint.writer import client, process
 from tests.integration.checkpointed.tiny import Life, Log, train
@@ -254,4 +254,4 @@ def nursery(folder: Path) -> Iterator[Nursery]:
 def name(store: str, rank: int, job: str) -> str:
     """Of the writer of a rank."""
     os.environ["SLURM_JOB_ID"] = job
-    return _name(store, rank)
+    return writer_name(store, rank)

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from headway.checkpoint import Checkpointer
-from headway.checkpoint.preempt import stay
+from headway.checkpoint.preempt import ignore_in_worker
 
 warnings.filterwarnings("ignore", message="Sparse invariant checks")
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -102,7 +102,7 @@ def save(step: int) -> None:
         time.sleep(60)  # until somebody ends this one too
 
 
-batches = iter(DataLoader(range(10_000), num_workers=args.workers, worker_init_fn=stay))
+batches = iter(DataLoader(range(10_000), num_workers=args.workers, worker_init_fn=ignore_in_worker))
 saves = []
 step = 0 if restored is None else restored.step
 begun = digest()

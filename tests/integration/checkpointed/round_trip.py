@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from headway.checkpoint import plan as plans
 from headway.checkpoint.restore import from_store
-from headway.checkpoint.snapshot.host import HostImages
-from headway.checkpoint.state import Parts
+from headway.checkpoint.snapshot.host import HostTensors
+from headway.checkpoint.state import StateTree
 from headway.checkpoint.store import dcp
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
@@ -68,16 +68,20 @@ def save(store: str, spec: StateSpec, rank: int, world: int) -> None:
     """As writers do it, without them; a state that cannot be saved raises on all ranks."""
     state = build(spec, SAVED, rank, world)
     try:
-        collected = Parts(state.parts, state.per_rank, rank).collect()
-        plan = plans.make(collected)
+        collected = StateTree(state.parts, state.per_rank, rank).collect()
+        plan = plans.make_plan(collected)
     except UsageError as error:
         assert error.code in ("names-collide", "keys-equal-as-text"), error
         return
     share = plan.share(collected)
     views = [torch.empty(t.shape, dtype=t.dtype) for t in share.tensors]
-    HostImages().begin(dict(enumerate(share.tensors)), views, set())
+    HostTensors().begin(dict(enumerate(share.tensors)), views, set())
     items: list[TensorItem | BytesItem] = [
-        TensorItem(dcp.item_name(item.index), dcp.record(view.dtype, view.shape), dcp.raw(view))
+        TensorItem(
+            dcp.item_name(item.index),
+            dcp.tensor_pickle(view.dtype, view.shape),
+            dcp.tensor_bytes(view),
+        )
         for item, view in zip(plan.tensors, views, strict=True)
     ]
     items += [
@@ -90,7 +94,7 @@ def save(store: str, spec: StateSpec, rank: int, world: int) -> None:
         if rank == 0:
             with open(f"{store}.world", "w") as file:
                 file.write(str(world))
-            commit(draft, lambda done: dcp.metadata(plan.metadata, done))
+            commit(draft, lambda done: dcp.build_metadata(plan.metadata, done))
         dist.barrier()
 
 
@@ -103,7 +107,7 @@ def check(store: str, spec: StateSpec, rank: int, world: int) -> None:
     state, expected = build(spec, OTHER, rank, world), build(spec, SAVED, rank, world)
     own = copied(contents(state, per_rank=True))
     try:
-        from_store(store, Parts(state.parts, state.per_rank, rank), None)
+        from_store(store, StateTree(state.parts, state.per_rank, rank), None)
     except CheckpointMismatch:
         # An optimizer knows a tied parameter by its first name, which a stage may not have.
         assert spec.split and saved != world and any(map(has_tied, spec.modules.values()))

@@ -56,7 +56,7 @@ def save(store: str) -> None:
         write_part(draft.folder, rank, items)
         dist.barrier()
         if rank == 0:
-            commit(draft, lambda parts: dcp.metadata(planned, parts, "id"))
+            commit(draft, lambda parts: dcp.build_metadata(planned, parts, "id"))
         dist.barrier()
 
 
@@ -65,9 +65,9 @@ def check(store: str) -> None:
     assert found is not None
     for reader in (
         FileSystemReader(found.path),
-        dcp.Reader(found.path),
-        dcp.Reader(found.path, check=True, threads=1),
-        dcp.Reader(found.path, mapped=False),
+        dcp.CheckpointReader(found.path),
+        dcp.CheckpointReader(found.path, check=True, threads=1),
+        dcp.CheckpointReader(found.path, mapped=False),
     ):
         loaded, wanted = state(0.0), state(3.0)
         load(loaded, storage_reader=reader)

@@ -23,7 +23,7 @@ from torch.distributed.tensor import distribute_tensor
 
 from headway.errors import HeadwayError
 from headway.startup import sharding
-from headway.startup.sharding import Plan, PlanCache, Shard, Table
+from headway.startup.sharding import PlanCache, Shard, ShardingPlan, Table
 
 COLLECTIVES = ("all_gather_object", "all_gather", "broadcast", "all_reduce", "gather", "barrier")
 
@@ -52,7 +52,7 @@ def counted() -> Iterator[dict[str, int]]:
                 setattr(module, name, real[name])
 
 
-def odd(world: int) -> Plan:
+def odd(world: int) -> ShardingPlan:
     """Uneven rows, more ranks than rows, parts of no size, ranks without a part, mixed dtypes."""
     tables, shards = [], []
 
@@ -77,10 +77,10 @@ def odd(world: int) -> Plan:
     add("columns", 6, 8, "int8", [(last, 0, 0, 6, 5), (0, 0, 5, 6, 3)])
     add("both", 9, 4, "float16", [(0, 0, 0, 3, 4), (last, 3, 0, 4, 4), (0, 7, 0, 2, 4)])
     add("halves", 6, 8, "int8", [(last, 0, 0, 6, 4), (0, 0, 4, 6, 4)])
-    return Plan(tuple(tables), tuple(shards), world)
+    return ShardingPlan(tuple(tables), tuple(shards), world)
 
 
-def tensors_of(plan: Plan, rank: int, grad: bool = False) -> dict[str, list[torch.Tensor]]:
+def tensors_of(plan: ShardingPlan, rank: int, grad: bool = False) -> dict[str, list[torch.Tensor]]:
     dtypes = {table.name: getattr(torch, table.dtype) for table in plan.tables}
     local: dict[str, list[torch.Tensor]] = {}
     for shard in plan.on(rank):
@@ -89,7 +89,9 @@ def tensors_of(plan: Plan, rank: int, grad: bool = False) -> dict[str, list[torc
     return local
 
 
-def gathered(plan: Plan, local: dict[str, Any], group: Any = None) -> dict[str, ShardedTensor]:
+def gathered(
+    plan: ShardingPlan, local: dict[str, Any], group: Any = None
+) -> dict[str, ShardedTensor]:
     """The tables as torch makes them, a gather for each."""
     me, rank = dist.get_rank(), dist.get_rank(group)
     made = {}
@@ -153,7 +155,7 @@ def collectives_of_sharing(rank: int, world: int, folder: Path) -> Any:
     for count in (1, 100, 1500):
         tables = tuple(Table(f"t{i}", 10, 4) for i in range(count))
         whole = tuple(Shard(table.name, (0, 0), (10, 4), 0) for table in tables)
-        plan = Plan(tables, whole, world)
+        plan = ShardingPlan(tables, whole, world)
         with counted() as calls:
             shared = sharding.share(lambda plan=plan: plan, tables)
         counts.append([dict(calls), shared == plan])
@@ -219,7 +221,10 @@ def disagreement(rank: int, world: int, folder: Path) -> Any:
     tables = [Table("a", 10, 4), Table("b", 10, 4, "float16" if rank == 1 else "float32")]
     mine = sharding.plan(tables, world)
     other = sharding.plan([Table("a", 10, 4)], world)
-    whole = [Plan((Table("a", 10, 4),), (Shard("a", (0, 0), (10, 4), at),), world) for at in (0, 1)]
+    whole = [
+        ShardingPlan((Table("a", 10, 4),), (Shard("a", (0, 0), (10, 4), at),), world)
+        for at in (0, 1)
+    ]
     return {
         "dtype": told(lambda: sharding.share(lambda: mine, tables)),
         "missing": told(lambda: sharding.share(lambda: mine, tables[: 1 if rank == 1 else 2])),
@@ -249,7 +254,7 @@ def cached(rank: int, world: int, folder: Path) -> Any:
 def killed(rank: int, world: int, folder: Path) -> Any:
     """Rank 0 dies before it sends; the others must not wait for it."""
 
-    def die() -> Plan:
+    def die() -> ShardingPlan:
         os._exit(9)
 
     try:

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from headway.launch import reap, tree
-from headway.launch.signals import Child
-from headway.launch.warm import Warm
+from headway.launch.signals import ChildSetup
+from headway.launch.warm import WarmStart
 
 
 class Driver:
     def __init__(self, folder: str, command: list[str], env: dict[str, str]) -> None:
         self.notes: list[str] = []
         note = lambda text, code: self.notes.append(f"{text} [{code}]")  # noqa: E731
-        self.warm = Warm(Path(folder), command, env, note)
+        self.warm = WarmStart(Path(folder), command, env, note)
 
     def prepare(self) -> dict[str, Any]:
         self.warm.prepare()
@@ -39,8 +39,8 @@ class Driver:
     def close(self) -> dict[str, Any]:
         """What is left of the zygote and what waited below it."""
         self.warm.close()
-        seen = tree.processes()
-        return {"left": [seen[pid].state for pid in tree.below(os.getpid(), seen)]}
+        seen = tree.process_table()
+        return {"left": [seen[pid].state for pid in tree.descendants(os.getpid(), seen)]}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """One command to its end."""
@@ -62,7 +62,7 @@ class Driver:
     def start(self, task: dict[str, Any]) -> Any:
         command, env = task["command"], task["env"]
         if task["how"] == "cold":
-            in_child = Child()
+            in_child = ChildSetup()
             in_child.own_group = task.get("own_group", True)
             return subprocess.Popen(command, env=env, preexec_fn=in_child, close_fds=False)
         return self.warm.spawn(

@@ -7,17 +7,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import (
     NS,
     Attempt,
     Checkpoint,
+    CheckpointOutcome,
     Compile,
-    EarlyCalls,
     Failure,
-    GroupsMade,
     Ledger,
-    Saved,
+    PreStepCollectives,
+    ProcessGroups,
     StageGraph,
     StageRow,
 )
@@ -33,7 +33,7 @@ def ledgers(draw: st.DrawFn) -> Ledger:
     """Up to four attempts of any leaves, and something of all that rules look at."""
     line, ends = Line(), []
     for _ in range(draw(st.integers(1, 4))):
-        for leaf in draw(st.lists(st.sampled_from(LEAVES), min_size=1, max_size=12)):
+        for leaf in draw(st.lists(st.sampled_from(BUCKETS), min_size=1, max_size=12)):
             line.add(leaf, draw(short) / NS)
         ends.append(line.now)
     size = draw(st.integers(1, 4))
@@ -86,21 +86,21 @@ def _beside(draw: st.DrawFn, attempts: tuple[Attempt, ...], wall: int) -> dict[s
             step=draw(st.integers(0, 99)), path="a",
         )  # fmt: skip
 
-    def saved() -> Saved:
-        return Saved(
+    def saved() -> CheckpointOutcome:
+        return CheckpointOutcome(
             attempt=draw(index), step=1, at=draw(times), level="disk", blocked=draw(short),
             slower=draw(short), durable=draw(short), size=1,
         )  # fmt: skip
 
-    def groups() -> GroupsMade:
-        return GroupsMade(
+    def groups() -> ProcessGroups:
+        return ProcessGroups(
             where="a.py:1", what="new_group", desc="", backend="gloo", size=2, ranks=2, calls=3,
             made=1, used=1, unused=0, again=0, ns=draw(short), needless=draw(short),
             settled=draw(st.booleans()),
         )  # fmt: skip
 
-    def calls() -> EarlyCalls:
-        return EarlyCalls(
+    def calls() -> PreStepCollectives:
+        return PreStepCollectives(
             where="a.py:2", what="all_gather_object", ranks=2, times=draw(st.integers(1, 9)),
             ns=draw(short), least=draw(short), bytes=1,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from headway.advise.fleet import collect
 from headway.advise.model import Evidence
 from headway.advise.run import advise
 from headway.cli import main
-from headway.fleet.rows import rows as to_rows
+from headway.fleet.rows import to_rows
 from headway.fleet.schema import TABLES
 from headway.fleet.store import Store
 from headway.ledger.leaves import EFFECTIVE
@@ -39,7 +39,7 @@ def again(ledger: Ledger) -> Ledger:
         name: [dict.fromkeys(TABLES[name].names) | row for row in found]
         for name, found in to_rows(ledger, job="train").items()
     }
-    return rows.ledger(tables["runs"][0], tables)
+    return rows.ledger_from_rows(tables["runs"][0], tables)
 
 
 @QUICK
@@ -75,7 +75,7 @@ def test_what_others_write_need_not_be_whole() -> None:
     tables["hours"] = [row | {"attempt": 7 * row["attempt"]} for row in tables["hours"]]
     tables["failures"] = [row | {"attempt": 3} for row in tables["failures"]]
     tables["runs"][0]["command"] = "python -c 'unfinished"
-    found = rows.ledger(tables["runs"][0], tables)
+    found = rows.ledger_from_rows(tables["runs"][0], tables)
     assert [one.index for one in found.attempts] == [0, 1]
     assert found.wall == killed().wall
     assert not found.failures

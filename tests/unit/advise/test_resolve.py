@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from headway.advise import rules
 from headway.advise.intervals import length, union
-from headway.advise.model import CONFIDENCES, Cut, Evidence, Plan, Proposal, Seen, Tuning
-from headway.advise.replay import accelerator_ns, replay, spent
+from headway.advise.model import (
+    CONFIDENCES,
+    AdviceReport,
+    Evidence,
+    OtherRun,
+    Proposal,
+    Saving,
+    Tuning,
+)
+from headway.advise.replay import accelerator_ns, replay, time_in
 from headway.advise.resolve import resolve
 from headway.advise.run import advise
 from headway.ledger.leaves import EFFECTIVE
@@ -29,7 +37,7 @@ stretches = st.lists(st.tuples(moments, moments), max_size=4).map(union)
 proposals = st.builds(
     Proposal,
     title=st.just("do it"),
-    cuts=st.lists(st.builds(Cut, take=stretches, behind=st.none() | stretches), max_size=3).map(
+    cuts=st.lists(st.builds(Saving, take=stretches, behind=st.none() | stretches), max_size=3).map(
         tuple
     ),
     confidence=st.sampled_from(CONFIDENCES),
@@ -37,7 +45,7 @@ proposals = st.builds(
 )
 
 
-def balances(ledger: Ledger, plan: Plan) -> None:
+def balances(ledger: Ledger, plan: AdviceReport) -> None:
     losses = ledger.wall - ledger.buckets.get(EFFECTIVE, 0)
     assert plan.lost == losses
     assert all(one.worth > 0 and one.points >= 0 and one.alone >= 0 for one in plan.advice)
@@ -64,7 +72,7 @@ def test_any_proposals(ledger: Ledger, proposed: list[tuple[str, Proposal]]) -> 
 def test_the_rules_over_any_run(ledger: Ledger, others: list[Ledger], warm: bool) -> None:
     evidence = Evidence(
         ledger=ledger,
-        others=tuple(Seen(ledger=one, warm=warm) for one in others),
+        others=tuple(OtherRun(ledger=one, warm=warm) for one in others),
         tuning=Tuning(kernels=2, spent=9.0, left=1.0),
         lemons={"node-0": 0.5} if warm else {},
     )
@@ -85,14 +93,14 @@ def overlapping(data: float, model: float, compiled: float) -> Ledger:
 )
 def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled: float) -> None:
     ledger = overlapping(data, model, compiled)
-    waited = spent(ledger, ("start.get_first_batch_data",))
-    built = spent(ledger, ("start.train_module_creation",))
-    compiler = spent(ledger, ("start.pt2_compile",))
+    waited = time_in(ledger, ("start.get_first_batch_data",))
+    built = time_in(ledger, ("start.train_module_creation",))
+    compiler = time_in(ledger, ("start.pt2_compile",))
     plan = resolve(
         ledger,
         [
-            ("stages", _proposal(Cut(take=waited, behind=built))),
-            ("fast", _proposal(Cut(take=waited, behind=compiler))),
+            ("stages", _proposal(Saving(take=waited, behind=built))),
+            ("fast", _proposal(Saving(take=waited, behind=compiler))),
         ],
     )
     critical = max(data, model + compiled)
@@ -103,13 +111,13 @@ def test_two_overlaps_give_the_critical_path(data: float, model: float, compiled
 @pytest.mark.parametrize(("data", "compiled"), [(5, 4), (2, 9), (9, 9)])
 def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: float) -> None:
     ledger = overlapping(data, 0, compiled)
-    waited = spent(ledger, ("start.get_first_batch_data",))
-    compiler = spent(ledger, ("start.pt2_compile",))
+    waited = time_in(ledger, ("start.get_first_batch_data",))
+    compiler = time_in(ledger, ("start.pt2_compile",))
     plan = resolve(
         ledger,
         [
-            ("cache", _proposal(Cut(take=compiler), sure=surer == "cache")),
-            ("fast", _proposal(Cut(take=waited, behind=compiler), sure=surer == "fast")),
+            ("cache", _proposal(Saving(take=compiler), sure=surer == "cache")),
+            ("fast", _proposal(Saving(take=waited, behind=compiler), sure=surer == "fast")),
         ],
     )
     # Without a compile the batch is waited for as before, whoever comes first.
@@ -118,21 +126,23 @@ def test_nothing_hides_behind_what_is_gone(surer: str, data: float, compiled: fl
 
 def test_the_surer_one_wins_what_two_want() -> None:
     ledger = ledger_of(Line().add("waste.data_stall", 10).add(EFFECTIVE, 10), steps=1)
-    take = spent(ledger, ("waste.data_stall",))
+    take = time_in(ledger, ("waste.data_stall",))
     half = ((0, 4 * NS),)
     plan = resolve(
-        ledger, [("all", _proposal(Cut(take=take))), ("some", _proposal(Cut(take=half), sure=True))]
+        ledger,
+        [("all", _proposal(Saving(take=take))), ("some", _proposal(Saving(take=half), sure=True))],
     )
     assert [(one.rule, one.worth // NS, one.alone // NS) for one in plan.advice] == [
         ("all", 6, 10),
         ("some", 4, 4),
     ]
     plan = resolve(
-        ledger, [("all", _proposal(Cut(take=take), sure=True)), ("some", _proposal(Cut(take=half)))]
+        ledger,
+        [("all", _proposal(Saving(take=take), sure=True)), ("some", _proposal(Saving(take=half)))],
     )
     (covered,) = plan.covered
     assert (covered.rule, covered.instead, covered.alone) == ("some", "all", 4 * NS)
 
 
-def _proposal(*cuts: Cut, sure: bool = False) -> Proposal:
+def _proposal(*cuts: Saving, sure: bool = False) -> Proposal:
     return Proposal(title="", cuts=cuts, confidence="high" if sure else "low", why="")

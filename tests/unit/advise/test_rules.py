@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from headway.advise import rules
-from headway.advise.model import Evidence, Plan, Proposal, Seen, Tuning
+from headway.advise.model import AdviceReport, Evidence, OtherRun, Proposal, Tuning
 from headway.advise.resolve import resolve
 from headway.ledger.leaves import EFFECTIVE, LOST
 from headway.ledger.model import (
     NS,
-    Archive,
+    AsyncSave,
     Attempt,
-    Behind,
     Checkpoint,
     Compile,
-    EarlyCalls,
+    CompileCacheLoad,
     Failure,
-    GroupsMade,
     Ledger,
+    PreStepCollectives,
+    ProcessGroups,
     Publish,
     StageGraph,
     StageRow,
@@ -34,7 +34,7 @@ from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, rank_of
 
 
 def ask(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> list[Proposal]:
-    seen = tuple(Seen(ledger=one, warm=known.get("warm_others", False)) for one in others)
+    seen = tuple(OtherRun(ledger=one, warm=known.get("warm_others", False)) for one in others)
     known.pop("warm_others", None)
     return list(rules.rule(rule).proposals(Evidence(ledger=ledger, others=seen, **known)))
 
@@ -42,7 +42,7 @@ def ask(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> list[Propos
 def worth(rule: str, ledger: Ledger, *others: Ledger, **known: Any) -> tuple[float, str]:
     """Seconds and confidence of the one thing that a rule proposes."""
     (found,) = ask(rule, ledger, *others, **known)
-    plan: Plan = resolve(ledger, [(rule, found)])
+    plan: AdviceReport = resolve(ledger, [(rule, found)])
     return plan.worth / NS, found.confidence
 
 
@@ -118,7 +118,7 @@ def test_what_was_compiled_ahead_in_vain() -> None:
 
 
 def test_groups_that_nobody_needed() -> None:
-    made = GroupsMade(
+    made = ProcessGroups(
         where="train.py:6", what="new_group", desc="", backend="nccl", size=2, ranks=4, calls=8,
         made=2, used=1, unused=1, again=0, ns=5 * NS, needless=3 * NS, settled=True,
     )  # fmt: skip
@@ -128,11 +128,14 @@ def test_groups_that_nobody_needed() -> None:
     assert worth("process_groups", one(line, groups_made=(going,)))[1] == "low"
     others = replace(made, where="/venv/lib/python3.11/site-packages/lightning/a.py:6 setup")
     assert not ask("process_groups", one(line, groups_made=(others,)))
-    assert [said.advice for said in communication.groups(one(line, groups_made=(others,)))] == [""]
+    assert [
+        said.advice
+        for said in communication.process_group_findings(one(line, groups_made=(others,)))
+    ] == [""]
 
 
 def test_metadata_sent_table_by_table() -> None:
-    calls = EarlyCalls(
+    calls = PreStepCollectives(
         where="a.py:9",
         what="all_gather_object",
         ranks=2,
@@ -146,7 +149,9 @@ def test_metadata_sent_table_by_table() -> None:
     assert not ask("shard_metadata", one(line, early_calls=(replace(calls, times=1),)))
     others = replace(calls, where="/usr/lib/python3/dist-packages/accelerate/state.py:4 wait")
     assert not ask("shard_metadata", one(line, early_calls=(others,)))
-    assert [said.advice for said in communication.calls(one(line, early_calls=(others,)))] == [""]
+    assert [
+        said.advice for said in communication.collective_findings(one(line, early_calls=(others,)))
+    ] == [""]
 
 
 def test_a_cold_compile_by_its_own_parts() -> None:
@@ -164,7 +169,9 @@ def test_a_cold_compile_by_a_start_that_was_not() -> None:
     both = (compiled(), compiled(1, cached=True))
     ledger = ledger_of(line, steps=9, attempts=attempts, compiles=both)
     assert worth("compile_cache", ledger) == (8.0, "medium")
-    hit = Archive(attempt=0, level="exact", why="", files=1, bytes=1, load=0, cold=0, here=0)
+    hit = CompileCacheLoad(
+        attempt=0, level="exact", why="", files=1, bytes=1, load=0, cold=0, here=0
+    )
     warm = one(
         Line().start("start", pt2_compile=1), compiles=(compiled(cached=True),), archives=(hit,)
     )
@@ -204,7 +211,7 @@ def test_saves_that_block() -> None:
         line.add(EFFECTIVE, 50).add("waste.checkpoint_block", 4)
     ledger = one(line, saves=3)
     assert worth("async_checkpoint", ledger) == (12.0, "low")
-    behind = Behind(saves=2, blocked=NS, written=9, waited=0, failed=0, plain={})
+    behind = AsyncSave(saves=2, blocked=NS, written=9, waited=0, failed=0, plain={})
     other = one(Line().add("waste.checkpoint_block", 2), saves=2, behind=behind)
     assert worth("async_checkpoint", ledger, other) == (9.0, "high")
     assert not ask("async_checkpoint", other)

@@ -15,10 +15,10 @@ from headway.advise import rules
 from headway.advise.contract import to_dict
 from headway.advise.model import Evidence
 from headway.advise.run import advise, gather
-from headway.advise.show import lines
+from headway.advise.show import report_lines
 from headway.cli import VERBS, main
 from headway.cli.run import prepare
-from headway.ledger.model import Auto, Boosted
+from headway.ledger.model import AutoRun, BoosterResult
 from headway.testing import FakeRun
 from tests.support import Golden
 from tests.unit.report.ledgers import killed
@@ -85,12 +85,12 @@ def test_the_contract_adds_up() -> None:
 
 
 def test_a_terminal_gets_what_to_type(golden: Golden) -> None:
-    said = list(lines(advise(Evidence(ledger=killed(), where="runs/night"))))
+    said = list(report_lines(advise(Evidence(ledger=killed(), where="runs/night"))))
     assert any(line.strip() == "headway run --async-save -- COMMAND" for line in said)
     golden("killed.txt", "\n".join(said) + "\n")
 
 
-def _advised(*boosters: str, auto: Auto | None = None) -> set[str]:
+def _advised(*boosters: str, auto: AutoRun | None = None) -> set[str]:
     ledger = dataclasses.replace(killed(), facts={"boosters": list(boosters)}, auto=auto)
     return {one.rule for one in advise(Evidence(ledger=ledger)).advice}
 
@@ -105,27 +105,29 @@ def test_what_a_run_had_is_not_proposed() -> None:
         assert rule in _advised() and rule not in _advised(booster)
     assert "restart_warmth" in _advised("restarts") and "restart_warmth" in _advised("warm")
     assert "restart_warmth" not in _advised("restarts", "warm")
-    auto = Auto(job="j", kind="k", boosters=(Boosted(name="async_save", state="off", why="slow"),))
+    auto = AutoRun(
+        job="j", kind="k", boosters=(BoosterResult(name="async_save", state="off", why="slow"),)
+    )
     assert "async_checkpoint" not in _advised(auto=auto)
 
 
 def test_a_run_under_auto_keeps_it() -> None:
-    auto = Auto(job="j", kind="k", boosters=())
+    auto = AutoRun(job="j", kind="k", boosters=())
     for ledger, offered in ((killed(), 1), (dataclasses.replace(killed(), auto=auto), 0)):
         plan = advise(Evidence(ledger=ledger))
         command = str(to_dict(plan)["with_all"]["command"])
         assert command.startswith("headway run --auto ") is not bool(offered)
-        assert "\n".join(lines(plan)).count("headway run --auto -- ") == offered
+        assert "\n".join(report_lines(plan)).count("headway run --auto -- ") == offered
 
 
 def test_changes_worth_little_share_a_line() -> None:
     plan = advise(Evidence(ledger=killed()))
     assert plan.advice[-1].worth * 100 > plan.lost
     small = dataclasses.replace(plan.advice[-1], worth=10_000_000, rule="small_rule")
-    said = list(lines(dataclasses.replace(plan, advice=(*plan.advice, small, small))))
+    said = list(report_lines(dataclasses.replace(plan, advice=(*plan.advice, small, small))))
     (line,) = [line for line in said if "small_rule" in line]
     assert "20 ms" in line and line.count("small_rule") == 2
-    only = list(lines(dataclasses.replace(plan, advice=(small,))))
+    only = list(report_lines(dataclasses.replace(plan, advice=(small,))))
     assert not any(line.startswith("  1. ") for line in only)
 
 
@@ -185,7 +187,7 @@ def test_bad_input_is_one_sentence(
 def test_the_example_of_the_docs_is_what_is_said() -> None:
     page = (ROOT / "docs" / "advise.md").read_text()
     example = page.partition("```text\n")[2].partition("```")[0].splitlines()
-    said = list(lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
+    said = list(report_lines(advise(Evidence(ledger=killed(), where="headway/train-0815"))))
     assert len(example) > 10
     assert not [line for line in example if line != "  ..." and line not in said]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headway.boosters.choose import RESTARTS, Choice, choose
-from headway.boosters.profile import Off, Profile
-from headway.boosters.recipes import digest
+from headway.boosters.choose import MAX_RESTARTS, Choice, choose_boosters
+from headway.boosters.profile import DisabledBooster, JobProfile
+from headway.boosters.recipes import recipe_digest
 from headway.settings import resolve
 
 NOW = "headway 1, torch 2"
@@ -17,15 +17,15 @@ NOW = "headway 1, torch 2"
 
 def chosen(
     tmp_path: Path,
-    profile: Profile | None = None,
+    profile: JobProfile | None = None,
     env: dict[str, str] | None = None,
     recipe: Path | None = None,
     publish: str | None = None,
     **flags: Any,
 ) -> Choice:
-    return choose(
+    return choose_boosters(
         resolve(env=env or {}, folder=tmp_path, **flags),
-        profile or Profile(job="j"),
+        profile or JobProfile(job="j"),
         versions=NOW,
         archives=tmp_path / "compile",
         autotune=tmp_path / "j.autotune",
@@ -37,7 +37,7 @@ def chosen(
 def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
     found = chosen(tmp_path)
     assert found.set == {
-        "restarts": RESTARTS,
+        "restarts": MAX_RESTARTS,
         "warm": True,
         "hang_watch": True,
         "compile_cache": str(tmp_path / "compile"),
@@ -65,12 +65,14 @@ def test_what_the_user_has_set_comes_first(tmp_path: Path) -> None:
 
 
 def test_what_went_wrong_stays_off_until_something_changes(tmp_path: Path) -> None:
-    profile = Profile(job="j", off={"async_save": Off(why="no room", versions=NOW)})
+    profile = JobProfile(job="j", off={"async_save": DisabledBooster(why="no room", versions=NOW)})
     found = chosen(tmp_path, profile)
     assert found.off["async_save"] == "no room" and found.set["async_save"] is False
     asked = chosen(tmp_path, profile, async_save=True)
     assert "async_save" in asked.on and "async_save" not in asked.ours
-    older = Profile(job="j", off={"async_save": Off(why="no room", versions="headway 0")})
+    older = JobProfile(
+        job="j", off={"async_save": DisabledBooster(why="no room", versions="headway 0")}
+    )
     assert "async_save" in chosen(tmp_path, older).ours
 
 
@@ -78,8 +80,8 @@ def test_a_recipe_that_failed_gets_a_new_try_when_it_is_another(tmp_path: Path) 
     recipe = tmp_path / "publish.toml"
     recipe.write_text("a = 1")
     assert chosen(tmp_path, recipe=recipe).recipe == str(recipe)
-    off = Off(why="bad", versions=NOW, of=digest(recipe))
-    profile = Profile(job="j", off={"publish": off})
+    off = DisabledBooster(why="bad", versions=NOW, of=recipe_digest(recipe))
+    profile = JobProfile(job="j", off={"publish": off})
     assert chosen(tmp_path, profile, recipe=recipe).off["publish"] == "bad"
     recipe.write_text("a = 2")
     assert chosen(tmp_path, profile, recipe=recipe).recipe == str(recipe)
@@ -91,7 +93,7 @@ def test_a_recipe_that_failed_gets_a_new_try_when_it_is_another(tmp_path: Path) 
 def test_the_hang_limit_is_learned(
     tmp_path: Path, silence: float | None, limit: float | None
 ) -> None:
-    profile = Profile(job="j", silence_s=silence)
+    profile = JobProfile(job="j", silence_s=silence)
     assert chosen(tmp_path, profile).set.get("hang_after") == limit
     assert "hang_after" not in chosen(tmp_path, profile, hang_after=5.0).set
     assert "hang_after" not in chosen(tmp_path, profile, hang_watch=False).set

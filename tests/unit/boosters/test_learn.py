@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from headway.boosters.job import identify
-from headway.boosters.learn import Seen, _dear, after, longest_silence, measured, siblings
-from headway.boosters.profile import Measured, Off, Profile
+from headway.boosters.learn import (
+    RunFindings,
+    _async_save_costs_more,
+    baseline,
+    longest_step_gap,
+    other_baselines,
+    updated_profile,
+)
+from headway.boosters.profile import Baseline, DisabledBooster, JobProfile
 from headway.testing import FakeRun
 
 NOW = "headway 1, torch 2"
@@ -30,12 +37,12 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def seen(**told: Any) -> Seen:
-    return Seen(**{"run": "r", "kind": "k", "measured": Measured(), **told})
+def seen(**told: Any) -> RunFindings:
+    return RunFindings(**{"run": "r", "kind": "k", "measured": Baseline(), **told})
 
 
 def test_figures_are_those_without_the_booster() -> None:
-    assert measured(CONTRACT, 5 * 10**9) == Measured(
+    assert baseline(CONTRACT, 5 * 10**9) == Baseline(
         compile_s=8.0, recompile_s=1.5, autotune_s=3.0, save_s=0.5, recover_s=5.0
     )
     acted = [{"name": name, "state": "acted"} for name in ("learn", "autotune")]
@@ -45,11 +52,11 @@ def test_figures_are_those_without_the_booster() -> None:
     boosted = {
         **CONTRACT, "auto": {"boosters": acted}, "compile": compiled, "checkpoints": saved,
     }  # fmt: skip
-    assert measured(boosted) == Measured()
+    assert baseline(boosted) == Baseline()
     missed = {**CONTRACT["compile"], "archives": [{**archive, "level": "miss"}]}
-    assert measured({**CONTRACT, "compile": missed}).compile_s == 1.0
+    assert baseline({**CONTRACT, "compile": missed}).compile_s == 1.0
     again = {**CONTRACT, "buckets": {"recover.pt2_compile": 1.0}}
-    assert measured(again).compile_s is None  # its parts are those of all attempts
+    assert baseline(again).compile_s is None  # its parts are those of all attempts
 
 
 @pytest.mark.parametrize(
@@ -57,49 +64,56 @@ def test_figures_are_those_without_the_booster() -> None:
 )
 def test_saves_that_cost_more_than_plain_ones_are_given_up(saved: float | None, dear: bool) -> None:
     one = {"name": "async_save", "saved_s": saved, "here_s": 4.0, "without_s": 1.0}
-    why = _dear({**CONTRACT, "auto": {"boosters": [one]}})
-    assert bool(why) is dear and _dear(CONTRACT) == ""
+    why = _async_save_costs_more({**CONTRACT, "auto": {"boosters": [one]}})
+    assert bool(why) is dear and _async_save_costs_more(CONTRACT) == ""
 
 
 def test_what_is_not_measured_again_is_kept() -> None:
-    first = after(Profile(job="j"), seen(measured=Measured(compile_s=8.0, save_s=0.5)), NOW, ("w",))
-    second = after(first, seen(measured=Measured(save_s=0.25), run="s"), NOW)
-    assert second.measured["k"] == Measured(compile_s=8.0, save_s=0.25)
+    first = updated_profile(
+        JobProfile(job="j"), seen(measured=Baseline(compile_s=8.0, save_s=0.5)), NOW, ("w",)
+    )
+    second = updated_profile(first, seen(measured=Baseline(save_s=0.25), run="s"), NOW)
+    assert second.measured["k"] == Baseline(compile_s=8.0, save_s=0.25)
     assert (second.runs, second.last_run, second.words) == (2, "s", ("w",))
 
 
 def test_a_booster_that_went_wrong_is_off_with_the_first_reason() -> None:
-    first = after(Profile(job="j"), seen(wrong={"warm": "a"}), NOW)
-    second = after(first, seen(wrong={"warm": "b"}), NOW)
-    assert second.off == {"warm": Off(why="a", versions=NOW)}
-    assert after(second, seen(), "headway 2, torch 2").off == {}  # it was tried again, and works
+    first = updated_profile(JobProfile(job="j"), seen(wrong={"warm": "a"}), NOW)
+    second = updated_profile(first, seen(wrong={"warm": "b"}), NOW)
+    assert second.off == {"warm": DisabledBooster(why="a", versions=NOW)}
+    assert (
+        updated_profile(second, seen(), "headway 2, torch 2").off == {}
+    )  # it was tried again, and works
 
 
 def test_archives_are_given_up_after_two_refusals_in_a_row() -> None:
-    profile = Profile(job="j")
+    profile = JobProfile(job="j")
     for refused in (True, False, True):
-        profile = after(profile, seen(refused=refused), NOW)
+        profile = updated_profile(profile, seen(refused=refused), NOW)
         assert profile.off == {}
-    assert "2 times in a row" in after(profile, seen(refused=True), NOW).off["compile_cache"].why
+    assert (
+        "2 times in a row"
+        in updated_profile(profile, seen(refused=True), NOW).off["compile_cache"].why
+    )
 
 
 def test_a_limit_that_a_hang_has_hit_grows() -> None:
-    profile = after(Profile(job="j"), seen(silence_s=4.0), NOW)
+    profile = updated_profile(JobProfile(job="j"), seen(silence_s=4.0), NOW)
     assert profile.silence_s == 4.0
-    assert after(profile, seen(silence_s=1.0), NOW).silence_s == 4.0
-    assert after(profile, seen(hang_limit_s=30.0), NOW).silence_s == 30.0
+    assert updated_profile(profile, seen(silence_s=1.0), NOW).silence_s == 4.0
+    assert updated_profile(profile, seen(hang_limit_s=30.0), NOW).silence_s == 30.0
 
 
 def test_the_longest_silence_goes_to_the_end_of_the_process() -> None:
     run = FakeRun()
     rank = run.process(begin=0.0, rank=0, world=1)
     end = rank.train(1, 30, 5.0, 0.5)
-    assert longest_silence([rank.journal()]) is not None
+    assert longest_step_gap([rank.journal()]) is not None
     rank.exit(end + 7.0)
-    assert longest_silence([rank.journal()]) == 7.0
+    assert longest_step_gap([rank.journal()]) == 7.0
     few = FakeRun().process(begin=0.0, rank=0, world=1)
     few.train(1, 3, 5.0, 0.5)
-    assert longest_silence([few.journal()]) is None
+    assert longest_step_gap([few.journal()]) is None
 
 
 def test_runs_beside_it_tell_what_it_costs_without(tmp_path: Path) -> None:
@@ -119,5 +133,5 @@ def test_runs_beside_it_tell_what_it_costs_without(tmp_path: Path) -> None:
     run("boosted", ["python", "train.py"], auto={"boosters": []})
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "ledger.json").write_text("{")
-    ((kind, found),) = siblings(tmp_path, job, [])
+    ((kind, found),) = other_baselines(tmp_path, job, [])
     assert kind == "torch 2, CPU, 1 rank(s)" and found.save_s == 0.5

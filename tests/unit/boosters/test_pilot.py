@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headway.boosters.choose import Choice
-from headway.boosters.pilot import Given, Pilot
-from headway.boosters.profile import Measured
-from headway.launch.attempt import Ended
+from headway.boosters.pilot import BoosterMonitor, StaticBooster
+from headway.boosters.profile import Baseline
+from headway.launch.attempt import AttemptResult
 from headway.launch.failures import Fact
 
 CHOICE = Choice(
@@ -18,11 +18,11 @@ CHOICE = Choice(
 BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
 
 
-def pilot() -> tuple[Pilot, list[str]]:
+def pilot() -> tuple[BoosterMonitor, list[str]]:
     said: list[str] = []
-    made = Pilot("train-1", CHOICE, {"kind": Measured(save_s=0.5)}, said.append)
-    made.parts["learn"] = Given({"SOURCES": "L['x']"})
-    made.parts["async_save"] = Given({"ASYNC": "1"}, acts=False)
+    made = BoosterMonitor("train-1", CHOICE, {"kind": Baseline(save_s=0.5)}, said.append)
+    made.parts["learn"] = StaticBooster({"SOURCES": "L['x']"})
+    made.parts["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
     return made, said
 
 
@@ -41,7 +41,7 @@ def test_the_journal_says_what_an_attempt_has() -> None:
 
 def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
     made, said = pilot()
-    stillborn = Ended(status=1, facts=[BUG], lives=[[]])
+    stillborn = AttemptResult(status=1, facts=[BUG], lives=[[]])
     assert made.suspects(stillborn) == ["learn"]
     assert made.withheld() == set()
     made.without(["learn"])
@@ -53,11 +53,11 @@ def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
 
 def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:
     made, _ = pilot()
-    assert made.suspects(Ended(status=0, facts=[], lives=[[]])) == []
-    assert made.suspects(Ended(status=-15, facts=[BUG], lives=[[]], signal=15)) == []
+    assert made.suspects(AttemptResult(status=0, facts=[], lives=[[]])) == []
+    assert made.suspects(AttemptResult(status=-15, facts=[BUG], lives=[[]], signal=15)) == []
 
 
 def test_a_fault_of_ours_costs_no_restart() -> None:
     made, said = pilot()
-    assert made.suspects(Ended(status=1, facts=None, lives=[[]])) == []  # type: ignore[arg-type]
+    assert made.suspects(AttemptResult(status=1, facts=None, lives=[[]])) == []  # type: ignore[arg-type]
     assert said[0].endswith(" [booster-diagnosis-failed]")

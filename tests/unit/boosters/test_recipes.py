@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.boosters.recipes import NO_RECIPE, find
-from headway.publish.recipe import read
+from headway.boosters.recipes import NO_RECIPE, find_recipe
+from headway.publish.recipe import read_recipe
 
 COMMAND = ["torchrun", "--nproc-per-node", "2", "code/train.py", "--lr", "1"]
 
@@ -20,13 +20,13 @@ def recipe(folder: Path, text: str) -> Path:
 
 
 def test_in_the_working_folder_or_beside_the_script(tmp_path: Path) -> None:
-    assert find(COMMAND, tmp_path) == (None, NO_RECIPE)
+    assert find_recipe(COMMAND, tmp_path) == (None, NO_RECIPE)
     beside = recipe(tmp_path / "code", 'script = "train.py"')
-    assert find(COMMAND, tmp_path) == (beside, "")
+    assert find_recipe(COMMAND, tmp_path) == (beside, "")
     here = recipe(tmp_path, 'script = ["other.py", "code/train.py"]')
-    assert find(COMMAND, tmp_path) == (here, "")
+    assert find_recipe(COMMAND, tmp_path) == (here, "")
     recipe(tmp_path, 'script = "other.py"')
-    assert find(COMMAND, tmp_path) == (beside, "")  # the first that is for it
+    assert find_recipe(COMMAND, tmp_path) == (beside, "")  # the first that is for it
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def test_in_the_working_folder_or_beside_the_script(tmp_path: Path) -> None:
 )
 def test_one_that_is_not_for_the_script(tmp_path: Path, text: str, why: str) -> None:
     recipe(tmp_path, text)
-    found, told = find(COMMAND, tmp_path)
+    found, told = find_recipe(COMMAND, tmp_path)
     assert found is None and why in told
 
 
 @pytest.mark.parametrize("text", ["this is [no recipe", "script = 3"])
 def test_a_mistake_is_left_to_who_reads_it(tmp_path: Path, text: str) -> None:
     path = recipe(tmp_path, text)
-    assert find(COMMAND, tmp_path) == (path, "")
+    assert find_recipe(COMMAND, tmp_path) == (path, "")
 
 
 def test_a_module_and_no_script(tmp_path: Path) -> None:
     path = recipe(tmp_path, 'script = "jobs.train"')
-    assert find(["python", "-m", "jobs.train"], tmp_path) == (path, "")
-    assert find(["python", "-m", "jobs.other"], tmp_path)[0] is None
-    assert find([], tmp_path)[0] is None
+    assert find_recipe(["python", "-m", "jobs.train"], tmp_path) == (path, "")
+    assert find_recipe(["python", "-m", "jobs.other"], tmp_path)[0] is None
+    assert find_recipe([], tmp_path)[0] is None
 
 
 def test_the_snapshot_is_the_same_whatever_the_script(tmp_path: Path) -> None:
-    named = read(recipe(tmp_path, 'script = "train.py"\n[targets.safetensors]'))
-    assert named.digest == read(recipe(tmp_path, "[targets.safetensors]")).digest
+    named = read_recipe(recipe(tmp_path, 'script = "train.py"\n[targets.safetensors]'))
+    assert named.digest == read_recipe(recipe(tmp_path, "[targets.safetensors]")).digest

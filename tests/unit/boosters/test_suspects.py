@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.boosters.names import BOOSTERS
-from headway.boosters.suspects import Saving, Suspicion, saving_of, suspect
+from headway.boosters.suspects import AsyncSaveState, Suspicion, async_save_state, find_suspects
 from headway.launch.failures import Fact
 
 
@@ -20,10 +20,10 @@ def found(**told: Any) -> Suspicion:
         "places": [],
         "category": "user_code",
         "stepped": True,
-        "saving": Saving(),
+        "saving": AsyncSaveState(),
         "acted": [],
     }
-    return suspect(**{**known, **told})
+    return find_suspects(**{**known, **told})
 
 
 def test_a_job_of_its_own_fault_has_no_suspect() -> None:
@@ -52,11 +52,11 @@ def test_what_has_acted_before_a_first_step_that_never_came() -> None:
 
 
 def test_a_copy_for_a_save_may_crash_the_job() -> None:
-    crashed = found(category="native_crash", saving=Saving(lately=True, any=True))
+    crashed = found(category="native_crash", saving=AsyncSaveState(lately=True, any=True))
     assert list(crashed.trial) == ["async_save"]
-    killed = found(category="unknown", saving=Saving(lately=True, any=True))
+    killed = found(category="unknown", saving=AsyncSaveState(lately=True, any=True))
     assert killed == Suspicion()
-    failed = found(category="unknown", saving=Saving(failed="OSError: no space", any=True))
+    failed = found(category="unknown", saving=AsyncSaveState(failed="OSError: no space", any=True))
     assert "OSError: no space" in failed.firm["async_save"]
 
 
@@ -66,30 +66,30 @@ S = 1_000_000_000
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        ([], Saving()),
-        ([{"ev": "saving", "t": S}], Saving(lately=True, any=True)),
+        ([], AsyncSaveState()),
+        ([{"ev": "saving", "t": S}], AsyncSaveState(lately=True, any=True)),
         (
             [{"ev": "saving", "t": S}, {"ev": "behind", "t": S, "end": 2 * S, "bytes": 1}],
-            Saving(any=True),
+            AsyncSaveState(any=True),
         ),
         (
             [{"ev": "saving", "t": 8 * S}, {"ev": "behind", "t": S, "end": 9 * S, "bytes": 1}],
-            Saving(lately=True, any=True),
+            AsyncSaveState(lately=True, any=True),
         ),
         (
             [
                 {"ev": "saving", "t": S},
                 {"ev": "behind", "t": S, "end": S, "bytes": 1, "error": "E"},
             ],
-            Saving(failed="E", any=True),
+            AsyncSaveState(failed="E", any=True),
         ),
-        ([{"ev": "behind", "t": S, "why": "an open file"}], Saving()),
+        ([{"ev": "behind", "t": S, "why": "an open file"}], AsyncSaveState()),
     ],
 )
 def test_what_journals_say_of_saves(
-    tmp_path: Path, events: list[dict[str, Any]], expected: Saving
+    tmp_path: Path, events: list[dict[str, Any]], expected: AsyncSaveState
 ) -> None:
     path = tmp_path / "a.jsonl"
     lines = [json.dumps(event, separators=(",", ":")) for event in events]
     path.write_text("\n".join([*lines, '{"ev":"saving","t":']))
-    assert saving_of([str(path), str(tmp_path / "gone")], 10 * S) == expected
+    assert async_save_state([str(path), str(tmp_path / "gone")], 10 * S) == expected

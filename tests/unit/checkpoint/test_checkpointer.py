@@ -18,7 +18,7 @@ from headway.checkpoint.store.manifest import data_name
 from headway.checkpoint.store.read import Store
 from headway.errors import HeadwayWarning, SaveFailed, UsageError
 from tests.support import has_code, lazy, wait_until
-from tests.unit.checkpoint.images import images as images_here
+from tests.unit.checkpoint.images import mapped_buffers as images_here
 
 if TYPE_CHECKING:
     from tests.writers import Started
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 nn = lazy("torch.nn")
 load = lazy("torch.distributed.checkpoint.state_dict_loader:load")
-choice = lazy("headway.checkpoint.checkpointer:_choice")
-name_of = lazy("headway.checkpoint.checkpointer:_name")
-newest_common = lazy("headway.checkpoint.checkpointer:_newest_common")
+choice = lazy("headway.checkpoint.checkpointer:_choose_buffer")
+name_of = lazy("headway.checkpoint.checkpointer:writer_name")
+newest_common = lazy("headway.checkpoint.checkpointer:newest_common_save")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-Taker = lazy("headway.checkpoint.snapshot.take:Taker")
-HostImages = lazy("headway.checkpoint.snapshot.host:HostImages")
-Staging = lazy("headway.checkpoint.staging:Staging")
+Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")
+HostImages = lazy("headway.checkpoint.snapshot.host:HostTensors")
+Staging = lazy("headway.checkpoint.staging:StagingBuffers")
 dcp = lazy("headway.checkpoint.store.dcp")
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("writers")]

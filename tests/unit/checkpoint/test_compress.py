@@ -20,9 +20,9 @@ else:
     torch = lazy("torch")
 nn = lazy("torch.nn")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-find = lazy("headway.publish.anchor:find")
-source = lazy("headway.publish.source:source")
-whole = lazy("headway.publish.source:whole")
+find = lazy("headway.publish.anchor:find_anchor")
+source = lazy("headway.publish.source:open_source")
+whole = lazy("headway.publish.source:read_tensor")
 
 pytest.importorskip("zstandard")
 pytestmark = [

@@ -13,17 +13,17 @@ from headway.checkpoint.writer import client
 from headway.errors import HeadwayWarning
 from headway.publish import recipe as recipes
 from tests.support import lazy, wait_until
-from tests.unit.checkpoint.images import images
+from tests.unit.checkpoint.images import mapped_buffers
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
 recorder = lazy("headway.checkpoint.golden")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-find = lazy("headway.publish.anchor:find")
-here = lazy("headway.publish.examine:here")
+find = lazy("headway.publish.anchor:find_anchor")
+here = lazy("headway.publish.examine:check_here")
 publish = lazy("headway.publish.job:publish")
 load = lazy("headway.publish.loading:load")
-Snapshots = lazy("headway.publish.store:Store")
+Snapshots = lazy("headway.publish.store:SnapshotStore")
 Noisy = lazy("tests.unit.checkpoint.modules:Noisy")
 served = lazy("tests.unit.publish.served")
 
@@ -91,9 +91,9 @@ def test_the_writer_that_commits_imports_torch_before_it_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the first anchor of a training waits for that."""
-    monkeypatch.setattr(client, "started", [])
+    monkeypatch.setattr(client, "child_processes", [])
     checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, linger_s=0.1)
-    (writer,) = client.started
+    (writer,) = client.child_processes
     maps = Path(f"/proc/{writer.pid}/maps")
     wait_until(lambda: "libtorch" in maps.read_text(), 50, every=0.05)
     checkpointer.close()
@@ -109,7 +109,7 @@ def test_an_anchor_is_all_that_a_publish_needs(
     optimizer = torch.optim.Adam(model.parameters())
     checkpointer = Checkpointer(tmp_path / "c", {"model": model, "optimizer": optimizer})
     checkpointer.save(1)
-    before = images()
+    before = mapped_buffers()
     dense, sparse = served.golden()
     checkpointer.anchor(
         2,
@@ -118,12 +118,12 @@ def test_an_anchor_is_all_that_a_publish_needs(
         example_inputs=(dense, sparse),
         extra={"mine": 1},
     )
-    assert images() == before != set(), "the anchor needs none of its own"
+    assert mapped_buffers() == before != set(), "the anchor needs none of its own"
     checkpointer.save(3)
     checkpointer.close()
-    assert recipes.PART == recorder.PART
+    assert recipes.GOLDEN_PART == recorder.PART
     (tmp_path / "recipe.toml").write_text("[targets.safetensors]\n")
-    recipe = recipes.read(tmp_path / "recipe.toml")
+    recipe = recipes.read_recipe(tmp_path / "recipe.toml")
     anchor = find(str(tmp_path / "c"))
     assert anchor.step == 2 and anchor.extra["mine"] == 1
     publish(anchor, recipe, Snapshots(tmp_path / "s"), examine=here)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headway.checkpoint import record
-from headway.checkpoint.outcomes import Outcomes
-from headway.checkpoint.pacing import Pacing
+from headway.checkpoint.outcomes import SaveOutcomes
+from headway.checkpoint.pacing import SaveSchedule
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.timeout(30)
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What was told to it."""
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(record, "saved", lambda **told: found.append(told))
+    monkeypatch.setattr(record, "note_save", lambda **told: found.append(told))
     return found
 
 
-def outcomes(rank: int = 0) -> tuple[Pacing, Outcomes]:
-    pacing = Pacing({"memory": 3.0, "disk": 60.0}, lambda mine: mine)
-    return pacing, Outcomes(pacing, rank)
+def outcomes(rank: int = 0) -> tuple[SaveSchedule, SaveOutcomes]:
+    pacing = SaveSchedule({"memory": 3.0, "disk": 60.0}, lambda mine: mine)
+    return pacing, SaveOutcomes(pacing, rank)
 
 
 def test_a_save_is_durable_after_its_copy_and_its_write(journal: list[dict[str, Any]]) -> None:

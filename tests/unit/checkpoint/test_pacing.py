@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.pacing import TOTALS, Level, Pacing, restarted
+from headway.checkpoint.pacing import TOTALS, Level, SaveSchedule, is_restart
 from headway.checkpoint.rate import FailureRate
 from headway.checkpoint.tuner import Tuner
 
@@ -27,7 +27,7 @@ def alone(mine: Any) -> Any:
 
 
 def saves(
-    pacing: Pacing, clock: Clock, steps: int, step_s: float, block_s: float
+    pacing: SaveSchedule, clock: Clock, steps: int, step_s: float, block_s: float
 ) -> list[tuple[int, Level]]:
     """The steps after which a loop saves, and where."""
     found: list[tuple[int, Level]] = []
@@ -45,14 +45,14 @@ def saves(
 
 def test_every_so_many_seconds_as_steps() -> None:
     clock = Clock()
-    pacing = Pacing({"disk": 5.0}, alone, clock)
+    pacing = SaveSchedule({"disk": 5.0}, alone, clock)
     found = saves(pacing, clock, 160, 0.1, 1.0)
     assert found == [(60, "disk"), (110, "disk"), (160, "disk")]
 
 
 def test_a_save_to_disk_is_one_in_memory_as_well() -> None:
     clock = Clock()
-    pacing = Pacing({"memory": 2.0, "disk": 5.0}, alone, clock)
+    pacing = SaveSchedule({"memory": 2.0, "disk": 5.0}, alone, clock)
     found = saves(pacing, clock, 120, 0.1, 0.0)
     assert found == [
         (30, "memory"),
@@ -66,14 +66,14 @@ def test_a_save_to_disk_is_one_in_memory_as_well() -> None:
 
 def test_rank_0_says_when() -> None:
     clock = Clock()
-    pacing = Pacing({"disk": 1000.0}, lambda mine: {"disk": 7}, clock)
+    pacing = SaveSchedule({"disk": 1000.0}, lambda mine: {"disk": 7}, clock)
     assert [step for step, _ in saves(pacing, clock, 40, 0.1, 0.0)] == [17, 24, 31, 38]
 
 
 def test_a_tuner_moves_the_interval() -> None:
     clock = Clock()
     tuner = Tuner(first=10.0, prior=FailureRate(shape=10.0, hours=1.0))
-    pacing = Pacing({"disk": tuner}, alone, clock)
+    pacing = SaveSchedule({"disk": tuner}, alone, clock)
     found = [step for step, _ in saves(pacing, clock, 3000, 0.1, 0.02)]
     gaps = [later - earlier for earlier, later in pairwise(found)]
     assert gaps[0] != gaps[-1]
@@ -84,7 +84,7 @@ def test_a_tuner_moves_the_interval() -> None:
 
 def test_a_fixed_interval_is_told_what_would_be_better() -> None:
     clock = Clock()
-    pacing = Pacing({"disk": 5.0}, alone, clock)
+    pacing = SaveSchedule({"disk": 5.0}, alone, clock)
     saves(pacing, clock, 36_000, 0.1, 0.02)
     told = pacing.rhythm("disk")
     assert told["interval_s"] == 5.0
@@ -96,7 +96,7 @@ def test_a_fixed_interval_is_told_what_would_be_better() -> None:
 def test_failures_count_for_the_level_that_they_are_recovered_from() -> None:
     clock = Clock()
     memory, disk = (Tuner(first=1.0, prior=FailureRate(1.0, 1.0)) for _ in range(2))
-    pacing = Pacing({"memory": memory, "disk": disk}, alone, clock)
+    pacing = SaveSchedule({"memory": memory, "disk": disk}, alone, clock)
     pacing.resumed({TOTALS: {"failures": 3, "from_memory": 2}}, failed=True, level="memory")
     for level in pacing.levels:
         pacing.saved(1, level, 0.1)
@@ -108,7 +108,7 @@ def test_failures_count_for_the_level_that_they_are_recovered_from() -> None:
 def test_slower_steps_count_while_a_save_is_under_way() -> None:
     clock = Clock()
     tuner = Tuner(first=1.0, prior=FailureRate(shape=10.0, hours=1.0))
-    pacing = Pacing({"disk": tuner}, alone, clock)
+    pacing = SaveSchedule({"disk": tuner}, alone, clock)
     for step in range(1, 30):
         clock.now += 0.1
         if pacing.due(step):
@@ -126,14 +126,14 @@ def test_slower_steps_count_while_a_save_is_under_way() -> None:
 
 def test_uptime_and_failures_go_on_over_attempts() -> None:
     clock = Clock()
-    first = Pacing({"disk": 1.0}, alone, clock)
+    first = SaveSchedule({"disk": 1.0}, alone, clock)
     clock.now = 100.0
     told = {TOTALS: first.told()}
-    second = Pacing({"disk": 1.0}, alone, clock)
+    second = SaveSchedule({"disk": 1.0}, alone, clock)
     second.resumed(told, failed=True, level="memory")
     clock.now = 150.0
     assert second.told() == {"uptime_s": 150.0, "failures": 1, "from_memory": 1}
-    third = Pacing({"disk": 1.0}, alone, clock)
+    third = SaveSchedule({"disk": 1.0}, alone, clock)
     third.resumed({TOTALS: second.told()}, failed=False, level="memory")
     assert third.told() == {"uptime_s": 150.0, "failures": 1, "from_memory": 1}
     third.resumed({}, failed=True, level="disk")
@@ -151,4 +151,4 @@ def test_uptime_and_failures_go_on_over_attempts() -> None:
     ],
 )
 def test_an_attempt_after_a_failure(env: dict[str, str], said: bool) -> None:
-    assert restarted(env) is said
+    assert is_restart(env) is said

@@ -14,7 +14,7 @@ import pytest
 
 from headway import sdk
 from headway.checkpoint import preempt
-from headway.checkpoint.preempt import SAME_S, Notice, Preemption
+from headway.checkpoint.preempt import SAME_NOTICE_S, Notice, Preemption
 from headway.errors import UsageError
 from tests.support import has_code
 
@@ -44,12 +44,12 @@ def test_a_signal_is_a_notice_once_and_the_jobs_own_handler_is_called(heard: lis
     calls: list[float] = []
     notice.call(lambda: calls.append(clock.now))
     os.kill(os.getpid(), signal.SIGTERM)
-    clock.now += SAME_S / 2
+    clock.now += SAME_NOTICE_S / 2
     os.kill(os.getpid(), signal.SIGTERM)
     assert (notice.at, calls, heard) == (100.0, [100.0], [signal.SIGTERM] * 2)
     notice.call(lambda: calls.append(-1.0))
     assert calls == [100.0, -1.0]
-    clock.now += SAME_S
+    clock.now += SAME_NOTICE_S
     os.kill(os.getpid(), signal.SIGTERM)  # ends it as usual: the job's own handler alone
     assert len(heard) == 3 and signal.getsignal(signal.SIGTERM) != notice._heard
     notice.leave()

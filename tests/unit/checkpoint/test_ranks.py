@@ -11,7 +11,7 @@ import pytest
 from tests.support import lazy
 
 dist = lazy("torch.distributed")
-Ranks = lazy("headway.checkpoint.ranks:Ranks")
+Ranks = lazy("headway.checkpoint.ranks:RankCoordinator")
 
 pytestmark = pytest.mark.timeout(30)
 WORLD = 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.checkpoint.rate import UNKNOWN, FailureRate
+from headway.checkpoint.rate import UNKNOWN_RATE, FailureRate
 from headway.errors import UsageError
 from tests.support import examples, has_code
 
@@ -44,8 +44,8 @@ def test_what_is_seen_is_added() -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert not UNKNOWN.known and UNKNOWN.mean == math.inf == UNKNOWN.quantile(0.5)
-    assert UNKNOWN.after(0, 10).mean == 0.05
+    assert not UNKNOWN_RATE.known and UNKNOWN_RATE.mean == math.inf == UNKNOWN_RATE.quantile(0.5)
+    assert UNKNOWN_RATE.after(0, 10).mean == 0.05
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -53,9 +53,9 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UsageError, check=has_code("failure-rate-invalid")):
             FailureRate(shape, hours)
     with pytest.raises(UsageError, check=has_code("failures-invalid")):
-        UNKNOWN.after(-1, 1)
+        UNKNOWN_RATE.after(-1, 1)
     with pytest.raises(UsageError, check=has_code("quantile-out-of-range")):
-        UNKNOWN.quantile(1)
+        UNKNOWN_RATE.quantile(1)
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(100))

@@ -11,9 +11,9 @@ import pytest
 
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import IDS, ROWS
+from headway.checkpoint.store.manifest import IDS_SUFFIX, ROWS_SUFFIX
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
-from headway.checkpoint.store.place import Remote
+from headway.checkpoint.store.place import FsspecPlace
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.errors import CheckpointDamaged, HeadwayWarning
 from tests.support import code_of, has_code, lazy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 plans = lazy("headway.checkpoint.plan")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state:Parts")
+Parts = lazy("headway.checkpoint.state:StateTree")
 dcp = lazy("headway.checkpoint.store.dcp")
 
 pytestmark = pytest.mark.timeout(60)
@@ -42,8 +42,8 @@ def save(store: str | Path, step: int, state: State, **rows: list[int]) -> Check
         name = dcp.item_name(item.index)
         if name in rows:
             ids = torch.tensor(rows[name], dtype=torch.int64)
-            items.append(BytesItem(name + IDS, bytes(dcp.raw(ids))))
-            items.append(BytesItem(name + ROWS, bytes(dcp.raw(tensor[ids].contiguous()))))
+            items.append(BytesItem(name + IDS_SUFFIX, bytes(dcp.raw(ids))))
+            items.append(BytesItem(name + ROWS_SUFFIX, bytes(dcp.raw(tensor[ids].contiguous()))))
         else:
             record = dcp.record(tensor.dtype, tensor.shape)
             items.append(TensorItem(name, record, dcp.raw(tensor.contiguous())))
@@ -140,7 +140,10 @@ def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
     state = {"a": torch.rand(10, 3)}
     save(tmp_path, 1, state)
     with Draft(tmp_path, 2, "save-2", 1) as draft:
-        odd = [BytesItem("a[5, 0]" + IDS, bytes(8)), BytesItem("a[5, 0]" + ROWS, bytes(12))]
+        odd = [
+            BytesItem("a[5, 0]" + IDS_SUFFIX, bytes(8)),
+            BytesItem("a[5, 0]" + ROWS_SUFFIX, bytes(12)),
+        ]
         write_part(draft.folder, 0, odd)
         collected = Parts(state, {}, 0).collect()
         planned = plans.make(collected).metadata
@@ -151,9 +154,9 @@ def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
     assert step == 1
 
 
-def _whole(store: Path) -> manifests.Part:
+def _whole(store: Path) -> manifests.RankPart:
     (one,) = Store(store).checkpoints()
-    return manifests.Part(0, one.manifest.files[1])
+    return manifests.RankPart(0, one.manifest.files[1])
 
 
 def test_from_a_url_with_deltas_and_a_changed_byte() -> None:
@@ -165,7 +168,7 @@ def test_from_a_url_with_deltas_and_a_changed_byte() -> None:
     newest = save(url, 2, state, a=[1, 4])
     found, step, _ = restored(url, state)
     assert step == 2 and equal(found, state)
-    there = Remote(newest.path)
+    there = FsspecPlace(newest.path)
     content = bytearray(there.read(newest.manifest.files[0].name))
     content[-1] ^= 1
     there.write(newest.manifest.files[0].name, bytes(content))

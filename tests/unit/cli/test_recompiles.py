@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.recompiles import _job
-from headway.compile.recompiles.load import load
+from headway.cli.recompiles import _recorded_command
+from headway.compile.recompiles.load import load_run
 from headway.errors import UsageError
 from headway.journal.folder import write_command
 from headway.redact import MASK
@@ -36,9 +36,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_masked_command_is_not_run(folder: Path) -> None:
     with pytest.raises(UsageError, check=has_code("command-masked")):
-        _job(load(str(folder)), str(folder))
+        _recorded_command(load_run(str(folder)), str(folder))
     write_command(folder, COMMAND)
-    assert _job(load(str(folder)), str(folder)) == (COMMAND, folder.parent)
+    assert _recorded_command(load_run(str(folder)), str(folder)) == (COMMAND, folder.parent)
 
 
 @pytest.mark.parametrize("what", ["folder", "run.json", "command.json", "owner", "link", "url"])
@@ -64,4 +64,4 @@ def test_what_others_can_write_is_not_run(
     else:
         (folder / what).chmod(0o666)
     with pytest.raises(UsageError, check=has_code("command-not-trusted")):
-        _job(load(str(folder)), run)
+        _recorded_command(load_run(str(folder)), run)

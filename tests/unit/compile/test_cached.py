@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headway.compile import cached
-from headway.compile.archive.store import Store
-from headway.compile.cached import Cached
+from headway.compile.archive.store import ArchiveStore
+from headway.compile.cached import SharedCache
 from headway.errors import UsageError
 from tests.support import codes, has_code
 from tests.unit.compile.archive.made import content, fill, library, save, tree, wanted
@@ -33,26 +33,26 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv(cached.FOLDER, str(folder))
     monkeypatch.setattr(cached, "_patch", lambda: None)
-    monkeypatch.setattr(Cached, "_wanted", lambda self: wanted(job=self.job))
+    monkeypatch.setattr(SharedCache, "_wanted", lambda self: wanted(job=self.job))
     return folder
 
 
 def test_what_one_job_saves_the_next_one_has(tmp_path: Path, job: Path, key: str) -> None:
     url = f"memory://{tmp_path.name}"
-    with Cached(url, job="train", key=key) as first:
+    with SharedCache(url, job="train", key=key) as first:
         fill(job, FILES)
     assert first._found is not None and first._found.level == "exact"
     for path in job.rglob("*.*"):
         if path.is_file():
             path.unlink()
-    again = Cached(url, job="train", key=key)
+    again = SharedCache(url, job="train", key=key)
     assert again.load() == "exact" and not again.save()
     assert {name: body for name, body in content(job).items() if name in FILES} == FILES
 
 
 def test_a_store_without_a_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("archive-key-missing")):
-        Cached(f"memory://{tmp_path.name}")
+        SharedCache(f"memory://{tmp_path.name}")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_a_store_that_fails_costs_no_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     url = f"memory://{tmp_path.name}"
-    other = Store(url, Cached(url, key=key).store.key)
+    other = ArchiveStore(url, SharedCache(url, key=key).store.key)
     save(other, tree(tmp_path / "a", FILES), wanted(job="train"))
 
     def fails(*args: Any, **more: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    one = Cached(url, job="train", key=key)
+    one = SharedCache(url, job="train", key=key)
     monkeypatch.setattr(one.store.place, call, fails)
     with one:
         fill(job, {"new.py": b"1"})
@@ -89,7 +89,7 @@ def test_a_store_that_fails_costs_no_job(
 def test_a_key_that_only_verifies(
     tmp_path: Path, job: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = Cached(f"memory://{tmp_path.name}", job="train", key=key)
+    one = SharedCache(f"memory://{tmp_path.name}", job="train", key=key)
     one.store.key.signs = False  # type: ignore[union-attr]
     with one:
         fill(job, FILES)

@@ -17,23 +17,23 @@ import pytest
 
 from headway.compile import courier as module
 from headway.compile.archive import signing
-from headway.compile.archive.store import Store, Wanted
-from headway.compile.courier import Courier, code_of, config_of, disabled
+from headway.compile.archive.store import ArchiveStore, CacheKey
+from headway.compile.courier import CompileCacheSync, code_digest, config_digest, disabling_setting
 from headway.probe import fingerprint
 from tests.support import Golden, codes, wait_until
 from tests.unit.compile.archive.made import FACTS, content, fill, library, save, tree, wanted
 
 FILES = {"ab/x.so": library(), "ab/x.py": b"print()"}
-KEY = fingerprint.key(FACTS)
+KEY = fingerprint.compile_key(FACTS)
 
 
 class Desk:
     """The launcher's and the job's side of a courier."""
 
-    def __init__(self, store: Store, env: dict[str, str], **more: Any) -> None:
+    def __init__(self, store: ArchiveStore, env: dict[str, str], **more: Any) -> None:
         self.said: list[str] = []
         self.events: list[dict[str, Any]] = []
-        self.courier = Courier(store, "train", "1", self.said.append, env=env, **more)
+        self.courier = CompileCacheSync(store, "train", "1", self.said.append, env=env, **more)
         self.courier.begin(self.events.append)
 
     @property
@@ -51,7 +51,7 @@ class Desk:
 
     def ask(self, facts: dict[str, Any] = FACTS) -> dict[str, Any]:
         """As the probe does when torch has loaded; the answer."""
-        key = fingerprint.key(facts)
+        key = fingerprint.compile_key(facts)
         self.put(f"want-{key}.json", facts)
         ready = self.courier.folder / "talk" / f"ready-{key}.json"
         wait_until(ready.exists)
@@ -69,8 +69,8 @@ class Desk:
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"), signing.Secret(b"0123456789abcdef"))
+def team(tmp_path: Path) -> ArchiveStore:
+    return ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
 
 
 Open = Callable[..., Desk]
@@ -82,7 +82,7 @@ def open_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     made: list[Desk] = []
 
-    def make(store: Store, env: dict[str, str] | None = None, **more: Any) -> Desk:
+    def make(store: ArchiveStore, env: dict[str, str] | None = None, **more: Any) -> Desk:
         made.append(Desk(store, env or {}, **more))
         return made[-1]
 
@@ -91,7 +91,9 @@ def open_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]
         desk.courier.close()
 
 
-def test_there_and_back(team: Store, open_desk: Open, tmp_path: Path, golden: Golden) -> None:
+def test_there_and_back(
+    team: ArchiveStore, open_desk: Open, tmp_path: Path, golden: Golden
+) -> None:
     first = open_desk(team)
     told = first.ask()
     assert told["level"] == "miss"
@@ -113,7 +115,7 @@ def test_there_and_back(team: Store, open_desk: Open, tmp_path: Path, golden: Go
 
 
 def test_saved_once_it_is_quiet_and_again_at_the_end(
-    team: Store, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     desk = open_desk(team)
@@ -130,7 +132,7 @@ def test_saved_once_it_is_quiet_and_again_at_the_end(
     assert len(team.find(wanted()).manifests) == 1
 
 
-def test_who_compiles_nothing_saves_nothing(team: Store, open_desk: Open) -> None:
+def test_who_compiles_nothing_saves_nothing(team: ArchiveStore, open_desk: Open) -> None:
     """torchrun's agent has torch too, and may have another environment."""
     desk = open_desk(team)
     agent = FACTS | {"env": {"TORCHINDUCTOR_X": "1"}}
@@ -139,10 +141,10 @@ def test_who_compiles_nothing_saves_nothing(team: Store, open_desk: Open) -> Non
     desk.compiled(FILES)
     desk.close()
     assert team.find(wanted()).level == "exact"
-    assert team.find(Wanted(facts=agent, job="train")).level == "miss"
+    assert team.find(CacheKey(facts=agent, job="train")).level == "miss"
 
 
-def test_what_the_job_is_given(team: Store, open_desk: Open, tmp_path: Path) -> None:
+def test_what_the_job_is_given(team: ArchiveStore, open_desk: Open, tmp_path: Path) -> None:
     plain = open_desk(team).courier.env
     folder = plain["HEADWAY_COMPILE"]
     assert plain == {
@@ -162,7 +164,7 @@ def test_what_the_job_is_given(team: Store, open_desk: Open, tmp_path: Path) -> 
     assert open_desk(team, alias).courier.env["TORCH_COMPILE_JOB_ID"] == "night"
 
 
-def test_a_folder_of_the_user_stays(team: Store, open_desk: Open, tmp_path: Path) -> None:
+def test_a_folder_of_the_user_stays(team: ArchiveStore, open_desk: Open, tmp_path: Path) -> None:
     fill(tmp_path / "mine", {"old": b"another job's"})
     os.utime(tmp_path / "mine/old", (1e9, 1e9))
     desk = open_desk(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "mine")})
@@ -174,7 +176,9 @@ def test_a_folder_of_the_user_stays(team: Store, open_desk: Open, tmp_path: Path
     assert {file.path for file in one.files} == set(FILES)
 
 
-def test_a_folder_of_the_user_that_is_none(team: Store, open_desk: Open, tmp_path: Path) -> None:
+def test_a_folder_of_the_user_that_is_none(
+    team: ArchiveStore, open_desk: Open, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
         open_desk(team, {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file")})
@@ -182,7 +186,7 @@ def test_a_folder_of_the_user_that_is_none(team: Store, open_desk: Open, tmp_pat
 
 
 def test_who_asks_late_is_answered_too(
-    team: Store, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STARTING_S", 0.0)
     assert open_desk(team).ask()["level"] == "miss"
@@ -193,7 +197,7 @@ def test_who_asks_late_is_answered_too(
     "error", [PermissionError(13, "Permission denied"), RuntimeError("odd"), MemoryError()]
 )
 def test_a_store_that_fails_costs_the_job_nothing(
-    team: Store,
+    team: ArchiveStore,
     open_desk: Open,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -218,7 +222,7 @@ def test_a_store_that_fails_costs_the_job_nothing(
 
 
 def test_a_tampered_archive_is_told_once_and_replaced(
-    team: Store, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_desk: Open, tmp_path: Path
 ) -> None:
     save(team, tree(tmp_path / "a", FILES))
     for path in (tmp_path / "store/chunks").rglob("*"):
@@ -235,7 +239,7 @@ def test_a_tampered_archive_is_told_once_and_replaced(
     assert again.ask()["level"] == "exact" and content(again.cache) == FILES
 
 
-def test_what_a_store_says_cannot_reach_the_terminal(team: Store, open_desk: Open) -> None:
+def test_what_a_store_says_cannot_reach_the_terminal(team: ArchiveStore, open_desk: Open) -> None:
     told = FACTS | {"torch": "\x1b[2J\nheadway: all is well"}
     team.place.write("machines/x.json", json.dumps(told).encode())
     desk = open_desk(team)
@@ -245,29 +249,33 @@ def test_what_a_store_says_cannot_reach_the_terminal(team: Store, open_desk: Ope
 
 
 def test_a_key_that_only_verifies_saves_nothing(
-    team: Store, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_desk: Open, tmp_path: Path
 ) -> None:
     from tests.unit.compile.archive.test_signing import pair
 
     private, public = map(signing.read_key, pair(tmp_path))
     url = str(tmp_path / "pair")
-    save(Store(url, private), tree(tmp_path / "a", FILES))
-    desk = open_desk(Store(url, public))
+    save(ArchiveStore(url, private), tree(tmp_path / "a", FILES))
+    desk = open_desk(ArchiveStore(url, public))
     assert desk.ask()["level"] == "exact"
     desk.compiled({"new": b"new"})
     desk.close()
     assert codes(desk.text)[1:] == ["compile-cache-key-verify-only"]
-    assert len(Store(url, public).find(wanted()).manifests[0].files) == 2
+    assert len(ArchiveStore(url, public).find(wanted()).manifests[0].files) == 2
 
 
-def test_an_answer_that_cannot_be_read_frees_those_who_wait(team: Store, open_desk: Open) -> None:
+def test_an_answer_that_cannot_be_read_frees_those_who_wait(
+    team: ArchiveStore, open_desk: Open
+) -> None:
     desk = open_desk(team)
     (desk.courier.folder / "talk/want-x.json").write_text("{")
     wait_until(lambda: not locked(desk.courier.folder))
     assert codes(desk.text) == ["compile-cache-stopped"]
 
 
-def test_a_folder_that_is_taken_away_costs_the_job_nothing(team: Store, open_desk: Open) -> None:
+def test_a_folder_that_is_taken_away_costs_the_job_nothing(
+    team: ArchiveStore, open_desk: Open
+) -> None:
     desk = open_desk(team)
     desk.ask()
     (desk.courier.folder / "talk").rename(desk.courier.folder / "gone")
@@ -298,7 +306,7 @@ class Stall:
 
 
 @pytest.fixture
-def stall(team: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
+def stall(team: ArchiveStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
     made = Stall()
     write = team.place.write
 
@@ -314,7 +322,7 @@ def stall(team: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stall]:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_the_end_is_not_held_up_for_long(
-    team: Store,
+    team: ArchiveStore,
     open_desk: Open,
     stall: Stall,
     monkeypatch: pytest.MonkeyPatch,
@@ -334,7 +342,7 @@ def test_the_end_is_not_held_up_for_long(
 
 
 def test_one_attempt_does_not_wait_for_what_another_saves(
-    team: Store, open_desk: Open, stall: Stall, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_desk: Open, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     desk = open_desk(team)
@@ -351,7 +359,7 @@ def test_one_attempt_does_not_wait_for_what_another_saves(
 
 
 def test_what_is_saved_between_two_attempts_is_told_by_the_second(
-    team: Store, open_desk: Open, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, open_desk: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     desk = open_desk(team)
@@ -365,7 +373,9 @@ def test_what_is_saved_between_two_attempts_is_told_by_the_second(
     assert [event["what"] for event in later] == ["save"]
 
 
-def test_after_an_attempt_half_written_libraries_are_gone(team: Store, open_desk: Open) -> None:
+def test_after_an_attempt_half_written_libraries_are_gone(
+    team: ArchiveStore, open_desk: Open
+) -> None:
     desk = open_desk(team)
     fill(desk.cache, {"ab/half.so": library()[:50], "ab/whole.so": library()})
     desk.courier.end()
@@ -376,7 +386,7 @@ def test_after_an_attempt_half_written_libraries_are_gone(team: Store, open_desk
 
 
 def test_folders_of_killed_launchers_are_cleared_away(
-    team: Store, open_desk: Open, tmp_path: Path
+    team: ArchiveStore, open_desk: Open, tmp_path: Path
 ) -> None:
     running = open_desk(team).courier.folder
     left = {name: tmp_path / "tmp" / f"{module.PREFIX}{name}" for name in ("dead", "bare", "new")}
@@ -401,13 +411,17 @@ def test_folders_of_killed_launchers_are_cleared_away(
 def test_the_code_of_a_job_is_in_its_scripts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("one")
-    one = code_of(["torchrun", "--nproc", "8", str(script), "--lr", "0.1"])
-    assert one == code_of(["python", str(script), "--lr", "0.2"])
+    one = code_digest(["torchrun", "--nproc", "8", str(script), "--lr", "0.1"])
+    assert one == code_digest(["python", str(script), "--lr", "0.2"])
     script.write_text("two")
-    assert code_of(["python", str(script)]) != one
-    assert code_of(["python", str(tmp_path / "not there.py")]) == code_of(["python", "\0.py"]) == ""
+    assert code_digest(["python", str(script)]) != one
+    assert (
+        code_digest(["python", str(tmp_path / "not there.py")])
+        == code_digest(["python", "\0.py"])
+        == ""
+    )
     (tmp_path / "folder.py").mkdir()
-    code_of(["python", str(tmp_path / "folder.py")])
+    code_digest(["python", str(tmp_path / "folder.py")])
 
 
 @pytest.mark.parametrize(
@@ -424,21 +438,21 @@ def test_the_code_of_a_job_without_a_script_of_its_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fill(tmp_path, {"pkg/train.py": b"one", "pkg/__main__.py": b"one", "job.sh": b"one"})
-    one = code_of(command)
-    assert one and one == code_of([*command, "--more"])
+    one = code_digest(command)
+    assert one and one == code_digest([*command, "--more"])
     (tmp_path / file).write_text("two")
-    assert code_of(command) not in ("", one)
+    assert code_digest(command) not in ("", one)
 
 
 def test_the_code_of_a_job_that_is_text() -> None:
-    one = code_of(["python", "-u", "-c", "train(1)"])
-    assert one and one != code_of(["python", "-u", "-c", "train(2)"])
-    assert code_of(["srun", "-c", "8", "train"]) == ""
+    one = code_digest(["python", "-u", "-c", "train(1)"])
+    assert one and one != code_digest(["python", "-u", "-c", "train(2)"])
+    assert code_digest(["srun", "-c", "8", "train"]) == ""
 
 
 def test_code_that_nobody_can_tell_is_not_the_same(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "s"))
-    nobody = wanted(code=code_of(["python", "-m", "not.there"]))
+    store = ArchiveStore(str(tmp_path / "s"))
+    nobody = wanted(code=code_digest(["python", "-m", "not.there"]))
     save(store, tree(tmp_path / "a", FILES), nobody)
     found = store.find(nobody)
     assert (found.level, found.why.code) == ("job", "code-unknown")
@@ -448,12 +462,12 @@ def test_the_configuration_is_in_its_words_and_files(tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text("layers: 2")
     words = ["python", "train.py", f"--config={file}"]
-    one = config_of(words)
-    assert one == config_of(words) != config_of([*words, "--wide"])
+    one = config_digest(words)
+    assert one == config_digest(words) != config_digest([*words, "--wide"])
     file.write_text("layers: 3")
-    assert config_of(words) != one
-    assert config_of(["python", "t.py", "\udcff"])  # bytes that are no text
-    assert config_of([*words, "--token=a"]) == config_of([*words, "--token=b"])
+    assert config_digest(words) != one
+    assert config_digest(["python", "t.py", "\udcff"])  # bytes that are no text
+    assert config_digest([*words, "--token=a"]) == config_digest([*words, "--token=b"])
 
 
 @pytest.mark.parametrize(
@@ -473,4 +487,4 @@ def test_the_configuration_is_in_its_words_and_files(tmp_path: Path) -> None:
     ],
 )
 def test_who_wants_no_cache_gets_none(env: dict[str, str], told: str) -> None:
-    assert disabled(env) == told
+    assert disabling_setting(env) == told

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from headway.fleet.engine import ask
+from headway.fleet.engine import run_query
 from headway.fleet.store import Store
-from headway.fleet.view import view
+from headway.fleet.view import open_view
 from headway.ledger.leaves import EFFECTIVE
 
 START = datetime(2026, 11, 2, 5)  # a Monday
 Row = dict[str, Any]
 
 
-def rows_of(
+def run_rows(
     run: str,
     *,
     attempt: int = 0,
@@ -47,7 +47,7 @@ def rows_of(
     }
 
 
-def together(*tables: dict[str, list[Row]]) -> dict[str, list[Row]]:
+def merge_rows(*tables: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """Several runs as one write."""
     names = dict.fromkeys(name for one in tables for name in one)
     return {name: [row for one in tables for row in one.get(name, ())] for name in names}
@@ -55,13 +55,13 @@ def together(*tables: dict[str, list[Row]]) -> dict[str, list[Row]]:
 
 def content(store: Store, table: str, *columns: str) -> list[tuple[Any, ...]]:
     """All rows of a table that count, in order."""
-    rows = ask(store, lambda tables: tables[table].select(*columns)).rows
+    rows = run_query(store, lambda tables: tables[table].select(*columns)).rows
     return sorted(zip(*(rows[name].to_pylist() for name in columns), strict=True))
 
 
 def contents(store: Store, **columns: str) -> dict[str, list[tuple[Any, ...]]]:
     """Of several tables at once, each with its columns: the store is opened only once."""
-    with view(store, store.snapshot()) as found:
+    with open_view(store, store.snapshot()) as found:
         tables = found.tables()
         rows = {name: found.get(tables[name].select(*of.split())) for name, of in columns.items()}
     return {

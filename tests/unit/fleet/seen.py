@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.fleet.regressions.changed import Change
-from headway.fleet.regressions.find import Finding, Part
+from headway.fleet.regressions.changed import FieldShift
+from headway.fleet.regressions.find import Contribution, Finding
 from headway.fleet.regressions.lemons import Lemon
-from headway.fleet.regressions.look import Seen
+from headway.fleet.regressions.look import ScanResult
 from headway.fleet.regressions.running import Alarm
 
 DAY = 86400.0
@@ -25,16 +25,16 @@ FINDING = Finding(
     mix=-0.4,
     within=-2.0,
     buckets={},
-    parts=tuple(Part((name,), mix=0.1, within=-0.5) for name in "abcd"),
+    parts=tuple(Contribution((name,), mix=0.1, within=-0.5) for name in "abcd"),
     hours=12_345.6,
     p=0.0005,
     level=0.004,
     fields=(
-        Change("image", "old", "new", moved=0.98, usual=0.1, explains=0.9),
-        Change("torch", "2.12", "2.13", moved=0.5, usual=0.05, explains=None),
+        FieldShift("image", "old", "new", moved=0.98, usual=0.1, explains=0.9),
+        FieldShift("torch", "2.12", "2.13", moved=0.5, usual=0.05, explains=None),
     ),
 )
-SEEN = Seen(
+SCAN_RESULT = ScanResult(
     findings=[FINDING, replace(FINDING, slice=("feed", "t5"), points=-1.0)],
     lemons=[Lemon("node-7", failures=6, hours=1234.5, expected=0.8, p=1e-6, level=0.0001)],
     alarms=[

@@ -12,31 +12,31 @@ from typing import Any
 import pytest
 
 from headway.fleet import log, migrate
-from headway.fleet.compact import Compacted, clear, compact
-from headway.fleet.engine import ask
+from headway.fleet.compact import CompactionResult, clear, compact
+from headway.fleet.engine import run_query
 from headway.fleet.schema import SCHEMA, TABLES, Column
 from headway.fleet.store import Store
-from headway.fleet.view import view
+from headway.fleet.view import open_view
 from tests.support import codes
-from tests.unit.fleet.made import content, contents, files, rows_of, together, walls
+from tests.unit.fleet.made import content, contents, files, merge_rows, run_rows, walls
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     found = Store(str(tmp_path / "store"))
     for run in "abc":
-        found.write(rows_of(run), as_of=100.0)
-    found.write(rows_of("a", hours=2), as_of=200.0)
+        found.write(run_rows(run), as_of=100.0)
+    found.write(run_rows("a", hours=2), as_of=200.0)
     return found
 
 
 def test_the_answers_stay_and_the_files_go(store: Store) -> None:
     columns = {"runs": "run_id wall_s", "buckets": "run_id hour rank leaf seconds"}
     before = contents(store, **columns)
-    assert compact(store) == Compacted(replaced=4, files=4, rows=30, deleted=0)
+    assert compact(store) == CompactionResult(replaced=4, files=4, rows=30, deleted=0)
     assert len(store.files()) == 20  # readers that are at work may still need them
     assert contents(store, **columns) == before
-    assert compact(store, grace_s=0.0) == Compacted(0, 0, 0, deleted=16)
+    assert compact(store, grace_s=0.0) == CompactionResult(0, 0, 0, deleted=16)
     assert len(store.files()) == 4
     assert contents(store, **columns) == before
     assert store.read_log().writes == frozenset()
@@ -66,12 +66,12 @@ def test_a_damaged_marker_of_a_compaction_changes_no_answer(
         clear(store, grace_s=0.0)
     elif state == "settled":
         (stem,) = store.read_log().compactions
-        store.place.put(log.settled(stem), b"")  # as older versions wrote it
+        store.place.put(log.finalized_marker(stem), b"")  # as older versions wrote it
     (marker,) = Path(store.url).glob("compactions/*.json")
     marker.write_bytes(DAMAGE[damage](marker.read_bytes()))
     assert contents(store, **columns) == before
     if state != "cleared":  # it has a copy then
-        answer = ask(store, lambda tables: tables["runs"].select("run_id"))
+        answer = run_query(store, lambda tables: tables["runs"].select("run_id"))
         assert [codes(note) for note in answer.notes] == [["file-damaged"]]
         assert str(marker) in answer.notes[0]
     for _ in range(2):  # nothing is deleted by what a damaged marker may have said
@@ -92,8 +92,8 @@ def test_a_compaction_without_a_check_is_read(store: Store) -> None:
 
 def test_what_comes_later_replaces_compacted_rows(store: Store) -> None:
     compact(store)
-    store.write(rows_of("b", hours=3), as_of=300.0)
-    store.write(rows_of("c", hours=9), as_of=50.0)
+    store.write(run_rows("b", hours=3), as_of=300.0)
+    store.write(run_rows("c", hours=9), as_of=50.0)
     expected = {"runs": [("a", 7200.0), ("b", 10800.0), ("c", 3600.0)]}
     expected["hours"] = [("a",)] * 4 + [("b",)] * 6 + [("c",)] * 2
     assert contents(store, runs="run_id wall_s", hours="run_id") == expected
@@ -107,8 +107,8 @@ def test_a_large_compaction_is_not_written_again_for_little(
 ) -> None:
     monkeypatch.setattr("headway.fleet.compact.GROWTH", 0.01)
     compact(store)
-    store.write(rows_of("y"))
-    store.write(rows_of("z"))
+    store.write(run_rows("y"))
+    store.write(run_rows("z"))
     assert compact(store, grace_s=0.0).replaced == 2
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_write_is_left_as_it_is(store: Store) -> None:
 
 def test_what_is_one_already_stays(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of("a"))
+    store.write(run_rows("a"))
     assert compact(store).replaced == 0
 
 
@@ -191,7 +191,7 @@ def test_only_newest_rows_are_read(store: Store) -> None:
     """A write of which nothing is the newest is not opened at all."""
     old = next(file for file in store.snapshot().of("hours") if _is_old(store, file.stem))
     Path(store.place.path(old.name)).write_bytes(b"not opened")
-    with view(store, store.snapshot()) as found:
+    with open_view(store, store.snapshot()) as found:
         assert found.get(found.tables()["hours"]).num_rows == 8
 
 
@@ -239,10 +239,10 @@ def test_the_newest_rows_count_whichever_write_is_the_largest(tmp_path: Path, se
     for number in range(5):
         written = drawn.sample(RUNS, drawn.choice([1, 2, 6]))
         made = [
-            rows_of(run, attempt=drawn.randrange(2), hours=1 + number + drawn.randrange(3))
+            run_rows(run, attempt=drawn.randrange(2), hours=1 + number + drawn.randrange(3))
             for run in written
         ]
-        store.write(together(*made), as_of=float(drawn.randrange(4)))
+        store.write(merge_rows(*made), as_of=float(drawn.randrange(4)))
         if number == 2:
             compact(store, grace_s=0)
     assert contents(store, runs="run_id wall_s", hours="run_id seconds") == {
@@ -253,9 +253,9 @@ def test_the_newest_rows_count_whichever_write_is_the_largest(tmp_path: Path, se
 @pytest.mark.timeout(60)
 def test_a_largest_write_of_which_nothing_is_the_newest(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(together(*(rows_of(run, hours=9) for run in RUNS)), as_of=1.0)
+    store.write(merge_rows(*(run_rows(run, hours=9) for run in RUNS)), as_of=1.0)
     for run in RUNS:
-        store.write(rows_of(run), as_of=2.0)
+        store.write(run_rows(run), as_of=2.0)
     found = contents(store, runs="run_id wall_s", hours="run_id leaf")
     assert found["runs"] == [(run, 3600.0) for run in RUNS]
     assert len(found["hours"]) == 2 * len(RUNS)
@@ -264,8 +264,8 @@ def test_a_largest_write_of_which_nothing_is_the_newest(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 def test_an_engine_that_takes_long_draws_no_bar_on_stdout(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of("a"))
-    with view(store, store.snapshot()) as found:
+    store.write(run_rows("a"))
+    with open_view(store, store.snapshot()) as found:
         told = found._con.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
     assert told == (False,)
 
@@ -306,7 +306,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tomorrow")
 def test_old_and_new_files_are_one_table(old: Store) -> None:
-    old.write(rows_of("b", person="bob", planet="mars"))
+    old.write(run_rows("b", person="bob", planet="mars"))
     seen = [("a", "ann", None), ("b", "bob", "mars")]
     assert sorted(_people(old)) == seen
     assert {file.schema for file in old.files()} == {1, TOMORROW}
@@ -317,8 +317,8 @@ def test_old_and_new_files_are_one_table(old: Store) -> None:
 
 
 def _people(store: Store) -> list[tuple[object, ...]]:
-    from headway.fleet.engine import ask
+    from headway.fleet.engine import run_query
 
-    rows = ask(store, lambda tables: tables["runs"]).rows
+    rows = run_query(store, lambda tables: tables["runs"]).rows
     assert "python" not in rows.column_names and "user" not in rows.column_names
     return [(row["run_id"], row["person"], row["planet"]) for row in rows.to_pylist()]

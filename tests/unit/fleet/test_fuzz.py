@@ -18,7 +18,7 @@ from headway.cli import main
 from headway.fleet.compact import clear, compact
 from headway.fleet.store import Store
 from tests.support import codes
-from tests.unit.fleet.made import START, rows_of, together
+from tests.unit.fleet.made import START, merge_rows, run_rows
 from tests.unit.fleet.readers.found import SAMPLES
 
 pytestmark = [pytest.mark.timeout(3000), pytest.mark.xdist_group("fuzz")]
@@ -52,15 +52,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "store"
     store = Store(str(folder))
     for run in range(3):
-        store.write(rows_of(f"run{run}", start=START + timedelta(hours=run)), as_of=100.0 + run)
+        store.write(run_rows(f"run{run}", start=START + timedelta(hours=run)), as_of=100.0 + run)
     compact(store)
     clear(store, 0.0)
     for run in range(3, 6):
         store.write(
-            together(rows_of(f"run{run}", hours=2), rows_of("run0", hours=run)), as_of=100.0 + run
+            merge_rows(run_rows(f"run{run}", hours=2), run_rows("run0", hours=run)),
+            as_of=100.0 + run,
         )
     compact(store)
-    store.write(rows_of("run7"), as_of=200.0)
+    store.write(run_rows("run7"), as_of=200.0)
     return folder
 
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from headway.fleet import log
 from headway.fleet.compact import _choose, clear
-from headway.fleet.log import Log
-from headway.fleet.place import Entry
+from headway.fleet.log import Manifest
+from headway.fleet.place import FileEntry
 from headway.fleet.store import Store
 from tests.support import examples
 
 
-def of(writes: str, settled: str = "", **compactions: str) -> Log:
+def of(writes: str, settled: str = "", **compactions: str) -> Manifest:
     """Stems are single letters; a compaction is named by a longer word."""
     replaced = {stem: frozenset(names.split()) for stem, names in compactions.items()}
-    return Log(frozenset(writes.split()), replaced, frozenset(settled.split()))
+    return Manifest(frozenset(writes.split()), replaced, frozenset(settled.split()))
 
 
 def test_writes_count() -> None:
@@ -53,16 +53,18 @@ def test_a_compaction_may_replace_an_earlier_one() -> None:
 
 
 def test_names_say_what_a_file_is() -> None:
-    stem = log.new_stem(1_800_000_000.0)
+    stem = log.new_write_id(1_800_000_000.0)
     name = log.file_name("hours", "2026-11-16", stem, 1)
-    assert log.parse(name, 7) == log.File(name, "hours", "2026-11-16", stem, 1, 7)
-    assert log.parse(f"hours/day=2026-11-16/.{stem}", 7) is None
-    assert log.parse("hours/notes.txt", 7) is None
+    assert log.parse_file_name(name, 7) == log.DataFile(name, "hours", "2026-11-16", stem, 1, 7)
+    assert log.parse_file_name(f"hours/day=2026-11-16/.{stem}", 7) is None
+    assert log.parse_file_name("hours/notes.txt", 7) is None
 
 
 def test_who_knows_more_of_a_run_is_newer() -> None:
-    assert log.new_stem(200.0) > log.new_stem(100.0)
-    assert log.stems(["commits/.x.json", "commits/a.json", "commits/b.settled"], ".json") == {"a"}
+    assert log.new_write_id(200.0) > log.new_write_id(100.0)
+    assert log.marker_ids(["commits/.x.json", "commits/a.json", "commits/b.settled"], ".json") == {
+        "a"
+    }
 
 
 # -- compactions, without rows ---------------------------------------------------------------
@@ -72,13 +74,13 @@ class Killed(BaseException):
     """As by kill -9: nothing is caught, nothing is cleared up."""
 
 
-class Shelf:
+class MemoryFiles:
     """A place in memory whose user is killed after so many changes."""
 
     url = "shelf"
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {log.STORE: b"{}"}
+        self.objects: dict[str, bytes] = {log.STORE_MARKER: b"{}"}
         self.changes = 10**9
 
     def _change(self) -> None:
@@ -97,17 +99,17 @@ class Shelf:
         self._change()
         self.objects.pop(name, None)
 
-    def entries(self, below: str) -> Iterator[Entry]:
+    def entries(self, below: str) -> Iterator[FileEntry]:
         for name in list(self.objects):
             if name.startswith(f"{below}/"):
-                yield Entry(name, 1, time.time())
+                yield FileEntry(name, 1, time.time())
 
 
 class Fleet:
     """Writers and compactors on one shelf. The content of a stem is the set of its runs."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
+        self.shelf = MemoryFiles()
         self.store = Store.__new__(Store)
         self.store.url, self.store.place = "shelf", self.shelf  # type: ignore[assignment]
         self.content: dict[str, list[int]] = {}
@@ -121,7 +123,7 @@ class Fleet:
         stem = f"{self.made:05d}"
         self.content[stem] = [self.made]
         self.shelf.put(log.file_name("runs", "2026-11-16", stem, 1), b"")
-        self.shelf.put(log.commit(stem), b"")
+        self.shelf.put(log.commit_marker(stem), b"")
         self.committed.append(self.made)
 
     def begin(self) -> None:
@@ -141,7 +143,7 @@ class Fleet:
         if self.begun:
             stem, chosen = self.begun.pop(which % len(self.begun))
             told = {"replaces": sorted(chosen)}
-            self.shelf.put(log.compaction(stem), json.dumps(told).encode())
+            self.shelf.put(log.compaction_marker(stem), json.dumps(told).encode())
 
     def check(self) -> None:
         """Each committed run is found once, in files that are there."""

@@ -22,11 +22,11 @@ import pytest
 from headway.cli import main
 from headway.fleet import metrics, metrics_grafana, metrics_http
 from headway.fleet.metrics import Window, families
-from headway.fleet.metrics_http import Page, Rules, Server
+from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
 from headway.fleet.store import Store
 from headway.serve import listen
 from tests.support import codes, metric_families, wait_until
-from tests.unit.fleet.made import START, rows_of, together
+from tests.unit.fleet.made import START, merge_rows, run_rows
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("metrics")]
 NOW = START + timedelta(hours=3)
@@ -43,11 +43,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         one
         for key, start in (("then", START), ("now", now - timedelta(hours=2)))
         for one in (
-            rows_of(f"a-{key}", start=start, team="ads", model="dlrm", time_to_start_s=90.0),
-            rows_of(f"b-{key}", start=start, team="llm", leaves=half, time_to_start_s=600.0),
+            run_rows(f"a-{key}", start=start, team="ads", model="dlrm", time_to_start_s=90.0),
+            run_rows(f"b-{key}", start=start, team="llm", leaves=half, time_to_start_s=600.0),
         )
     ]
-    made.write(together(*rows))
+    made.write(merge_rows(*rows))
     return made
 
 
@@ -163,7 +163,7 @@ def test_the_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
-    known = {figure.name for figure in metrics.FIGURES} | {"headway_fleet_read_time_seconds"}
+    known = {figure.name for figure in metrics.GAUGES} | {"headway_fleet_read_time_seconds"}
     text = RULES.read_text() + metrics_grafana.dashboard()
     assert set(re.findall(r"(?<![:\w])headway_fleet_\w+", text)) <= known
 
@@ -185,7 +185,9 @@ def scraped() -> Iterator[Any]:
 
     def start(make: Any, every_s: float = 60.0, token: str | None = None) -> str:
         bound = listen.bind("127.0.0.1", 0)
-        made = Server(bound, Page(make, every_s), Rules(token, lambda host: "evil" not in host))
+        made = MetricsServer(
+            bound, CachedPage(make, every_s), AccessRules(token, lambda host: "evil" not in host)
+        )
         thread = threading.Thread(target=made.serve_forever, args=(0.02,))
         thread.start()
         running.append((made, thread))
@@ -218,13 +220,13 @@ def test_a_scrape_reads_the_store_once_a_minute(scraped: Any) -> None:
 
 
 def test_a_store_that_fails_is_said_and_tried_again(scraped: Any, tmp_path: Path) -> None:
-    from headway.cli.fleet_metrics import text
+    from headway.cli.fleet_metrics import metrics_text
 
     store = Store(str(tmp_path / "none"))
-    url = scraped(lambda: text(store, Window()))
+    url = scraped(lambda: metrics_text(store, Window()))
     status, answer = get(f"{url}/metrics")
     assert (status, codes(answer)) == (503, ["store-not-found"])
-    store.write(rows_of("a", start=datetime.now() - timedelta(hours=1)))
+    store.write(run_rows("a", start=datetime.now() - timedelta(hours=1)))
     assert get(f"{url}/metrics")[0] == 200
 
 
@@ -251,11 +253,11 @@ def serving() -> list[threading.Thread]:
 def test_half_sent_scrapes_hold_up_no_others(scraped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     port = int(scraped(lambda: "# EOF\n").rpartition(":")[2])
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * metrics_http.AT_ONCE):
+        for _ in range(3 * metrics_http.MAX_WAITING):
             half = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
             half.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert get(f"http://127.0.0.1:{port}/metrics")[0] == 200
-        wait_until(lambda: len(serving()) <= metrics_http.AT_ONCE)
+        wait_until(lambda: len(serving()) <= metrics_http.MAX_WAITING)
     monkeypatch.setattr(metrics_http, "REQUEST_S", 0.1)
     with socket.create_connection(("127.0.0.1", port), 10) as slow:
         slow.sendall(b"GET")

@@ -13,14 +13,14 @@ import pytest
 
 from headway.cli import main
 from headway.errors import UsageError
-from headway.fleet.queries import QUERIES, question
-from headway.fleet.queries.slices import Asked
+from headway.fleet.queries import QUERIES, build_query
+from headway.fleet.queries.slices import Filter
 from headway.fleet.store import Store
 from headway.ledger.leaves import EFFECTIVE
 from headway.serve import questions
-from headway.serve.reading import Reading
+from headway.serve.reading import StoreCache
 from tests.support import Golden, has_code
-from tests.unit.fleet.made import START, rows_of, together
+from tests.unit.fleet.made import START, merge_rows, run_rows
 
 pytestmark = pytest.mark.xdist_group("questions")
 WEEK = timedelta(days=7)
@@ -28,7 +28,7 @@ WEEK = timedelta(days=7)
 
 def fleet() -> dict[str, list[dict[str, Any]]]:
     """One run of 8 accelerators that trains half of the time, three of 1 that train always."""
-    large = rows_of(
+    large = run_rows(
         "large",
         accelerators=8,
         leaves={EFFECTIVE: 1800.0, "waste.data_stall": 900.0, "recover.downtime": 900.0},
@@ -37,7 +37,7 @@ def fleet() -> dict[str, list[dict[str, Any]]]:
         time_to_start_s=100.0,
     )
     small = [
-        rows_of(
+        run_rows(
             f"small{n}",
             accelerators=1,
             leaves={EFFECTIVE: 3600.0},
@@ -47,7 +47,7 @@ def fleet() -> dict[str, list[dict[str, Any]]]:
         )
         for n in range(3)
     ]
-    tables = together(large, *small)
+    tables = merge_rows(large, *small)
     key = {"run_id": "large", "attempt": 0}
     tables["attempts"][0]["time_to_recover_s"] = 300.0
     tables["failures"] = [
@@ -123,20 +123,20 @@ def fleet() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reading]:
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreCache]:
     """One engine for all questions."""
     store = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
     store.write(fleet())
-    reading = Reading(store)
+    reading = StoreCache(store)
     yield reading
     reading.close()
 
 
-def answer(reading: Reading, name: str, *by: str, **asked: Any) -> list[dict[str, Any]]:
-    return reading.rows(question(name, Asked(by=by, **asked)))
+def answer(reading: StoreCache, name: str, *by: str, **asked: Any) -> list[dict[str, Any]]:
+    return reading.rows(build_query(name, Filter(by=by, **asked)))
 
 
-def test_ett_by_accelerator_hours_and_by_jobs(reading: Reading) -> None:
+def test_ett_by_accelerator_hours_and_by_jobs(reading: StoreCache) -> None:
     (row,) = answer(reading, "ett")
     assert (row["jobs"], row["accelerator_hours"]) == (4, 11.0)
     assert row["ett_percent"] == pytest.approx(100 * 7 / 11)
@@ -146,7 +146,7 @@ def test_ett_by_accelerator_hours_and_by_jobs(reading: Reading) -> None:
         assert sum(parts) == pytest.approx(100.0)
 
 
-def test_ett_by_team_and_week(reading: Reading) -> None:
+def test_ett_by_team_and_week(reading: StoreCache) -> None:
     rows = answer(reading, "ett", "team", "week")
     assert [(r["team"], r["week"], r["jobs"]) for r in rows] == [
         ("ads", datetime(2026, 11, 2), 2),
@@ -156,20 +156,20 @@ def test_ett_by_team_and_week(reading: Reading) -> None:
     assert rows[0]["ett_percent"] == pytest.approx(100 * 5 / 9)
 
 
-def test_only_what_fell_into_the_time_asked_for(reading: Reading) -> None:
+def test_only_what_fell_into_the_time_asked_for(reading: StoreCache) -> None:
     assert answer(reading, "ett", since=START + WEEK)[0]["jobs"] == 2
     assert answer(reading, "ett", until=START + WEEK)[0]["jobs"] == 2
     assert answer(reading, "tts", since=START + WEEK, until=START + 2 * WEEK)[0]["jobs"] == 1
     assert answer(reading, "ett", "team", since=START + 9 * WEEK) == []
 
 
-def test_only_the_runs_asked_for(reading: Reading) -> None:
+def test_only_the_runs_asked_for(reading: StoreCache) -> None:
     assert answer(reading, "ett", where=(("team", "feed"),))[0]["accelerator_hours"] == 2.0
     assert answer(reading, "tts", where=(("model", "dlrm"),))[0]["tts_s"] == 100.0
     assert answer(reading, "ett", "model", where=(("team", "ads"),), limit=1)[0]["model"] == "dlrm"
 
 
-def test_time_to_start(reading: Reading) -> None:
+def test_time_to_start(reading: StoreCache) -> None:
     (row,) = answer(reading, "tts")
     assert (row["jobs"], row["never_trained"]) == (4, 1)
     assert row["tts_s_by_jobs"] == pytest.approx(40.0)
@@ -180,32 +180,32 @@ def test_time_to_start(reading: Reading) -> None:
 def test_a_run_that_shrank_counts_what_each_attempt_held(tmp_path: Path) -> None:
     """64 accelerators for an hour, then 8 for 99 hours."""
     store = Store(str(tmp_path / "store"))
-    first = rows_of("r", accelerators=64, time_to_start_s=90.0)
-    then = rows_of("r", attempt=1, accelerators=8, hours=99, start=START + timedelta(hours=1))
+    first = run_rows("r", accelerators=64, time_to_start_s=90.0)
+    then = run_rows("r", attempt=1, accelerators=8, hours=99, start=START + timedelta(hours=1))
     tables = {
-        **together(first, then),
+        **merge_rows(first, then),
         "runs": [
             {**first["runs"][0], "attempts": 2, "wall_s": 360_000.0, "effective_s": 300_000.0}
         ],
     }
     store.write(tables)
-    with closing(Reading(store)) as reading:
+    with closing(StoreCache(store)) as reading:
         (ett,), (tts,) = answer(reading, "ett"), answer(reading, "tts")
         assert ett["accelerator_hours"] == tts["accelerator_hours"] == 64 + 8 * 99
         assert tts["starting_accelerator_hours"] == pytest.approx(64 * 90 / 3600)
-        (run,) = reading.rows(questions.runs(Asked(), {}, skip=0, most=9))
+        (run,) = reading.rows(questions.matching_runs(Filter(), {}, skip=0, most=9))
         assert run["accelerator_hours"] == ett["accelerator_hours"]
         assert run["lost_hours"] == pytest.approx(ett["accelerator_hours"] / 6)
 
 
-def test_time_to_recover(reading: Reading) -> None:
+def test_time_to_recover(reading: StoreCache) -> None:
     (row,) = answer(reading, "ttr", "team")
     assert (row["team"], row["jobs"], row["interruptions"]) == ("ads", 1, 1)
     assert row["ttr_s"] == row["ttr_s_by_jobs"] == 300.0
     assert row["recovering_accelerator_hours"] == pytest.approx(8 * 300 / 3600)
 
 
-def test_failures_and_what_they_cost(reading: Reading) -> None:
+def test_failures_and_what_they_cost(reading: StoreCache) -> None:
     hardware, network = answer(reading, "failures")
     assert (hardware["category"], hardware["failures"]) == ("gpu_hardware", 1)
     assert hardware["accelerator_hours"] == pytest.approx(4.0)
@@ -221,7 +221,7 @@ def test_the_number_of_failures_is_that_of_the_infrastructure(tmp_path: Path) ->
     store = Store(str(tmp_path / "store"))
     owners = ("infra", "infra", "user", "scheduler", "ambiguous")
     for run, known in (("new", {"failures_user": 1, "failures_scheduler": 1}), ("old", {})):
-        tables = rows_of(run)
+        tables = run_rows(run)
         own = {"failures": 2, "failures_ambiguous": 1, **known} if known else {"failures": 5}
         tables["runs"][0].update(own)
         tables["failures"] = [
@@ -238,7 +238,7 @@ def test_the_number_of_failures_is_that_of_the_infrastructure(tmp_path: Path) ->
             for owner in owners
         ]
         store.write(tables)
-    with closing(Reading(store)) as reading:
+    with closing(StoreCache(store)) as reading:
         (row,) = answer(reading, "failures")
         counts = {name: row[name] for name in row if name.startswith("failures")}
         assert counts == {
@@ -248,11 +248,11 @@ def test_the_number_of_failures_is_that_of_the_infrastructure(tmp_path: Path) ->
             "failures_ambiguous": 2,
             "failures_all": 10,
         }
-        runs = reading.rows(questions.runs(Asked(), {}, skip=0, most=9))
+        runs = reading.rows(questions.matching_runs(Filter(), {}, skip=0, most=9))
         assert [(run["failures"], run["failures_beside"]) for run in runs] == [(2, 3), (2, 3)]
 
 
-def test_saves_and_what_they_block(reading: Reading) -> None:
+def test_saves_and_what_they_block(reading: StoreCache) -> None:
     (row,) = answer(reading, "checkpoints")
     assert (row["level"], row["jobs"], row["saves"], row["failed"]) == ("disk", 2, 3, 1)
     assert row["accelerator_hours"] == pytest.approx((8 * 6 + 9) / 3600)
@@ -260,14 +260,14 @@ def test_saves_and_what_they_block(reading: Reading) -> None:
     assert row["blocked_s_by_jobs"] == pytest.approx((3 + 9) / 2)
 
 
-def test_compiles(reading: Reading) -> None:
+def test_compiles(reading: StoreCache) -> None:
     (row,) = answer(reading, "compile", "team")
     assert (row["jobs"], row["compiles"], row["recompiles"], row["from_cache"]) == (2, 17, 8, 0)
     assert row["seconds"] == pytest.approx((8 * 90 + 10) / 9)
     assert row["seconds_by_jobs"] == pytest.approx(50.0)
 
 
-def test_nodes_with_failures_come_first(reading: Reading) -> None:
+def test_nodes_with_failures_come_first(reading: StoreCache) -> None:
     first, second = answer(reading, "nodes")
     assert (first["host"], first["failures"], first["jobs"]) == ("n7", 1, 1)
     assert first["failures_per_1000_accelerator_hours"] == pytest.approx(250.0)
@@ -275,7 +275,7 @@ def test_nodes_with_failures_come_first(reading: Reading) -> None:
     assert second["effective_percent"] == second["effective_percent_by_jobs"] == 50.0
 
 
-def test_top_losses(reading: Reading) -> None:
+def test_top_losses(reading: StoreCache) -> None:
     rows = answer(reading, "top")
     assert [row["leaf"] for row in rows] == ["recover.downtime", "waste.data_stall"]
     assert rows[0]["percent"] == pytest.approx(100 * 2 / 11)
@@ -286,8 +286,8 @@ def test_top_losses(reading: Reading) -> None:
 
 def test_runs_without_a_label_are_a_row_of_their_own(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(together(rows_of("a", team="ads"), rows_of("b"), rows_of("c")))
-    reading = Reading(store)
+    store.write(merge_rows(run_rows("a", team="ads"), run_rows("b"), run_rows("c")))
+    reading = StoreCache(store)
     for name in ("ett", "tts", "top"):
         rows = answer(reading, name, "team")
         assert sorted((str(row["team"]), row["jobs"]) for row in rows) == [("None", 2), ("ads", 1)]
@@ -297,7 +297,7 @@ def test_runs_without_a_label_are_a_row_of_their_own(tmp_path: Path) -> None:
 def test_the_same_from_an_empty_store(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     store.write({"runs": [], "attempts": []})
-    reading = Reading(store)
+    reading = StoreCache(store)
     for name in QUERIES:
         assert answer(reading, name, "team") == []
     reading.close()
@@ -306,7 +306,7 @@ def test_the_same_from_an_empty_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["color", "category"])
 def test_a_split_that_is_not_there_is_a_sentence(name: str) -> None:
     with pytest.raises(UsageError, check=has_code("split-unknown")) as error:
-        question("ett", Asked(by=(name,)))
+        build_query("ett", Filter(by=(name,)))
     assert error.value.fields["split"] == name
 
 
@@ -323,12 +323,12 @@ def test_other_engines_can_be_told_the_same(name: str, dialect: str) -> None:
         key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()
     }
     own = QUERIES[name].own[:1]
-    asked = Asked(("team", "week", *own), START, START + WEEK, (("model", "dlrm"),), 10)
-    assert "GROUP BY" in ibis.to_sql(question(name, asked)(unbound), dialect=dialect)
+    asked = Filter(("team", "week", *own), START, START + WEEK, (("model", "dlrm"),), 10)
+    assert "GROUP BY" in ibis.to_sql(build_query(name, asked)(unbound), dialect=dialect)
 
 
 def test_the_command_line(
-    reading: Reading, capsys: pytest.CaptureFixture[str], golden: Golden
+    reading: StoreCache, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     store = ["--store", reading.store.url]
     assert main(["fleet", "ett", *store, "--by", "team", "--json"]) == 0

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from headway.cli import main
-from headway.fleet.queries.slices import Asked
-from headway.fleet.regressions.find import Options, find, slots
+from headway.fleet.queries.slices import Filter
+from headway.fleet.regressions.find import ScanOptions, find, slots
 from headway.fleet.regressions.read import read_hosts, read_jobs, read_paces, read_shares
-from headway.fleet.regressions.running import expected
+from headway.fleet.regressions.running import expected_share
 from headway.fleet.regressions.series import Series
 from headway.fleet.simulate.assumed import STEP_S
 from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import plan
+from headway.fleet.simulate.plan import make_scenario
 from headway.fleet.store import Store
 from tests.support import Golden
-from tests.unit.fleet.made import START, rows_of
-from tests.unit.fleet.seen import SEEN
+from tests.unit.fleet.made import START, run_rows
+from tests.unit.fleet.seen import SCAN_RESULT
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("regressions")]
 ROOT = Path(__file__).parents[3]
@@ -128,7 +128,7 @@ def test_the_part_of_a_slice_that_explains_it_is_told() -> None:
         ),
         {"model": np.repeat(list(parts), 800)},
     )
-    (found,) = find([whole], NOW, Options(like=("model",)))
+    (found,) = find([whole], NOW, ScanOptions(like=("model",)))
     assert found.parts[0].name == ("x",) and {one.name for one in found.parts} == {
         ("x",),
         ("y",),
@@ -156,7 +156,7 @@ def test_more_of_a_slow_model_is_mix_and_no_regression() -> None:
         ),
         {"model": np.repeat(["slow", "fast"], [one.start.size for one in kept])},
     )
-    assert find([whole], NOW, Options(like=("model",))) == []
+    assert find([whole], NOW, ScanOptions(like=("model",))) == []
     (found,) = find([whole], NOW)
     assert found.bucket == "waste.data_stall" and found.points > 1
 
@@ -168,8 +168,8 @@ def test_too_few_jobs_are_no_series_and_an_empty_fleet_has_no_findings() -> None
 
 def test_a_change_below_the_least_is_not_told() -> None:
     series = moved(jobs("one", 1, 3000), 30 * DAY, 0.8)
-    assert find([series], NOW, Options(points=2.0)) == []
-    assert find([series], NOW, Options(points=0.3))
+    assert find([series], NOW, ScanOptions(points=2.0)) == []
+    assert find([series], NOW, ScanOptions(points=0.3))
 
 
 def test_the_last_slot_ends_now() -> None:
@@ -180,15 +180,15 @@ def test_the_last_slot_ends_now() -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = Store(str(tmp_path_factory.mktemp("fleet") / "store"))
-    simulate(made, plan(3, 4000, 20, regressions=2, lemons=2))
+    simulate(made, make_scenario(3, 4000, 20, regressions=2, lemons=2))
     return made
 
 
 def test_jobs_come_out_of_a_store_with_all_their_seconds(store: Store) -> None:
-    found = read_jobs(store, Asked(by=("team",)))
+    found = read_jobs(store, Filter(by=("team",)))
     assert found.run_ids.size == 4000 and len(found.by_slice()) == 10
     assert sum(one.start.size for one in found.by_slice()) == 4000
-    assert found.now == plan(3, 1, 20).end
+    assert found.now == make_scenario(3, 1, 20).end
     assert found.series.hours.sum() * 3600 == pytest.approx(
         float((found.series.wall * found.series.accelerators).sum())
     )
@@ -197,21 +197,21 @@ def test_jobs_come_out_of_a_store_with_all_their_seconds(store: Store) -> None:
 
 
 def test_hosts_come_with_their_hours(store: Store) -> None:
-    hosts = read_hosts(store, Asked())
+    hosts = read_hosts(store, Filter())
     assert len(hosts.names) == len(set(hosts.names)) and (hosts.hours > 0).all()
     assert hosts.failures.sum() > 0
 
 
 def test_running_jobs_come_hour_by_hour(store: Store) -> None:
-    found = read_jobs(store, Asked(by=("cluster",)))
+    found = read_jobs(store, Filter(by=("cluster",)))
     running = [str(one) for one in found.run_ids[found.series.running]]
-    shares = read_shares(store, running, Asked())
+    shares = read_shares(store, running, Filter())
     assert running and set(shares) == set(running)
     assert all(0 <= share <= 1 for line in shares.values() for share in line)
-    paces = read_paces(store, running, Asked())
+    paces = read_paces(store, running, Filter())
     assert set(paces) <= set(running) and any(paces.values())
     assert {round(pace, 6) for line in paces.values() for pace in line} == {STEP_S}
-    least = expected(found.by_slice()[0])
+    least = expected_share(found.by_slice()[0])
     assert least is not None and 0.5 < least < 1
 
 
@@ -226,7 +226,7 @@ def test_a_running_job_that_a_straggler_slows_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It trains all of its time, and from hour 20 on each step takes twice as long."""
-    rows = rows_of("slow", hours=40, leaves={"train.effective": 3600.0}, running=True, team="ads")
+    rows = run_rows("slow", hours=40, leaves={"train.effective": 3600.0}, running=True, team="ads")
     step, saves = 0, []
     for hour in range(40):
         saves.append({"run_id": "slow", "attempt": 0, "at": START + timedelta(hours=hour),
@@ -257,11 +257,11 @@ def test_what_the_terminal_shows(
 ) -> None:
     texts = []
     for seen, *more in (
-        (SEEN,),
-        (SEEN, "--gains"),
-        (replace(SEEN, findings=[], lemons=[], alarms=[]),),
+        (SCAN_RESULT,),
+        (SCAN_RESULT, "--gains"),
+        (replace(SCAN_RESULT, findings=[], lemons=[], alarms=[]),),
     ):
-        monkeypatch.setattr("headway.fleet.regressions.look.look", lambda *_, seen=seen: seen)
+        monkeypatch.setattr("headway.fleet.regressions.look.scan", lambda *_, seen=seen: seen)
         assert main(["fleet", "regressions", "--store", store.url, *more]) == 0
         shown = capsys.readouterr()
         assert "a note" in shown.err

@@ -12,15 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.errors import UsageError
-from headway.fleet.regressions.changed import changes
+from headway.fleet.regressions.changed import field_shifts
 from headway.fleet.regressions.decompose import by_cell, decompose
-from headway.fleet.regressions.discovery import adjusted
+from headway.fleet.regressions.discovery import benjamini_hochberg
 from headway.fleet.regressions.energy import CELLS, Deviations
-from headway.fleet.regressions.lemons import at_least, lemons
-from headway.fleet.regressions.live import Watch, patience
+from headway.fleet.regressions.lemons import binomial_tail, find_lemons
+from headway.fleet.regressions.live import EDetector, average_run_length
 from headway.fleet.regressions.permutation import best_split
-from headway.fleet.regressions.running import Save, paces, watch
-from headway.fleet.regressions.series import beside_their_like, capped, lengths
+from headway.fleet.regressions.running import SavedStep, seconds_per_step, watch_running
+from headway.fleet.regressions.series import cap_weights, duration_bins, standardize_within_cohort
 from tests.support import examples, has_code
 
 pytestmark = pytest.mark.timeout(60)
@@ -112,7 +112,7 @@ def test_chance_is_called_chance() -> None:
 @example([1.0, 1.0, 1.0, 1.0, 1.0, 48572.0, 999999.8216158763, 0.01], 0.1328125)
 def test_no_job_weighs_more_than_its_share(given_weights: list[float], most: float) -> None:
     weights = np.array(given_weights)
-    found = capped(weights, most)
+    found = cap_weights(weights, most)
     assert found.max() <= max(most, 1 / weights.size) * found.sum() * (1 + 1e-9)
     order = np.argsort(weights)
     assert (np.diff(found[order]) >= -1e-9).all()
@@ -120,13 +120,13 @@ def test_no_job_weighs_more_than_its_share(given_weights: list[float], most: flo
 
 def test_light_weights_are_left_alone() -> None:
     weights = np.linspace(1, 2, 1000)
-    assert capped(weights, 0.01) is weights
+    assert cap_weights(weights, 0.01) is weights
 
 
 def test_classes_of_length_weigh_about_the_same() -> None:
     random = np.random.default_rng(5)
     wall, weights = random.lognormal(8, 2, 4000), random.random(4000)
-    classes = lengths(wall, weights, 8)
+    classes = duration_bins(wall, weights, 8)
     assert np.bincount(classes, weights) == pytest.approx(np.full(8, weights.sum() / 8), rel=0.02)
     assert all(wall[classes == i].max() <= wall[classes == i + 1].min() for i in range(7))
 
@@ -135,7 +135,7 @@ def test_classes_of_length_weigh_about_the_same() -> None:
 @given(st.lists(st.sampled_from([60.0, 3600.0, 7200.0]), min_size=1, max_size=60))
 def test_jobs_that_ran_as_long_are_of_one_class(walls: list[float]) -> None:
     wall = np.array(walls) + np.linspace(0, 1e-5, len(walls))  # the rounding of a sum
-    classes = lengths(wall, np.ones(wall.size))
+    classes = duration_bins(wall, np.ones(wall.size))
     for value in set(walls):
         assert len(set(classes[np.array(walls) == value])) == 1
     assert classes.min() >= 0 and classes.max() < 8
@@ -145,7 +145,7 @@ def test_jobs_that_ran_as_long_are_of_one_class(walls: list[float]) -> None:
 def test_jobs_are_compared_with_jobs_of_their_class() -> None:
     classes = np.array([0, 0, 0, 1, 1, 1])
     values = np.array([[1.0], [2.0], [3.0], [10.0], [20.0], [30.0]])
-    found = beside_their_like(values, np.ones(6), classes)[:, 0]
+    found = standardize_within_cohort(values, np.ones(6), classes)[:, 0]
     assert found == pytest.approx([-1.5, 0, 1.5, -1.5, 0, 1.5])
 
 
@@ -206,16 +206,16 @@ def test_cells_are_summed() -> None:
 def test_discoveries_as_benjamini_and_hochberg_have_them() -> None:
     p = np.array([0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240,
                   0.4262, 0.5719, 0.6528, 0.7590, 1.0])  # fmt: skip
-    assert int((adjusted(p) <= 0.05).sum()) == 4  # their paper of 1995, section 3.2
-    assert int((adjusted(p, dependent=True) <= 0.05).sum()) == 3
-    assert adjusted(np.array([])).size == 0
+    assert int((benjamini_hochberg(p) <= 0.05).sum()) == 4  # their paper of 1995, section 3.2
+    assert int((benjamini_hochberg(p, dependent=True) <= 0.05).sum()) == 3
+    assert benjamini_hochberg(np.array([])).size == 0
 
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_a_smaller_p_value_is_never_found_later(values: list[float]) -> None:
     p = np.array(values)
-    found = adjusted(p)
+    found = benjamini_hochberg(p)
     assert (found >= p - 1e-12).all() and (found <= 1).all()
     assert (np.diff(found[np.argsort(p)]) >= -1e-12).all()
 
@@ -225,16 +225,18 @@ def test_a_smaller_p_value_is_never_found_later(values: list[float]) -> None:
 def test_the_tail_of_a_binomial_is_exact(k: int, n: int, percent: int) -> None:
     chance = Fraction(percent, 100)
     terms = (math.comb(n, i) * chance**i * (1 - chance) ** (n - i) for i in range(k, n + 1))
-    assert at_least(k, n, percent / 100) == pytest.approx(float(sum(terms)), rel=1e-9, abs=1e-15)
+    assert binomial_tail(k, n, percent / 100) == pytest.approx(
+        float(sum(terms)), rel=1e-9, abs=1e-15
+    )
 
 
 def test_a_host_that_fails_beyond_chance_is_named() -> None:
     random = np.random.default_rng(2)
     hours = random.uniform(500, 5000, 200)
     failures = random.poisson(hours * 2e-4).astype(float)
-    assert lemons([f"h{i}" for i in range(200)], failures, hours) == []
+    assert find_lemons([f"h{i}" for i in range(200)], failures, hours) == []
     failures[17] += 12
-    found = lemons([f"h{i}" for i in range(200)], failures, hours)
+    found = find_lemons([f"h{i}" for i in range(200)], failures, hours)
     assert [one.host for one in found] == ["h17"]
     assert found[0].failures == failures[17] and found[0].expected < 2
 
@@ -242,8 +244,8 @@ def test_a_host_that_fails_beyond_chance_is_named() -> None:
 def test_a_busy_host_may_fail_more_often() -> None:
     hours = np.array([10_000.0, *([100.0] * 100)])
     failures = np.array([20.0, *([1.0] * 20), *([0.0] * 80)])
-    assert lemons([str(i) for i in range(101)], failures, hours) == []
-    assert lemons([], np.array([]), np.array([])) == []
+    assert find_lemons([str(i) for i in range(101)], failures, hours) == []
+    assert find_lemons([], np.array([]), np.array([])) == []
 
 
 def test_false_alarms_are_as_rare_as_promised() -> None:
@@ -251,7 +253,7 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
     random = np.random.default_rng(7)
     runs = []
     for _ in range(300):
-        one, seen = Watch(0.9, patience=40), 0
+        one, seen = EDetector(0.9, patience=40), 0
         while seen < 4000 and not one.alarmed:
             one.saw(float(random.random() < 0.9))
             seen += 1
@@ -261,9 +263,9 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
 
 def test_a_job_that_falls_is_noticed_and_one_that_does_not_is_not() -> None:
     random = np.random.default_rng(8)
-    waiting = patience(jobs=100, each_per_week=168)
+    waiting = average_run_length(jobs=100, each_per_week=168)
     assert waiting == 16800
-    steady, falling = Watch(0.9, waiting), Watch(0.9, waiting)
+    steady, falling = EDetector(0.9, waiting), EDetector(0.9, waiting)
     for hour in range(500):
         noise = random.normal(0, 0.02)
         assert not steady.saw(0.93 + noise)
@@ -273,7 +275,7 @@ def test_a_job_that_falls_is_noticed_and_one_that_does_not_is_not() -> None:
 
 
 def test_a_share_above_all_that_is_possible_harms_nothing() -> None:
-    one = Watch(1.0, patience=10)
+    one = EDetector(1.0, patience=10)
     assert not any(one.saw(value) for value in (2.0, 1.0, 1.0))
     assert min(one.stakes) >= 0
 
@@ -281,18 +283,18 @@ def test_a_share_above_all_that_is_possible_harms_nothing() -> None:
 @pytest.mark.parametrize(("expected", "waiting"), [(0.0, 10), (1.1, 10), (0.5, 0)])
 def test_a_watch_that_makes_no_sense_is_refused(expected: float, waiting: float) -> None:
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        Watch(expected, waiting)
+        EDetector(expected, waiting)
 
 
 def test_the_best_share_is_not_below_the_expected_one() -> None:
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        Watch(0.9, 10, best=0.8)
+        EDetector(0.9, 10, best=0.8)
 
 
 def test_alarms_name_the_running_job() -> None:
     slices = {"a": ("t",), "b": ("t",), "c": ("new",)}
     shares = {"a": [0.93] * 100, "b": [0.93] * 20 + [0.5] * 40, "c": [0.1] * 100}
-    (alarm,) = watch(shares, {}, slices, {("t",): 0.9, ("new",): None})
+    (alarm,) = watch_running(shares, {}, slices, {("t",): 0.9, ("new",): None})
     assert (alarm.run_id, alarm.slice) == ("b", ("t",))
     assert 20 < alarm.hour < 60 and alarm.lately < 0.9
 
@@ -302,10 +304,10 @@ def test_a_job_that_falls_below_its_own_first_hours_is_named_though_its_slice_is
     steady, falls = random.normal(0.97, 0.005, (2, 200)).clip(0, 1)
     falls[60:] -= 0.05
     lines = {"steady": steady.tolist(), "falls": falls.tolist()}
-    (alarm,) = watch(lines, {}, dict.fromkeys(lines, ("t",)), {("t",): 0.8})
+    (alarm,) = watch_running(lines, {}, dict.fromkeys(lines, ("t",)), {("t",): 0.8})
     assert (alarm.run_id, alarm.beside) == ("falls", "share")
     assert 60 < alarm.hour < 100 and alarm.lately < alarm.expected < 0.97
-    assert watch({"falls": lines["falls"][:60]}, {}, {"falls": ("t",)}, {("t",): 0.8}) == []
+    assert watch_running({"falls": lines["falls"][:60]}, {}, {"falls": ("t",)}, {("t",): 0.8}) == []
 
 
 def test_a_straggler_slows_the_steps_of_a_job_that_trains_all_the_time() -> None:
@@ -314,21 +316,21 @@ def test_a_straggler_slows_the_steps_of_a_job_that_trains_all_the_time() -> None
     slow[40:] *= 1.5
     paces = {"steady": steady.tolist(), "slow": slow.tolist()}
     shares = dict.fromkeys(paces, [0.95] * 100)
-    (alarm,) = watch(shares, paces, dict.fromkeys(paces, ("t",)), {})
+    (alarm,) = watch_running(shares, paces, dict.fromkeys(paces, ("t",)), {})
     assert (alarm.run_id, alarm.beside) == ("slow", "pace") and 40 < alarm.hour < 60
 
 
-def save(minute: int, step: int, attempt: int = 0, accelerators: int = 8) -> Save:
-    return Save(attempt, accelerators, datetime(2026, 1, 1) + timedelta(minutes=minute), step)
+def save(minute: int, step: int, attempt: int = 0, accelerators: int = 8) -> SavedStep:
+    return SavedStep(attempt, accelerators, datetime(2026, 1, 1) + timedelta(minutes=minute), step)
 
 
 def test_the_pace_is_that_from_save_to_save_of_an_attempt() -> None:
     first = [save(30 * i, 900 * i) for i in range(5)]
     again = [save(300 + 60 * i, 2700 + 1800 * i, attempt=1) for i in range(3)]
-    assert paces([*first, *again]) == [2.0, 2.0, 2.0, 2.0]
+    assert seconds_per_step([*first, *again]) == [2.0, 2.0, 2.0, 2.0]
     smaller = [save(600 + 60 * i, 9000 + 900 * i, attempt=2, accelerators=4) for i in range(3)]
-    assert paces([*first, *again, *smaller]) == [4.0, 4.0]
-    assert paces([]) == [] and paces([save(0, 5), save(90, 5)]) == []
+    assert seconds_per_step([*first, *again, *smaller]) == [4.0, 4.0]
+    assert seconds_per_step([]) == [] and seconds_per_step([save(0, 5), save(90, 5)]) == []
 
 
 def test_the_field_that_changed_at_the_break_is_named() -> None:
@@ -343,7 +345,7 @@ def test_the_field_that_changed_at_the_break_is_named() -> None:
         "host_type": np.where(start < 20 * DAY, "a", "b"),  # at another moment
         "config": random.choice(["x", "y"], 3000),
     }
-    (found,) = changes(fields, start, np.ones(3000), points, 40 * DAY)
+    (found,) = field_shifts(fields, start, np.ones(3000), points, 40 * DAY)
     assert (found.field, found.before, found.after) == ("image", "old", "new")
     assert found.moved == 1 and found.usual < 0.1
     assert found.explains == pytest.approx(1, abs=0.05)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.fleet.rows import as_of, rows, run_id
+from headway.fleet.rows import as_of, run_id, to_rows
 from headway.fleet.store import Store
 from headway.ledger.model import NS, Ledger
 from headway.testing import EPOCH, FakeRun, Host
@@ -47,7 +47,7 @@ def ledger() -> Ledger:
 
 @pytest.fixture(scope="module")
 def tables(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
-    return rows(ledger, job="train", labels={"team": "ads", "colour": "red"})
+    return to_rows(ledger, job="train", labels={"team": "ads", "colour": "red"})
 
 
 def test_the_hours_are_the_account_of_the_run(
@@ -117,18 +117,18 @@ def test_a_run_is_known_by_what_it_was_made_with(ledger: Ledger) -> None:
     named = replace(ledger, facts=facts)
     assert run_id(named) == run_id(replace(named, wall=ledger.wall * 2, attempts=()))
     assert run_id(named) != run_id(replace(named, facts={**facts, "created": 2.0}))
-    assert rows(named, labels={})["runs"][0]["team"] == "x"
+    assert to_rows(named, labels={})["runs"][0]["team"] == "x"
     assert as_of(ledger) == EPOCH + 10430
 
 
 def test_a_run_without_an_attempt_has_no_rows(ledger: Ledger) -> None:
-    assert rows(replace(ledger, attempts=())) == {}
+    assert to_rows(replace(ledger, attempts=())) == {}
 
 
 def test_the_store_takes_them(ledger: Ledger, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write(rows(ledger), as_of=as_of(ledger))
-    assert len(content(store, "buckets", "rank")) == len(rows(ledger)["buckets"])
+    store.write(to_rows(ledger), as_of=as_of(ledger))
+    assert len(content(store, "buckets", "rank")) == len(to_rows(ledger)["buckets"])
 
 
 @pytest.mark.parametrize("odd", [5, [1], {"a": "\ud800"}, True, 10**400])
@@ -139,6 +139,6 @@ def test_what_others_wrote_into_run_json_becomes_text(
         {"versions": odd, "user": odd, "labels": odd},
         {"versions": {"torch": odd}, "labels": {"team": odd}},
     ):
-        found = rows(replace(ledger, facts=facts), job="train")
+        found = to_rows(replace(ledger, facts=facts), job="train")
         assert all(type(found["runs"][0][name]) in (str, type(None)) for name in ("user", "torch"))
         Store(str(tmp_path / "store")).write(found)

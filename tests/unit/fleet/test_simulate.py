@@ -16,12 +16,12 @@ from headway.cli import main
 from headway.fleet.schema import FAILURE_COLUMNS, TABLES
 from headway.fleet.simulate import fleet
 from headway.fleet.simulate.account import COLUMN
-from headway.fleet.simulate.fleet import day, simulate
-from headway.fleet.simulate.hours import windows
-from headway.fleet.simulate.plan import DAY, FIELDS, Plan, plan, slice_name
-from headway.fleet.simulate.tables import tables
+from headway.fleet.simulate.fleet import draw_day, simulate
+from headway.fleet.simulate.hours import split_windows
+from headway.fleet.simulate.plan import DAY, FIELDS, FleetScenario, make_scenario, slice_name
+from headway.fleet.simulate.tables import distributions
 from headway.fleet.store import Store
-from headway.fleet.view import view
+from headway.fleet.view import open_view
 from headway.ledger.leaves import EFFECTIVE
 from tests.support import codes
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("simulated")]
-SMALL = plan(5, 800, 12, regressions=3, lemons=2)
+SMALL = make_scenario(5, 800, 12, regressions=3, lemons=2)
 
 
 def rows(store: Store, *names: str) -> dict[str, pa.Table]:
     """Tables in one order."""
-    with view(store, store.snapshot()) as found:
+    with open_view(store, store.snapshot()) as found:
         tables = found.tables()
         unordered = {name: found.get(tables[name]).drop_columns(["version"]) for name in names}
     return {
@@ -134,9 +134,9 @@ def test_the_same_seed_is_the_same_fleet(
 
 
 def test_another_seed_is_another_fleet() -> None:
-    drawn = [day(plan(seed, 1500, 12), 4)[0] for seed in (5, 6)]
+    drawn = [draw_day(make_scenario(seed, 1500, 12), 4)[0] for seed in (5, 6)]
     assert not np.array_equal(drawn[0].wall, drawn[1].wall)
-    assert plan(5, 1500, 12).planted != plan(6, 1500, 12).planted
+    assert make_scenario(5, 1500, 12).planted != make_scenario(6, 1500, 12).planted
 
 
 def test_written_twice_it_is_there_once(
@@ -157,11 +157,11 @@ def test_the_truth_stands_beside_it(store: Store) -> None:
 
 
 def test_sizes_and_durations_are_those_of_the_trace() -> None:
-    made = plan(1, 60_000, 30, regressions=0)
-    drawn = [day(made, number)[0] for number in range(30)]
+    made = make_scenario(1, 60_000, 30, regressions=0)
+    drawn = [draw_day(made, number)[0] for number in range(30)]
     sizes = np.concatenate([jobs.accelerators for jobs in drawn])
     walls = np.concatenate([jobs.wall for jobs in drawn])
-    told = tables()
+    told = distributions()
     assert sizes.size == 60_000
     assert np.mean(sizes == 1) == pytest.approx(told.size_shares[0], abs=0.01)
     quantiles = np.quantile(walls[sizes == 1], [0.25, 0.5, 0.75, 0.9])
@@ -170,25 +170,25 @@ def test_sizes_and_durations_are_those_of_the_trace() -> None:
 
 
 def test_hosts_break_as_often_as_in_the_trace_and_bad_ones_far_more() -> None:
-    made = plan(2, 100_000, 60, regressions=0, lemons=6)
+    made = make_scenario(2, 100_000, 60, regressions=0, lemons=6)
     failed, used = np.zeros(2), np.zeros(2)
     for number in range(60):
-        jobs, full = day(made, number)
+        jobs, full = draw_day(made, number)
         lives = full.lives
         one = jobs.hosts[lives.job] == 1  # on one host, so that it is clear which
         host = jobs.host(lives.job, np.zeros(lives.job.size, dtype=np.int64))
         bad = np.isin(host, list(made.lemons)).astype(int)
         used += np.bincount(bad[one], (lives.end - lives.start)[one] / DAY, 2)
         failed += np.bincount(bad[one], (lives.host >= 0)[one], 2)
-    assert failed[0] / used[0] == pytest.approx(tables().faults_per_node_day, rel=0.35)
+    assert failed[0] / used[0] == pytest.approx(distributions().faults_per_node_day, rel=0.35)
     assert failed[1] / used[1] > 15 * failed[0] / used[0]
 
 
-def loss(made: Plan, number: int, since: float) -> float:
+def loss(made: FleetScenario, number: int, since: float) -> float:
     """ETT of the jobs that begin in a slice after a moment."""
     trained = whole = 0.0
     for one in range(made.days):
-        jobs, full = day(made, one)
+        jobs, full = draw_day(made, one)
         chosen = (jobs.slice == number) & (jobs.start >= since)
         seconds = full.by_job(jobs.start.size) * jobs.accelerators[:, None]
         trained += seconds[chosen, COLUMN[EFFECTIVE]].sum()
@@ -198,7 +198,7 @@ def loss(made: Plan, number: int, since: float) -> float:
 
 @pytest.mark.parametrize("bucket", ["waste.data_stall", "start.pt2_compile"])
 def test_a_planted_regression_costs_about_its_points(bucket: str) -> None:
-    made = plan(4, 60_000, 30, regressions=1, lemons=0)
+    made = make_scenario(4, 60_000, 30, regressions=1, lemons=0)
     (one,) = made.planted
     assert one.slice not in made.spot
     with_it = replace(made, planted=(replace(one, bucket=bucket),))
@@ -207,8 +207,8 @@ def test_a_planted_regression_costs_about_its_points(bucket: str) -> None:
 
 
 def test_what_is_known_grows_to_the_whole() -> None:
-    made = plan(1, 3000, 10, regressions=0)
-    jobs, full = day(made, 2)
+    made = make_scenario(1, 3000, 10, regressions=0)
+    jobs, full = draw_day(made, 2)
     count, before = jobs.start.size, np.zeros(jobs.start.size)
     for moment in made.begin + DAY * np.array([2.5, 3, 5, 9, 400]):
         known = full.known(moment).by_job(count).sum(axis=1)
@@ -219,10 +219,10 @@ def test_what_is_known_grows_to_the_whole() -> None:
 
 
 def test_windows_of_any_grain_have_the_same_seconds() -> None:
-    made = plan(1, 3000, 10, regressions=0)
-    _, full = day(made, 1)
+    made = make_scenario(1, 3000, 10, regressions=0)
+    _, full = draw_day(made, 1)
     for grain in (3600.0, DAY):
-        cut = windows(full, grain)
+        cut = split_windows(full, grain)
         assert cut.seconds.sum(axis=0) == pytest.approx(full.seconds.sum(axis=0), rel=1e-6)
         assert cut.seconds.sum(axis=1).max() <= grain + 1e-3
 
@@ -230,7 +230,7 @@ def test_windows_of_any_grain_have_the_same_seconds() -> None:
 @pytest.mark.parametrize(("count", "days"), [(1, 1), (3, 10)])
 def test_a_fleet_may_be_tiny(tmp_path: Path, count: int, days: int) -> None:
     made = Store(str(tmp_path / "store"))
-    assert simulate(made, plan(1, count, days))["runs"] == count
+    assert simulate(made, make_scenario(1, count, days))["runs"] == count
 
 
 def test_a_fleet_has_fifty_slices_of_ten_teams() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.spark import address
+from headway.fleet.spark import hadoop_path
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,11 @@ from headway.fleet.spark import address
     ],
 )
 def test_a_path_is_no_pattern(path: str, told: str | None) -> None:
-    assert address(path) == f"file://{told or path}"
+    assert hadoop_path(path) == f"file://{told or path}"
 
 
 def test_urls_are_those_of_hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert address("s3://team/fleet/x.parquet") == "s3a://team/fleet/x.parquet"
-    assert address("gs://team/fleet/x.parquet") == "gs://team/fleet/x.parquet"
+    assert hadoop_path("s3://team/fleet/x.parquet") == "s3a://team/fleet/x.parquet"
+    assert hadoop_path("gs://team/fleet/x.parquet") == "gs://team/fleet/x.parquet"
     monkeypatch.chdir(tmp_path)
-    assert address("store/x.parquet") == f"file://{tmp_path}/store/x.parquet"
+    assert hadoop_path("store/x.parquet") == f"file://{tmp_path}/store/x.parquet"

@@ -13,7 +13,7 @@ from headway.fleet.store import Store
 from headway.ledger.run import Run, load
 from tests.support import codes
 from tests.unit.report.ledgers import killed
-from tests.unit.schedule.made import going
+from tests.unit.schedule.made import write_active_run
 
 pytestmark = pytest.mark.xdist_group("pages")
 TABLE = [
@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`night` is a finished run, `going` one that goes on."""
     folder = tmp_path_factory.mktemp("wrong-use")
     (folder / "night" / "journal").mkdir(parents=True)
-    going(folder / "going")
+    write_active_run(folder / "going")
     (folder / "file").touch()
     (folder / "later.csv").write_text("ads,4\nads,8,1\n")
     (folder / "quota.csv").write_text("b,4\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.journal.alive import SILENT_NS, gone
+from headway.journal.alive import SILENT_NS, has_ended
 from headway.journal.reader import Journal, parse
 from headway.journal.writer import head, started_at
 from tests.support import NO_PROCESS
@@ -44,11 +44,11 @@ CONTAINER = {"pids": 1, "pid": NO_PROCESS}
     ],
 )
 def test_gone(fields: dict[str, Any], silent: int, ended: bool) -> None:
-    assert gone(journal(**fields), time.time_ns() + silent) is ended
+    assert has_ended(journal(**fields), time.time_ns() + silent) is ended
 
 
 def test_a_process_may_be_ready_within_the_tick_of_its_start() -> None:
     began = started_at(os.getpid())
     assert began is not None
     ready = {**HERE, "t": began - 9_000_000, "begin": began - 9_000_000}
-    assert not gone(journal(**ready), time.time_ns())
+    assert not has_ended(journal(**ready), time.time_ns())

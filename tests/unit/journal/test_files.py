@@ -8,7 +8,7 @@ import pytest
 import headway
 from headway.journal import files, pulse
 from headway.journal.folder import read_identity
-from headway.launch.follow import Followed
+from headway.launch.follow import RankTail
 from tests.truth.loops import the_run_is_still_going
 
 
@@ -32,26 +32,26 @@ def test_only_regular_files_are_read(tmp_path: Path, make: object) -> None:
     path = tmp_path / "file"
     make(path)  # type: ignore[operator]
     with pytest.raises(OSError):
-        files.read(path)
+        files.read_file(path)
     assert pulse.read(str(path)) is None
 
 
 def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
-    assert files.read(tmp_path / "link") == b"content"
+    assert files.read_file(tmp_path / "link") == b"content"
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # of which nothing is on the disk
-    with pytest.raises(files.NotAFile):
-        files.read(path)
+    with pytest.raises(files.NotARegularFile):
+        files.read_file(path)
     path.write_bytes(bytes(10))
-    assert len(files.read(path, 10)) == 10
-    with pytest.raises(files.NotAFile):
-        files.read(path, 9)
+    assert len(files.read_file(path, 10)) == 10
+    with pytest.raises(files.NotARegularFile):
+        files.read_file(path, 9)
 
 
 @pytest.mark.parametrize("make", STRANGE)
@@ -71,6 +71,6 @@ def test_a_run_with_strange_files_has_a_ledger(tmp_path: Path, make: object) -> 
 
 def test_the_launcher_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     pipe(tmp_path / "host-1-1.jsonl")
-    rank = Followed(str(tmp_path / "host-1-1.jsonl"), 1)
+    rank = RankTail(str(tmp_path / "host-1-1.jsonl"), 1)
     rank.catch_up()
     assert rank.head == {}

@@ -27,7 +27,7 @@ def test_only_the_record_of_a_run_is_fetched(memory: Any, tmp_path: Path) -> Non
         memory.pipe_file(f"/bucket/r/{name}", name.encode())
     for name in ("report.html", "checkpoints/step-5/weights", "journal/below/x.jsonl"):
         memory.pipe_file(f"/bucket/r/{name}", b"x" * 1000)
-    remote.fetch("memory://bucket/r", tmp_path)
+    remote.fetch_run("memory://bucket/r", tmp_path)
     found = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert found == {"run.json", "publish.json", "journal/rank-0.jsonl", "journal/rank-0.pulse"}
     assert (tmp_path / "journal" / "rank-0.jsonl").read_text() == "journal/rank-0.jsonl"
@@ -37,7 +37,7 @@ def test_a_url_without_journals_is_no_run(memory: Any, tmp_path: Path) -> None:
     memory.pipe_file("/bucket/r/run.json", b"{}")
     for url in ("memory://bucket/r", "memory://bucket/none"):
         with pytest.raises(UsageError, check=has_code("run-not-found")):
-            remote.fetch(url, tmp_path)
+            remote.fetch_run(url, tmp_path)
 
 
 def test_a_place_that_cannot_be_reached_is_one_sentence(
@@ -48,7 +48,7 @@ def test_a_place_that_cannot_be_reached_is_one_sentence(
 
     monkeypatch.setattr(fsspec.filesystem("memory"), "find", refuse)
     with pytest.raises(HeadwayError, check=has_code("run-unreachable")) as caught:
-        remote.fetch("memory://bucket/r", tmp_path)
+        remote.fetch_run("memory://bucket/r", tmp_path)
     assert "more of it" not in str(caught.value)
 
 
@@ -58,14 +58,14 @@ def test_a_bucket_has_no_password(url: str, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, check=has_code("url-unusable")):
         remote.filesystem(url)
     with pytest.raises(UsageError, check=has_code("url-unusable")):
-        remote.check(url)
+        remote.check_url(url)
 
 
 def test_what_can_never_be_used_is_told_before_a_job_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("url-unusable")):
-        remote.check("nothing://there/r")
+        remote.check_url("nothing://there/r")
     for url in ("s3://bucket/r", "memory://x", "simplecache::s3://bucket/r"):
-        remote.check(url)
+        remote.check_url(url)
     mark = tmp_path / "started"
     done = cli("run", "--store", "nothing://there", "--", "touch", str(mark), cwd=tmp_path)
     assert (done.returncode, code_of(done.stderr)) == (2, "url-unusable")

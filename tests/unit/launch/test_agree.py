@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headway.launch import agree, together
-from headway.launch.agree import Agreement
+from headway.launch.agree import NodeCoordinator
 from headway.launch.supervise import Options, Supervisor
 from headway.launch.target import prepare
-from headway.launch.together import BEAT_S, FRESH_S, Heartbeat
+from headway.launch.together import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Heartbeat
 from tests.support import wait_until
 
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 def test_alone_it_decides_at_once(tmp_path: Path) -> None:
-    alone = Agreement(tmp_path, "abc", "node-a", 1)
+    alone = NodeCoordinator(tmp_path, "abc", "node-a", 1)
     asked: list[Any] = []
 
     def decide(said: Any, gone: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_alone_it_decides_at_once(tmp_path: Path) -> None:
 
 
 def test_many_follow_one_decision(tmp_path: Path) -> None:
-    members = [Agreement(tmp_path, "abc", f"node-{n}", n) for n in range(8)]
+    members = [NodeCoordinator(tmp_path, "abc", f"node-{n}", n) for n in range(8)]
     decided: list[int] = []
     followed: dict[int, Any] = {}
 
@@ -69,7 +69,7 @@ def test_many_follow_one_decision(tmp_path: Path) -> None:
 
 
 def test_a_failure_elsewhere_is_seen(tmp_path: Path) -> None:
-    here, there = (Agreement(tmp_path, "abc", host, 1) for host in ("here", "there"))
+    here, there = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
     names = lambda: os.listdir(tmp_path)  # noqa: E731
     assert not here.over_elsewhere(0, names())
     there._write(there._path("ended", 0, there.me), {"done": True})
@@ -82,7 +82,7 @@ def test_a_failure_elsewhere_is_seen(tmp_path: Path) -> None:
 
 def test_all_nodes_must_be_late(tmp_path: Path) -> None:
     clock = Clock()
-    here, there = (Agreement(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
+    here, there = (NodeCoordinator(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
     names = lambda: os.listdir(tmp_path)  # noqa: E731
     assert not here.all_late(0, True, names())
     assert there.all_late(0, True, names())
@@ -90,9 +90,9 @@ def test_all_nodes_must_be_late(tmp_path: Path) -> None:
     assert not there.all_late(0, False, names())
     assert not here.all_late(0, True, names())
     assert not here.all_late(1, True, names())
-    for _ in range(int(FRESH_S / BEAT_S) + 1):
+    for _ in range(int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1):
         assert not here.all_late(0, True, names())
-        clock.now += BEAT_S
+        clock.now += HEARTBEAT_S
     assert here.all_late(0, True, names())  # it is gone, and not waited for
     here.leave()
     there.leave()
@@ -100,7 +100,7 @@ def test_all_nodes_must_be_late(tmp_path: Path) -> None:
 
 
 def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    here, there = (Agreement(tmp_path, "abc", host, 1) for host in ("here", "there"))
+    here, there = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
     os.utime(there._member, (1, 1))
     seen: list[Any] = []
 
@@ -115,7 +115,7 @@ def test_a_member_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
 def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
     """Neither a clock that is set nor a pause of all nodes makes a member look lost."""
     clock = Clock()
-    here, there = (Agreement(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
+    here, there = (NodeCoordinator(tmp_path, "abc", host, 1, clock) for host in ("here", "there"))
     names = os.listdir(tmp_path)
     assert not here.lost(names)
     os.utime(there._member, (1, 1))  # the file system's clock was set back
@@ -123,17 +123,17 @@ def test_silence_is_what_this_node_has_seen(tmp_path: Path) -> None:
     clock.now += 3600  # nobody ran for an hour
     assert not here.lost(names)
     there.alive()
-    clock.now += BEAT_S
+    clock.now += HEARTBEAT_S
     assert not here.lost(names)
     seen = 0
     while not here.lost(names):
-        clock.now += BEAT_S
+        clock.now += HEARTBEAT_S
         seen += 1
-    assert seen == int(FRESH_S / BEAT_S) + 1
+    assert seen == int(HEARTBEAT_TIMEOUT_S / HEARTBEAT_S) + 1
 
 
 def test_each_node_looks_after_one_other(tmp_path: Path) -> None:
-    members = [Agreement(tmp_path, "abc", f"node-{n}", n) for n in range(5)]
+    members = [NodeCoordinator(tmp_path, "abc", f"node-{n}", n) for n in range(5)]
     names = os.listdir(tmp_path)
     for lost in ([1], [1, 2], [0, 4], [0, 1, 2, 3]):
         for member in members:
@@ -152,7 +152,7 @@ def test_a_launcher_beats_from_its_begin_to_its_end(
 ) -> None:
     """Also while nothing is watched: before the command is started, and between two attempts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(together, "BEAT_S", 0.001)
+    monkeypatch.setattr(together, "HEARTBEAT_S", 0.001)
     target = prepare(["false"], output="run", name=None)
     beaten = []
 
@@ -186,9 +186,9 @@ def test_a_heart_stops() -> None:
 
 
 def test_launches_of_one_folder_do_not_mix(tmp_path: Path) -> None:
-    old = Agreement(tmp_path, "old", "node", 1)
+    old = NodeCoordinator(tmp_path, "old", "node", 1)
     old.conclude(0, {"done": False}, lambda said, gone: {"action": "stop"})
-    new = Agreement(tmp_path, "new", "node", 2)
+    new = NodeCoordinator(tmp_path, "new", "node", 2)
     assert new.attempt() == 0
     assert new.members(os.listdir(tmp_path)) == {"node-2"}
 
@@ -197,7 +197,7 @@ def test_a_node_that_was_told_to_stop_does_not_wait_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agree, "STOPPING_S", 0.0)
-    here, _ = (Agreement(tmp_path, "abc", host, 1) for host in ("here", "there"))
+    here, _ = (NodeCoordinator(tmp_path, "abc", host, 1) for host in ("here", "there"))
     seen: list[Any] = []
 
     def decide(said: Any, gone: Any) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def test_a_node_that_was_told_to_stop_does_not_wait_for_the_others(
 
 def test_a_launch_that_is_done_has_no_past(tmp_path: Path) -> None:
     """A launcher may come while the others are about to leave."""
-    done = Agreement(tmp_path, "abc", "node", 1)
+    done = NodeCoordinator(tmp_path, "abc", "node", 1)
     done.conclude(0, {"done": True}, lambda said, gone: {"done": True})
     assert done.past() == []
 
 
 def test_without_a_folder_a_node_is_on_its_own(tmp_path: Path) -> None:
-    alone = Agreement(tmp_path / "gone", "abc", "node", 1)
+    alone = NodeCoordinator(tmp_path / "gone", "abc", "node", 1)
     assert (alone.attempt(), alone.past()) == (0, [])

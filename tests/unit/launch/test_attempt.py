@@ -10,9 +10,9 @@ import pytest
 
 from headway import probe
 from headway.launch import attempt, process
-from headway.launch.attempt import Attempt, environment, restarts_itself
-from headway.launch.process import UNKNOWN_STATUS, Process
-from headway.launch.target import Target
+from headway.launch.attempt import Attempt, environment, uses_elastic_restarts
+from headway.launch.process import UNKNOWN_STATUS, ChildProcess
+from headway.launch.target import RunFolder
 from tests.support import NO_PROCESS
 
 
@@ -28,13 +28,13 @@ from tests.support import NO_PROCESS
     ],
 )
 def test_torchruns_own_restarts_are_seen(command: str, does: bool) -> None:
-    assert restarts_itself(command.split()) is does
+    assert uses_elastic_restarts(command.split()) is does
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "", "soon", "1.5.2", "-1"])
 def test_times_of_a_scheduler_that_are_none(text: str) -> None:
     env = {"HEADWAY_ALLOCATED_AT": text, "SLURM_JOB_START_TIME": "2"}
-    assert attempt._scheduler(env) == {"allocated": 2_000_000_000}
+    assert attempt._scheduler_times(env) == {"allocated": 2_000_000_000}
 
 
 def test_a_process_that_cannot_be_killed_is_not_waited_for(
@@ -42,10 +42,10 @@ def test_a_process_that_cannot_be_killed_is_not_waited_for(
 ) -> None:
     """State D: SIGKILL has no effect until a device or a file system answers."""
     monkeypatch.setattr(attempt, "KILLED_S", 0.0)
-    monkeypatch.setattr(Process, "poll", lambda child: None)
-    target = Target(run="r", folder=tmp_path, url=None, launch="L", index=0)
+    monkeypatch.setattr(ChildProcess, "poll", lambda child: None)
+    target = RunFolder(run="r", folder=tmp_path, url=None, launch="L", index=0)
     ended = Attempt(target, 0, supervised=True)
-    assert ended._end(Process(NO_PROCESS, ["train"])) == -signal.SIGKILL
+    assert ended._end(ChildProcess(NO_PROCESS, ["train"])) == -signal.SIGKILL
 
 
 def test_an_exit_status_that_was_taken_is_no_success() -> None:
@@ -55,8 +55,12 @@ def test_an_exit_status_that_was_taken_is_no_success() -> None:
 
 
 def test_what_a_launcher_further_out_says_is_left_out(tmp_path: Path) -> None:
-    target = Target(run="r", folder=tmp_path, url=None, launch="own", index=0)
-    outer = dict.fromkeys(probe.INTERNAL, "outer")
+    target = RunFolder(run="r", folder=tmp_path, url=None, launch="own", index=0)
+    outer = dict.fromkeys(probe.INTERNAL_ENV, "outer")
     env = environment(target, "own", {**outer, "HOME": "/h", "HEADWAY_ASYNC_SAVE": "1"})
-    assert {env.get(name) for name in probe.INTERNAL} == {None, "own", str(tmp_path / "journal")}
+    assert {env.get(name) for name in probe.INTERNAL_ENV} == {
+        None,
+        "own",
+        str(tmp_path / "journal"),
+    }
     assert (env["HOME"], env["HEADWAY_ASYNC_SAVE"]) == ("/h", "1")  # the user's

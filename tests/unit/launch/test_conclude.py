@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headway.launch.conclude import conclude, judge, likely
+from headway.launch.conclude import decide_for_all, judge, would_restart
 from headway.launch.failures import Fact
-from headway.launch.policy import Past
+from headway.launch.policy import AttemptSummary
 
 
 def said(
@@ -28,7 +28,7 @@ def said(
 
 
 def decided(nodes: dict[str, Any], gone: tuple[str, ...] = (), restarts: int = 3) -> Any:
-    return conclude(nodes, gone, [], restarts=restarts, seed=1)
+    return decide_for_all(nodes, gone, [], restarts=restarts, seed=1)
 
 
 BUG = Fact(source="exception", text="KeyError: 'no such column'", rank=1, node="b", at=10.0)
@@ -86,10 +86,10 @@ def test_a_warm_start_that_fails_at_once_is_tried_cold() -> None:
 
 
 def test_the_likely_decision() -> None:
-    assert likely([Fact(source="exit", code=-9, rank=1)], [], 3)
-    assert not likely([BUG], [], 3)
-    used = [Past(category="unknown", retry="bounded", progressed=True)] * 3
-    assert not likely([Fact(source="exit", code=-9, rank=1)], used, 3)
+    assert would_restart([Fact(source="exit", code=-9, rank=1)], [], 3)
+    assert not would_restart([BUG], [], 3)
+    used = [AttemptSummary(category="unknown", retry="bounded", progressed=True)] * 3
+    assert not would_restart([Fact(source="exit", code=-9, rank=1)], used, 3)
 
 
 def test_a_booster_that_may_be_to_blame_is_left_out_once() -> None:

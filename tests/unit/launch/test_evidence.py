@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.launch.evidence import _about, _exception
+from headway.launch.evidence import _concerns_job, _exception_text
 from headway.launch.failures.kernel import NO_OOM
 
 
@@ -28,9 +28,9 @@ from headway.launch.failures.kernel import NO_OOM
     ],
 )
 def test_lines_about_the_job(text: str, about: bool) -> None:
-    assert _about(text, {7}) is about
+    assert _concerns_job(text, {7}) is about
 
 
 def test_an_exception_without_a_message_ends_with_its_type() -> None:
-    assert _exception({"type": "StopIteration", "message": ""}) == "StopIteration"
-    assert _exception({"type": "KeyError", "message": "'x'"}) == "KeyError: 'x'"
+    assert _exception_text({"type": "StopIteration", "message": ""}) == "StopIteration"
+    assert _exception_text({"type": "KeyError", "message": "'x'"}) == "KeyError: 'x'"

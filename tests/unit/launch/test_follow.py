@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.journal.writer import Writer, head
-from headway.launch.follow import Followed
+from headway.launch.follow import RankTail
 
 
 def test_what_is_known_grows_with_the_journal(tmp_path: Path) -> None:
     path = str(tmp_path / "host-7-1.jsonl")
     writer = Writer(path, 7)
-    followed = Followed(path, 7)
+    followed = RankTail(path, 7)
     followed.catch_up()
     assert followed.rank is None
     writer.write(head("process", rank=3, restart=1, max_restarts=1))
@@ -54,7 +54,7 @@ def test_what_is_known_grows_with_the_journal(tmp_path: Path) -> None:
 def test_torn_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "host-7-1.jsonl"
     path.write_bytes(b'not json\n[1]\n{"ev":"open"}\n{"ev":"rank","t":1,"ra')
-    followed = Followed(str(path), 7)
+    followed = RankTail(str(path), 7)
     followed.catch_up()
     assert followed.rank is None
     with path.open("ab") as file:
@@ -67,7 +67,7 @@ def test_torn_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
 def test_an_agent_that_restarts_by_itself_makes_no_death_fatal(tmp_path: Path) -> None:
     path = str(tmp_path / "host-7-1.jsonl")
     Writer(path, 7).write(head("process", rank=3, restart=0, max_restarts=1))
-    followed = Followed(path, 7)
+    followed = RankTail(path, 7)
     followed.catch_up()
     assert not followed.fatal
     followed.close()
@@ -78,7 +78,7 @@ def test_steps_come_from_the_journal_where_no_page_can_be_mapped(tmp_path: Path)
     writer = Writer(str(path), 7)
     line = {"ev": "steps", "t": 10, "end": 30, "first": 1, "last": 4, "wait": 0, "batches": 4}
     writer.write(line)
-    with_page, without = Followed(str(path), 7), Followed(str(path), 7)
+    with_page, without = RankTail(str(path), 7), RankTail(str(path), 7)
     with_page.catch_up()
     with_page.close()
     assert with_page.pulse().steps == 0

@@ -9,8 +9,8 @@ import pytest
 
 from headway.cli import run as cli
 from headway.launch import ingest
-from headway.launch.ingest import Ingester
-from headway.launch.target import Target
+from headway.launch.ingest import StoreIngest
+from headway.launch.target import RunFolder
 from headway.settings import Settings
 from tests.support import unfinished_run
 
@@ -23,11 +23,11 @@ def folder(tmp_path: Path) -> Path:
 def test_a_new_attempt_is_a_reason_to_write(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "LOOK_S", 0.02)
-    monkeypatch.setattr(ingest, "SOON_S", 0.0)
+    monkeypatch.setattr(ingest, "POLL_S", 0.02)
+    monkeypatch.setattr(ingest, "MIN_GAP_S", 0.0)
     written = threading.Event()
-    monkeypatch.setattr(Ingester, "_write", lambda self, limit: written.set() or "")
-    one = Ingester(folder, str(tmp_path / "store"), print)
+    monkeypatch.setattr(StoreIngest, "_write", lambda self, limit: written.set() or "")
+    one = StoreIngest(folder, str(tmp_path / "store"), print)
     one.start()
     assert not written.wait(0.1)
     (folder / "journal" / "node0-7-7.jsonl").write_text("")
@@ -39,6 +39,6 @@ def test_without_the_package_the_job_runs_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    where = Target(run="r", folder=folder, url=None, launch="L0", index=0)
-    assert cli._ingester(Settings(store="s"), where) is None
+    where = RunFolder(run="r", folder=folder, url=None, launch="L0", index=0)
+    assert cli._store_ingest(Settings(store="s"), where) is None
     assert capsys.readouterr().err.endswith(" [missing-package]\n")

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headway.launch.last_save import Saves, find
-from headway.probe.hooks.checkpoint import file_at
+from headway.launch.last_save import SavedCheckpoints, find_saved
+from headway.probe.hooks.checkpoint import file_identity
 
 S = 10**9
 
@@ -28,17 +28,17 @@ def journal(folder: Path, *spans: dict[str, Any], rank: int | None = 0, host: st
 def saved(path: Path) -> dict[str, Any]:
     """A file as `torch.save` leaves it, and its span."""
     path.write_text(path.name)
-    return {"path": str(path), "file": file_at(str(path))}
+    return {"path": str(path), "file": file_identity(str(path))}
 
 
 def dcp(path: Path) -> dict[str, Any]:
     path.mkdir()
     (path / ".metadata").write_text(path.name)
-    return {"path": str(path), "file": file_at(str(path)), "what": "dcp.save"}
+    return {"path": str(path), "file": file_identity(str(path)), "what": "dcp.save"}
 
 
-def found(folder: Path) -> Saves:
-    return find(folder / "journal", "a")
+def found(folder: Path) -> SavedCheckpoints:
+    return find_saved(folder / "journal", "a")
 
 
 def test_all_kinds_the_last_ones_first(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_all_kinds_the_last_ones_first(tmp_path: Path) -> None:
     spans += [{"store": "/s2", "level": "disk"}, dcp(tmp_path / "d2"), saved(tmp_path / "2.pt")]
     journal(tmp_path, *spans)
     journal(tmp_path, saved(tmp_path / "other.pt"), rank=1)
-    assert found(tmp_path) == Saves(
+    assert found(tmp_path) == SavedCheckpoints(
         stores=("/s2", "/s1"),
         folders=(str(tmp_path / "d2"), str(tmp_path / "d1")),
         files=(str(tmp_path / "2.pt"), str(tmp_path / "1.pt")),
@@ -79,7 +79,7 @@ def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
         {**saved(tmp_path / "weights.safetensors"), "what": "safetensors"},
         {"path": "s3://bucket/x.pt", "file": None},
     )
-    assert found(tmp_path) == Saves()
+    assert found(tmp_path) == SavedCheckpoints()
 
 
 def test_a_save_that_was_written_behind_has_no_identity(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headway.launch.output import KEPT, Output
+from headway.launch.output import TAIL_BYTES, StderrTap
 
 
-def write(output: Output, *texts: bytes) -> None:
+def write(output: StderrTap, *texts: bytes) -> None:
     """As the command does it, on its own end of the pipe, until it ends."""
     assert output.stderr is not None
     with os.fdopen(os.dup(output.stderr), "wb") as child:
@@ -20,7 +20,7 @@ def write(output: Output, *texts: bytes) -> None:
 
 def test_a_pipe_is_passed_through() -> None:
     reader, writer = os.pipe()
-    output = Output(writer, through_pipe=True)
+    output = StderrTap(writer, through_pipe=True)
     write(output, b"one\n", b"two\n")
     output.finish(20)
     os.close(writer)
@@ -34,7 +34,7 @@ def test_what_is_over_holds_no_descriptor() -> None:
     reader, writer = os.pipe()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        output = Output(writer, through_pipe=True)
+        output = StderrTap(writer, through_pipe=True)
         write(output, b"one\n")
         output.finish(20)
         output.hand_over()
@@ -46,7 +46,7 @@ def test_what_is_over_holds_no_descriptor() -> None:
 def test_a_pipe_that_nobody_reads_does_not_stop_the_job() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    output = Output(writer, through_pipe=True)
+    output = StderrTap(writer, through_pipe=True)
     write(output, bytes(200_000), b"end\n")
     output.finish(20)
     os.close(writer)
@@ -56,12 +56,12 @@ def test_a_pipe_that_nobody_reads_does_not_stop_the_job() -> None:
 def test_only_the_end_of_much_is_kept() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    output = Output(writer, through_pipe=True)
-    write(output, bytes(3 * KEPT), b"end\n")
+    output = StderrTap(writer, through_pipe=True)
+    write(output, bytes(3 * TAIL_BYTES), b"end\n")
     output.finish(20)
     os.close(writer)
     text = output.text().read()
-    assert KEPT <= len(text) < KEPT + 65536
+    assert TAIL_BYTES <= len(text) < TAIL_BYTES + 65536
     assert text.endswith(b"end\n")
 
 
@@ -69,7 +69,7 @@ def test_a_file_is_read_again_from_where_the_attempt_began(tmp_path: Path) -> No
     with (tmp_path / "log").open("wb") as file:
         file.write(b"before\n")
         file.flush()
-        output = Output(file.fileno(), through_pipe=True)
+        output = StderrTap(file.fileno(), through_pipe=True)
         assert output.stderr is None
         file.write(b"after\n")
         file.flush()
@@ -79,7 +79,7 @@ def test_a_file_is_read_again_from_where_the_attempt_began(tmp_path: Path) -> No
 
 def test_without_supervision_a_pipe_is_left_alone() -> None:
     reader, writer = os.pipe()
-    output = Output(writer)
+    output = StderrTap(writer)
     assert output.stderr is None
     assert output.text().read() == b""
     os.close(reader)

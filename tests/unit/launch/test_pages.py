@@ -13,11 +13,11 @@ from headway.journal import pulse
 from headway.journal.reader import read_journals
 from headway.journal.writer import Writer, head
 from headway.launch import follow, pages, watch
-from headway.launch.follow import Followed
-from headway.launch.pages import Pages, file_system, page_of
+from headway.launch.follow import RankTail
+from headway.launch.pages import PulsePages, file_system, page_of
 from headway.launch.supervise import Supervisor
 from headway.launch.target import prepare
-from headway.launch.watch import Watch
+from headway.launch.watch import ProcessWatch
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -71,18 +71,18 @@ def test_only_where_a_page_cannot_be_mapped_in_safety(
 ) -> None:
     monkeypatch.setattr(pages, "MEMORY", memory)
     monkeypatch.setattr(pages, "file_system", lambda path: "ext4")
-    assert pages.make(journal) is None
+    assert pages.make_pages(journal) is None
     monkeypatch.setattr(pages, "file_system", lambda path: kind)
-    made = pages.make(journal)
+    made = pages.make_pages(journal)
     assert made is not None
     made.close()
     assert list(memory.iterdir()) == []
     monkeypatch.setattr(pages, "MEMORY", memory / "none")
-    assert pages.make(journal) is None
+    assert pages.make_pages(journal) is None
 
 
 def test_pages_are_copied_and_removed(journal: Path, memory: Path) -> None:
-    made = Pages(journal, memory)
+    made = PulsePages(journal, memory)
     writer = Writer(str(journal / "host-7-1.jsonl"), 7, str(made.folder))
     writer.cells[pulse.STEPS] = 3
     assert made.names() == {"host-7-1.pulse"}
@@ -138,10 +138,10 @@ def test_a_page_that_cannot_be_mapped_leaves_no_file(
 
 
 def test_folders_of_killed_launchers_are_removed(journal: Path, memory: Path) -> None:
-    living, dead = Pages(journal, memory), Pages(journal, memory)
+    living, dead = PulsePages(journal, memory), PulsePages(journal, memory)
     dead._lock.close()  # as its end does
     (memory / "headway-pages-other").mkdir()
-    third = Pages(journal, memory)
+    third = PulsePages(journal, memory)
     assert living.folder.exists() and not dead.folder.exists()
     assert (memory / "headway-pages-other").exists()
     living.close()
@@ -152,7 +152,7 @@ def test_the_launcher_sees_processes_by_their_pages(
     journal: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a look at the journal folder, and without a request for each look at a page."""
-    made = Pages(journal, memory)
+    made = PulsePages(journal, memory)
     launcher = Writer(str(journal / "launcher-a-host-1.jsonl"), os.getpid(), str(made.folder))
     time, listed, opened = 10**12, [], []
     monkeypatch.setattr(watch, "now", lambda: time)
@@ -166,7 +166,7 @@ def test_the_launcher_sees_processes_by_their_pages(
     monkeypatch.setattr(
         follow.files, "open_file", lambda path: opened.append(path) or open_file(path)
     )
-    followed = Watch(journal, "a", launcher, made)
+    followed = ProcessWatch(journal, "a", launcher, made)
     followed._find_new()
     name = f"{os.uname().nodename}-{os.getpid()}-1"
     rank = Writer(str(journal / f"{name}.jsonl"), os.getpid(), str(made.folder))
@@ -237,15 +237,15 @@ def test_a_slow_folder_is_listed_less_often(
         return listdir(path)
 
     monkeypatch.setattr(watch, "now", lambda: time)
-    made = Pages(journal, memory)
-    followed = Watch(journal, "a", launcher, made)
+    made = PulsePages(journal, memory)
+    followed = ProcessWatch(journal, "a", launcher, made)
     monkeypatch.setattr(made, "names", set)
     monkeypatch.setattr(watch.os, "listdir", slow)
     begin = time
     while time < begin + 60 * 10**9:
         time += 100_000_000
         followed._find_new()
-    assert lists * 50_000_000 <= (time - begin) / watch.LIST_SHARE + 50_000_000
+    assert lists * 50_000_000 <= (time - begin) / watch.MAX_LIST_SHARE + 50_000_000
     assert lists > 15
     monkeypatch.undo()
     made.close()
@@ -257,7 +257,7 @@ def test_a_process_without_a_page_is_not_asked_again(
 ) -> None:
     monkeypatch.setattr(pulse, "create", lambda path, pid: pulse.anonymous())
     writer = Writer(str(journal / "host-7-1.jsonl"), 7)
-    followed = Followed(str(journal / "host-7-1.jsonl"), 7)
+    followed = RankTail(str(journal / "host-7-1.jsonl"), 7)
     followed.catch_up()
     writer.write(head("process", rank=0))
     followed.catch_up()

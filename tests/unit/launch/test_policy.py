@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from headway.launch.policy import BOUNDED, PATIENT, Past, decide
+from headway.launch.policy import (
+    MAX_IDLE_RETRIES,
+    MAX_IDLE_RETRIES_EXTERNAL,
+    AttemptSummary,
+    decide,
+)
 from tests.support import Golden
 
 
-def past(category: str = "unknown", retry: str = "bounded", **more: object) -> Past:
-    return Past(category=category, retry=retry, **more)  # type: ignore[arg-type]
+def past(category: str = "unknown", retry: str = "bounded", **more: object) -> AttemptSummary:
+    return AttemptSummary(category=category, retry=retry, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,9 @@ def test_restarts_are_counted() -> None:
     assert decide(history[:1], 0).action == "stop"
 
 
-@pytest.mark.parametrize(("retry", "most"), [("bounded", BOUNDED), ("yes", PATIENT)])
+@pytest.mark.parametrize(
+    ("retry", "most"), [("bounded", MAX_IDLE_RETRIES), ("yes", MAX_IDLE_RETRIES_EXTERNAL)]
+)
 def test_a_crash_loop_stops(retry: str, most: int) -> None:
     history = [past(retry=retry, step=n, fingerprint=str(n)) for n in range(most)]
     assert decide(history[:-1], 100).action == "restart"
@@ -41,10 +48,10 @@ def test_a_crash_loop_stops(retry: str, most: int) -> None:
 
 
 def test_a_durable_step_ends_a_crash_loop() -> None:
-    idle = [past(step=n, fingerprint=str(n)) for n in range(BOUNDED - 1)]
+    idle = [past(step=n, fingerprint=str(n)) for n in range(MAX_IDLE_RETRIES - 1)]
     added = past(step=50, progressed=True, fingerprint="x")
     assert decide([*idle, added], 100).action == "restart"
-    later = [past(step=n, fingerprint="later") for n in range(60, 59 + BOUNDED)]
+    later = [past(step=n, fingerprint="later") for n in range(60, 59 + MAX_IDLE_RETRIES)]
     assert decide([*idle, added, *later], 100).action == "restart"
 
 
@@ -88,7 +95,9 @@ def test_reasons(golden: Golden) -> None:
         "swap without a name": decide([past("node_failure", "swap")], 3),
         "the same node": decide([lemon, lemon], 9, nodes=4),
         "the same step": decide([again, again], 9),
-        "crash loop": decide([past(step=n, fingerprint=str(n)) for n in range(BOUNDED)], 100),
+        "crash loop": decide(
+            [past(step=n, fingerprint=str(n)) for n in range(MAX_IDLE_RETRIES)], 100
+        ),
         "restarts used": decide([past(retry="yes", progressed=True)] * 4, 3),
         "restart": decide([past(retry="yes", progressed=True)] * 3, 3),
     }

@@ -12,13 +12,19 @@ import pytest
 from headway.journal.pulse import Pulse
 from headway.journal.writer import Writer, head
 from headway.launch import price
-from headway.launch.follow import Followed
-from headway.launch.price import NS, Past, Pricing, durable, earlier
-from headway.schedule.cost import of_ledger
+from headway.launch.follow import RankTail
+from headway.launch.price import (
+    NS,
+    EarlierLaunches,
+    EvictionCostReporter,
+    durable_saves,
+    earlier_launches,
+)
+from headway.schedule.cost import from_ledger
 from headway.testing import FakeRun
 
 
-class Rank(Followed):
+class Rank(RankTail):
     """A rank whose pulse is told by the test."""
 
     def __init__(self, rank: int | None = 0, world: int | None = 4, restart: int = 0) -> None:
@@ -44,7 +50,7 @@ class Launcher:
         self.found: list[Rank] = [Rank()]
         self.told: list[dict[str, Any]] = []
         self.each_round: list[Any] = []
-        self.pricing = Pricing(path, "L0")
+        self.pricing = EvictionCostReporter(path, "L0")
         self.pricing.begin(self)  # type: ignore[arg-type]
 
     def ranks(self) -> list[Rank]:
@@ -172,7 +178,7 @@ def test_the_ledger_has_the_same_price(tmp_path: Path, monkeypatch: pytest.Monke
             job.pricing.end(job.found)
             at += 30  # and waits before the next attempt
     last = [event for event in job.told if event["ev"] == "price"][-1]
-    price = of_ledger(told.ledger())
+    price = from_ledger(told.ledger())
     assert price.save == last["save_s"] == 8.0, "of the newest attempt that saved"
     assert last["recover_s"] == 11.0
     assert price.recover == pytest.approx(11.0, abs=0.6)
@@ -184,20 +190,20 @@ def test_what_counts_as_durable() -> None:
     save = {"name": "checkpoint_save", "path": "p"}
     rank.line(ev="span", **save, step=1, t=10, end=12)
     other.line(ev="span", **save, step=1, t=11, end=15)
-    assert durable([rank, other]) == [(10, 15)], "of both ranks, until the last one has it"
+    assert durable_saves([rank, other]) == [(10, 15)], "of both ranks, until the last one has it"
     rank.line(ev="open", id=1, **save, step=2, t=20)
     rank.line(ev="saving", t=21, path="p", step=2)
     rank.line(ev="close", id=1, t=22)
-    assert durable([rank, other]) == [(10, 15)], "its write goes on"
+    assert durable_saves([rank, other]) == [(10, 15)], "its write goes on"
     rank.line(ev="span", **save, step=2, t=23, end=30, background=True)
-    assert durable([rank, other])[-1] == (20, 30), "the state is as old as the call"
+    assert durable_saves([rank, other])[-1] == (20, 30), "the state is as old as the call"
     rank.line(ev="span", **save, step=3, t=40, end=41, level="disk")
     rank.line(ev="span", **save, step=3, t=40, end=41, part=True)
     rank.line(ev="checkpoint", t=3 * NS, level="memory", step=3, durable_s=0.1)
     rank.line(ev="checkpoint", t=3 * NS, level="disk", step=3, durable_s=0.1, error="disk full")
-    assert len(durable([rank, other])) == 2
+    assert len(durable_saves([rank, other])) == 2
     rank.line(ev="checkpoint", t=5 * NS, level="disk", step=3, durable_s=2.0)
-    assert durable([rank, other])[-1] == (3 * NS, 5 * NS), "a Checkpointer tells it itself"
+    assert durable_saves([rank, other])[-1] == (3 * NS, 5 * NS), "a Checkpointer tells it itself"
 
 
 def test_ranks_that_were_told_to_go_where_the_launcher_was_not(
@@ -217,7 +223,7 @@ def test_ranks_that_were_told_to_go_where_the_launcher_was_not(
 
 
 def test_what_earlier_launches_have_told(tmp_path: Path) -> None:
-    assert earlier(tmp_path, "L9") == Past()
+    assert earlier_launches(tmp_path, "L9") == EarlierLaunches()
     for number, sent in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)):
         for host in ("n0", "n1"):
             writer = Writer(str(tmp_path / f"launcher-L{number}-{host}-7.jsonl"), 7)
@@ -239,7 +245,7 @@ def test_what_earlier_launches_have_told(tmp_path: Path) -> None:
     writer.close()
     torn = json.dumps({"ev": "head", "wall": 1, "t": 1}) + '\n{"ev":"signal","t"'
     (tmp_path / "launcher-L7-n0-7.jsonl").write_text(torn)
-    found = earlier(tmp_path, "L9")
+    found = earlier_launches(tmp_path, "L9")
     assert found.preemptions == 3, "on two nodes it is one; Ctrl-C is none"
     assert (found.save_s, found.recover_s) == (2.0, 32.0)
-    assert earlier(tmp_path, "L2").preemptions == 2, "this launch is not among them"
+    assert earlier_launches(tmp_path, "L2").preemptions == 2, "this launch is not among them"

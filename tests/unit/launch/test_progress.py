@@ -9,12 +9,12 @@ import pytest
 
 import headway
 from headway.journal.pulse import Pulse
-from headway.launch.follow import Followed
+from headway.launch.follow import RankTail
 from headway.launch.progress import Progress
 from headway.testing import FakeRun
 
 
-class Rank(Followed):
+class Rank(RankTail):
     """A rank with a journal made up."""
 
     def __init__(
@@ -134,7 +134,7 @@ def test_the_ledger_comes_to_the_same_steps(tmp_path: Path, declared: int | None
         ranks = []
         for made in job.journals:
             if made.lines[0]["launch"] == f"L{number}" and made.lines[0]["role"] == "process":
-                rank = Followed(str(folder / f"{made.name}.jsonl"), 1)
+                rank = RankTail(str(folder / f"{made.name}.jsonl"), 1)
                 rank.catch_up()
                 rank.close()
                 ranks.append(rank)

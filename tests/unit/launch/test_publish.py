@@ -24,7 +24,7 @@ from tests.support import has_code
 def test_nobody_can_do_it(by: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        publish.order("recipe.toml", "store", by)
+        publish.parse_request("recipe.toml", "store", by)
     program = {"no-such-program": by, "slurm": "sbatch"}.get(by)
     assert error.value.fields.get("command") == program
 
@@ -32,4 +32,4 @@ def test_nobody_can_do_it(by: str, code: str, monkeypatch: pytest.MonkeyPatch) -
 def test_each_publish_has_a_folder_of_its_own(tmp_path: Path) -> None:
     training = tmp_path / "night"
     (tmp_path / "night-publish").mkdir()
-    assert publish._free(training) == tmp_path / "night-publish-2"
+    assert publish._free_folder(training) == tmp_path / "night-publish-2"

@@ -13,32 +13,32 @@ from tests.support import NO_PROCESS
 
 def test_parents_and_children() -> None:
     seen = {
-        10: tree.Seen(1, 10, "S"),
-        11: tree.Seen(10, 10, "S"),
-        12: tree.Seen(11, 10, "Z"),
-        20: tree.Seen(1, 20, "S"),
+        10: tree.ProcInfo(1, 10, "S"),
+        11: tree.ProcInfo(10, 10, "S"),
+        12: tree.ProcInfo(11, 10, "Z"),
+        20: tree.ProcInfo(1, 20, "S"),
     }
-    assert tree.below(10, seen) == {11, 12}
-    assert tree.above(12, 10, seen) == [11, 10]
-    assert tree.above(20, 10, seen) == []
+    assert tree.descendants(10, seen) == {11, 12}
+    assert tree.ancestors(12, 10, seen) == [11, 10]
+    assert tree.ancestors(20, 10, seen) == []
 
 
 def test_numbers_that_were_used_again_while_looking() -> None:
-    ring = {11: tree.Seen(12, 11, "S"), 12: tree.Seen(11, 11, "S")}
-    assert tree.above(11, 10, ring) == []
+    ring = {11: tree.ProcInfo(12, 11, "S"), 12: tree.ProcInfo(11, 11, "S")}
+    assert tree.ancestors(11, 10, ring) == []
 
 
 @pytest.fixture
 def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, set[tuple[int, int]]]:
     """What processes have mapped."""
     mapped: dict[int, set[tuple[int, int]]] = {}
-    monkeypatch.setattr(reap, "_mapped", lambda pid: mapped.get(pid, set()))
+    monkeypatch.setattr(reap, "_mapped_files", lambda pid: mapped.get(pid, set()))
     return mapped
 
 
 def made(folder: Path, name: str) -> tuple[int, int]:
     (folder / name).write_bytes(b"x")
-    return reap._identity(folder / name)
+    return reap._file_identity(folder / name)
 
 
 def test_shared_memory_of_the_dead_is_removed(
@@ -71,7 +71,7 @@ def test_a_file_that_took_the_place_of_the_first_stays(
 
 def test_maps_are_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    monkeypatch.setattr(reap, "_mapped", lambda pid: reads.append(pid) or set())
+    monkeypatch.setattr(reap, "_mapped_files", lambda pid: reads.append(pid) or set())
     made(tmp_path, f"torch_{NO_PROCESS}_1_0")
     shared = reap.SharedMemory(tmp_path)
     for _ in range(3):

@@ -12,8 +12,8 @@ import pytest
 from headway.errors import TargetUnwritable, UsageError
 from headway.journal.folder import RUN_JSON, write_atomically
 from headway.launch import target, together
-from headway.launch.ship import Shipper
-from headway.launch.target import Target
+from headway.launch.ship import RunUploader
+from headway.launch.target import RunFolder
 from tests.support import has_code
 
 
@@ -29,16 +29,16 @@ def prepare(
     force: bool = False,
     join: bool = False,
     env: dict[str, str] | None = None,
-) -> Target:
+) -> RunFolder:
     return target.prepare(command, output=output, name=name, force=force, join=join, env=env or {})
 
 
-def launched(made: Target, *events: dict[str, object], wall: int = 1, attempt: str = "") -> None:
+def launched(made: RunFolder, *events: dict[str, object], wall: int = 1, attempt: str = "") -> None:
     """What the launcher of a launch has written; it is over."""
     path = made.journal / f"launcher-{made.launch}{attempt}-node-1.jsonl"
     lines = [{"ev": "head", "wall": wall}, *events]
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    together.leave(made.journal, made.launch)
+    together.leave_launch(made.journal, made.launch)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_launches_of_one_identity_join(variable: str) -> None:
     first, beside = prepare("a.py", env=env), prepare("a.py", env=env)
     assert first.launch == beside.launch  # another node of the same launch
     (first.journal / f"launcher-{first.launch}-node-1.jsonl").touch()
-    together.leave(first.journal, first.launch)
+    together.leave_launch(first.journal, first.launch)
     later = prepare("a.py", env=env)
     assert first.folder == beside.folder == later.folder
     assert (first.index, later.index) == (0, 1)
@@ -86,7 +86,7 @@ def test_a_marker_of_dead_launchers_is_not_joined() -> None:
 def test_a_marker_that_cannot_be_read_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object]
 ) -> None:
-    monkeypatch.setattr(together, "TAKING_S", 0.0)
+    monkeypatch.setattr(together, "MARKER_LIMIT_S", 0.0)
     marker = prepare("a.py", env={"SLURM_JOB_ID": "7"}).journal / together.MARKER
     marker.unlink()
     make(marker)
@@ -185,7 +185,7 @@ def test_what_is_no_run_is_left_alone() -> None:
 
 
 def test_a_launch_that_was_slower_takes_the_next_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = target._claim
+    claim = target._create
 
     def late(folder: Path, facts: object) -> bool:
         if folder.name == "n":
@@ -193,7 +193,7 @@ def test_a_launch_that_was_slower_takes_the_next_name(monkeypatch: pytest.Monkey
             write_atomically(folder / RUN_JSON, '{"identity": null}')
         return claim(folder, facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(target, "_claim", late)
+    monkeypatch.setattr(target, "_create", late)
     assert prepare("a.py", name="n").run == "n-2"
 
 
@@ -233,7 +233,7 @@ def test_adopt_makes_one_folder_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sys.argv", ["train.py"])
     for name, _ in target.IDENTITIES:
         monkeypatch.delenv(name, raising=False)
-    assert target.adopt() == target.adopt()
+    assert target.folder_of_process() == target.folder_of_process()
 
 
 def test_jobs_that_differ_by_a_secret_only_are_two_runs() -> None:
@@ -248,6 +248,6 @@ def test_the_exact_command_is_not_sent_to_a_url(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     made = prepare("a.py", "--password", "first-password")
     assert (made.folder / "command.json").exists()
-    Shipper(made.folder, f"file://{tmp_path}/there").send()
+    RunUploader(made.folder, f"file://{tmp_path}/there").send()
     sent = {path.name for path in (tmp_path / "there").rglob("*")}
     assert "run.json" in sent and "command.json" not in sent

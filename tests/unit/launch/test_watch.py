@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from headway.journal.writer import Writer, head
-from headway.launch.watch import Watch
+from headway.launch.watch import ProcessWatch
 from tests.support import NO_PROCESS
 
 
 def test_a_life_between_two_looks_is_seen_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "_loop", lambda self: None)  # a machine too busy for a single round
+    monkeypatch.setattr(
+        ProcessWatch, "_loop", lambda self: None
+    )  # a machine too busy for a single round
     launcher = Writer(str(tmp_path / "launcher-a-host-1.jsonl"), os.getpid())
-    watch = Watch(tmp_path, "a", launcher)
+    watch = ProcessWatch(tmp_path, "a", launcher)
     watch.start()
     name = f"{os.uname().nodename}-{NO_PROCESS}-1.jsonl"
     rank = Writer(str(tmp_path / name), NO_PROCESS)

@@ -111,8 +111,10 @@ def test_failures_are_counted_by_owner() -> None:
 
 
 def test_steps_of_a_detour_are_rolled_back_and_no_others() -> None:
-    assert findings.rolled_back(a_detour_from_scratch_loses_only_itself().ledger()) == [(1, 10)]
-    assert findings.rolled_back(stopped_by_its_user_and_started_again().ledger()) == []
+    assert findings.rolled_back_steps(a_detour_from_scratch_loses_only_itself().ledger()) == [
+        (1, 10)
+    ]
+    assert findings.rolled_back_steps(stopped_by_its_user_and_started_again().ledger()) == []
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_steps_of_a_detour_are_rolled_back_and_no_others() -> None:
 )
 def test_what_lies_before_an_attempt_belongs_to_it(ledger: Ledger) -> None:
     found: dict[int, int] = {}
-    for attempt, segment in findings.by_attempt(ledger, ledger.segments):
+    for attempt, segment in findings.segments_by_attempt(ledger, ledger.segments):
         found[attempt] = found.get(attempt, 0) + segment.end - segment.start
         start, end = ledger.windows[attempt]
         assert start <= segment.start < segment.end <= end
@@ -134,7 +136,7 @@ def test_what_lies_before_an_attempt_belongs_to_it(ledger: Ledger) -> None:
     assert ledger.windows[-1][1] == ledger.wall
     gaps = [
         index
-        for index, segment in findings.by_attempt(ledger, ledger.segments)
+        for index, segment in findings.segments_by_attempt(ledger, ledger.segments)
         if segment.leaf == "recover.downtime"
     ]
     assert 0 not in gaps

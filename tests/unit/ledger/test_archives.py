@@ -41,7 +41,7 @@ def test_what_an_archive_has_saved() -> None:
         "saved_s": 26.5,
     }
     assert ledger.to_dict()["compile"]["archived"] == 1
-    assert findings.archives(ledger) == [
+    assert findings.describe_cache_loads(ledger) == [
         "exact, 34 files in 500 ms: compiled in 3.5 s instead of 30.0 s"
     ]
 
@@ -50,7 +50,7 @@ def test_a_miss_says_why_and_saves_nothing() -> None:
     ledger = run(level="miss", why="torch is 2.13 here and was 2.11", files=0, bytes=0, cold_s=0.0)
     (one,) = ledger.archives
     assert one.saved == 0
-    (text,) = findings.archives(ledger)
+    (text,) = findings.describe_cache_loads(ledger)
     assert text == (
         "nothing for this job (torch is 2.13 here and was 2.11), compiled in 3.5 s; "
         "saved for the next job"

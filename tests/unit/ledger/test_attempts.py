@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from headway.ledger.attempts import Draft, find_attempts, find_launches
-from headway.ledger.clocks import align
+from headway.ledger.attempts import AttemptRecord, find_attempts, find_launches
+from headway.ledger.clocks import align_clocks
 from headway.ledger.model import NS
 from headway.testing import FakeRun
 
 
-def drafts_of(job: FakeRun) -> list[Draft]:
+def drafts_of(job: FakeRun) -> list[AttemptRecord]:
     journals = [made.journal() for made in job.journals]
     launchers = [j for j in journals if j.role == "launcher"]
     processes = [j for j in journals if j.role != "launcher"]
-    axis = align(launchers, processes)
+    axis = align_clocks(launchers, processes)
     return find_attempts(find_launches(launchers, processes, axis), processes, axis)
 
 

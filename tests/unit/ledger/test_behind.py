@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from headway.ledger.behind import behind
-from headway.ledger.model import NS, Behind
-from headway.report.behind import summary
+from headway.ledger.behind import async_saves
+from headway.ledger.model import NS, AsyncSave
+from headway.report.behind import async_save_facts
 from headway.testing import FakeRun
 
 
@@ -24,7 +24,7 @@ def job() -> FakeRun:
 
 def test_what_was_written_behind_is_summed_up() -> None:
     ledger = job().ledger()
-    assert ledger.behind == Behind(
+    assert ledger.behind == AsyncSave(
         saves=2,
         blocked=NS // 5,
         written=6 * NS,
@@ -40,7 +40,7 @@ def test_what_was_written_behind_is_summed_up() -> None:
         "failed": 1,
         "plain": {"an open file": 2, "a URL": 1},
     }
-    asynchronous, plain = summary(ledger)
+    asynchronous, plain = async_save_facts(ledger)
     assert asynchronous == (
         "asynchronous",
         "2 saves, 200 ms blocked, 6.0 s written behind, 4.0 s waited for, 1 failed",
@@ -52,5 +52,5 @@ def test_without_the_flag_nothing_is_said() -> None:
     run = FakeRun()
     run.launcher(begin=0).exit(9, code=0)
     ledger = run.ledger()
-    assert ledger.behind is None and behind([]) is None and summary(ledger) == []
+    assert ledger.behind is None and async_saves([]) is None and async_save_facts(ledger) == []
     assert "behind" not in ledger.to_dict()["checkpoints"]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.boosters import kind_of
-from headway.ledger.model import Auto, Boosted
+from headway.ledger.boosters import comparison_key
+from headway.ledger.model import AutoRun, BoosterResult
 from headway.ledger.run import load
 from headway.testing import FakeRun
 
-KIND = kind_of("", [], 1)
+KIND = comparison_key("", [], 1)
 
 
-def auto(tmp_path: Path, *, known: Any = None, warm: bool = True, **told: Any) -> Auto:
+def auto(tmp_path: Path, *, known: Any = None, warm: bool = True, **told: Any) -> AutoRun:
     """A run of two attempts: the second one trains 2 s after the first has died."""
     run = FakeRun()
     first = run.launcher(0.0, spawn=0.0, launch="L0")
@@ -35,7 +35,7 @@ def auto(tmp_path: Path, *, known: Any = None, warm: bool = True, **told: Any) -
     return found.auto
 
 
-def only(told: Auto, name: str) -> Boosted:
+def only(told: AutoRun, name: str) -> BoosterResult:
     (found,) = [one for one in told.boosters if one.name == name]
     return found
 
@@ -89,7 +89,7 @@ def test_saves_are_compared_by_the_checkpoint(tmp_path: Path) -> None:
 
 def test_boosters_that_are_off_say_why(tmp_path: Path) -> None:
     told = auto(tmp_path, on=["learn", "unheard_of"], off={"warm": "no fork", "learn": "slow"})
-    assert only(told, "warm") == Boosted(name="warm", state="off", why="no fork")
+    assert only(told, "warm") == BoosterResult(name="warm", state="off", why="no fork")
     assert (only(told, "learn").state, only(told, "learn").why) == ("off", "slow")
     assert only(told, "unheard_of").state == "on"
 

@@ -149,5 +149,5 @@ def test_a_checkpoint_of_several_files_blocks_for_all_of_them() -> None:
     launcher.exit(13, code=0)
     ledger = job.ledger()
     assert ledger.buckets["waste.checkpoint_block"] == 3 * NS
-    (saved,) = findings.saves(ledger)
+    (saved,) = findings.merged_saves(ledger)
     assert saved.blocked == 3 * NS

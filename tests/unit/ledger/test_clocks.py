@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headway.ledger.clocks import Axis, align
+from headway.ledger.clocks import ClockAlignment, align_clocks
 from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeJournal, FakeRun, Host
 
@@ -8,13 +8,13 @@ NODE1 = Host("node1", "boot-1", monotonic=3.0)
 BEHIND = Host("node1", "boot-1", monotonic=3.0, wall=-400.0)
 
 
-def axis_of(job: FakeRun) -> Axis:
+def axis_of(job: FakeRun) -> ClockAlignment:
     journals = [made.journal() for made in job.journals]
     launchers = [j for j in journals if j.role == "launcher"]
-    return align(launchers, [j for j in journals if j.role != "launcher"])
+    return align_clocks(launchers, [j for j in journals if j.role != "launcher"])
 
 
-def true_time(job: FakeRun, axis: Axis, made: FakeJournal, seconds: float) -> float:
+def true_time(job: FakeRun, axis: ClockAlignment, made: FakeJournal, seconds: float) -> float:
     """Where `seconds` of one journal lies after the alignment, on the first one's clock."""
     home = job.journals[0]
     return (made.at(seconds) + axis.shifts[made.name] - home.at(0)) / NS

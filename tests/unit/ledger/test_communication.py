@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.model import EarlyCalls, GroupsMade, Ledger
+from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
 from headway.report import html
 from headway.testing import FakeRun
 from tests.support import Golden
@@ -43,12 +43,12 @@ def told(*ranks: dict[str, Any], attempts: int = 1) -> Ledger:
     return job.ledger()
 
 
-def one_group(ledger: Ledger) -> GroupsMade:
+def one_group(ledger: Ledger) -> ProcessGroups:
     (one,) = ledger.groups_made
     return one
 
 
-def one_call(ledger: Ledger) -> EarlyCalls:
+def one_call(ledger: Ledger) -> PreStepCollectives:
     (one,) = ledger.early_calls
     return one
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headway.ledger.model import NS, GaveUp, Ledger
+from headway.ledger.model import NS, Ledger, RecompileLimitHit
 from headway.testing import FakeJournal, FakeRun
 
 PARTS = {
@@ -169,11 +169,11 @@ def test_where_torch_gave_up() -> None:
     launcher.exit(6, code=0)
     ledger = job.ledger()
     assert ledger.gave_up == (
-        GaveUp(
+        RecompileLimitHit(
             attempt=0, rank=0, at=4 * NS, where="a.py:1 f", limit="recompile_limit",
             reason="0/7: n == 3",
         ),
-        GaveUp(attempt=0, rank=0, at=5 * NS, where="?", limit="recompile_limit", reason=""),
+        RecompileLimitHit(attempt=0, rank=0, at=5 * NS, where="?", limit="recompile_limit", reason=""),
     )  # fmt: skip
     assert ledger.to_dict()["compile"]["gave_up"][0]["at_s"] == 4.0
 

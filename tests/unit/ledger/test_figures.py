@@ -23,7 +23,7 @@ def test_the_rhythm_of_the_saves() -> None:
     assert ledger.recommended_interval is None  # nothing failed, and nothing blocked
 
 
-def _saved_once(code: int) -> Ledger:
+def _one_save(code: int) -> Ledger:
     job = FakeRun()
     launcher = job.launcher(0)
     rank = job.process(0)
@@ -35,14 +35,14 @@ def _saved_once(code: int) -> Ledger:
 
 
 def test_the_recommended_interval_is_youngs_at_the_mean_rate() -> None:
-    killed = _saved_once(137)
+    killed = _one_save(137)
     assert killed.failures[0].retry == "bounded"
     # Jeffreys' prior of half a failure, and one in 100 s; a save blocks for 2 s.
     assert killed.recommended_interval == pytest.approx(math.sqrt(2 * 2 * 100 / 1.5) * NS)
 
 
 def test_a_failure_of_the_program_says_nothing_of_how_often_to_save() -> None:
-    ended = _saved_once(1)
+    ended = _one_save(1)
     assert ended.failures[0].retry == "no" and ended.recommended_interval is None
 
 

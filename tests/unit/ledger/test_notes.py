@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from headway.ledger.account import account
-from headway.ledger.notes import LIMIT
+from headway.ledger.account import build_ledger
+from headway.ledger.notes import MAX_NOTES
 from headway.testing import FakeRun
 
 
@@ -37,8 +37,8 @@ def test_there_are_never_too_many() -> None:
     for number in range(100):
         rank.event("note", 1, hook="x", text=f"{number}" + "y" * 1000)
         rank.event("note", 1, hook="x", text="the same")
-    notes = account([made.journal() for made in job.journals], problems=["first"]).notes
-    assert len(notes) == LIMIT + 1
+    notes = build_ledger([made.journal() for made in job.journals], problems=["first"]).notes
+    assert len(notes) == MAX_NOTES + 1
     assert notes[0] == "first"
-    assert notes[-1] == f"and {102 - LIMIT} more notes"
+    assert notes[-1] == f"and {102 - MAX_NOTES} more notes"
     assert max(len(note) for note in notes) == 300

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.model import NS, Notice
+from headway.ledger.model import NS, PreemptionNotice
 from headway.testing import FakeJournal, FakeRun
 
 START, EACH, NOTICE = 5.0, 1.0, 45.5  # steps of a second: 40 are made when the notice comes
@@ -60,7 +60,7 @@ class Job:
         launcher.exit(121, code=0)
         return self
 
-    def notice(self) -> Notice:
+    def notice(self) -> PreemptionNotice:
         (found,) = self.run.ledger().notices
         return found
 
@@ -73,7 +73,7 @@ def seconds(first: int, last: int) -> int:
 def test_a_last_save_keeps_what_was_trained_since_the_one_before() -> None:
     job = Job().heed().end()
     known = replace(
-        Notice(**TRAINED, answer="saved", step=41),
+        PreemptionNotice(**TRAINED, answer="saved", step=41),
         saved=seconds(11, 41) - round(0.001 * NS),  # that long the regular save has blocked
         saved_steps=31,
     )
@@ -92,7 +92,7 @@ def test_without_a_save_before_it_counts_from_the_start_of_the_attempt() -> None
 def test_nobody_heeds_it() -> None:
     notice = Job().end(code=-15).again(10).notice()
     lost = seconds(11, 41) - round(0.001 * NS)
-    assert notice == Notice(**TRAINED, answer="none", lost=lost, lost_steps=31)
+    assert notice == PreemptionNotice(**TRAINED, answer="none", lost=lost, lost_steps=31)
 
 
 def test_a_job_that_never_saves_loses_it_all() -> None:
@@ -106,7 +106,7 @@ def test_a_job_that_never_saves_loses_it_all() -> None:
 def test_a_save_that_came_too_late() -> None:
     job = Job().heed(done=False)
     job.launcher.exit(50, code=-9)
-    assert job.notice() == Notice(**TRAINED, answer="late", step=41)
+    assert job.notice() == PreemptionNotice(**TRAINED, answer="late", step=41)
     notice = job.again(10).notice()
     assert (notice.answer, notice.saved, notice.lost_steps) == ("late", 0, 31)
     assert notice.lost == job.run.ledger().buckets["failure.lost_training"]

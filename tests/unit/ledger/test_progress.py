@@ -6,7 +6,7 @@ import pytest
 
 from headway.ledger.leaves import EFFECTIVE, LOST
 from headway.ledger.model import Segment
-from headway.ledger.progress import move_lost
+from headway.ledger.progress import mark_lost
 from headway.testing import FakeJournal, FakeRun
 
 
@@ -154,16 +154,16 @@ def test_a_window_is_divided_at_the_step_that_was_kept() -> None:
 
 def test_move_lost() -> None:
     line = [Segment(0, 4, EFFECTIVE), Segment(4, 6, "waste.evaluation"), Segment(6, 9, EFFECTIVE)]
-    assert move_lost(line, []) == line
-    assert move_lost(line, [(9, None)]) == line
-    assert move_lost(line, [(3, 8)]) == [
+    assert mark_lost(line, []) == line
+    assert mark_lost(line, [(9, None)]) == line
+    assert mark_lost(line, [(3, 8)]) == [
         Segment(0, 3, EFFECTIVE),
         Segment(3, 4, LOST),
         Segment(4, 6, "waste.evaluation"),
         Segment(6, 8, LOST),
         Segment(8, 9, EFFECTIVE),
     ]
-    assert move_lost(line, [(0, None)])[0] == Segment(0, 4, LOST)
+    assert mark_lost(line, [(0, None)])[0] == Segment(0, 4, LOST)
 
 
 def test_saves_are_listed_with_their_steps_of_the_run() -> None:

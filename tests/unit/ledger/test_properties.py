@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import headway
 from headway.errors import HeadwayError
 from headway.journal import pulse
-from headway.ledger.account import account
-from headway.ledger.leaves import LEAVES
+from headway.ledger.account import build_ledger
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import COMPILE_PARTS, NS, Ledger, Segment
 from headway.testing import FakeJournal, FakeRun, Host
 from tests.support import examples
@@ -134,9 +134,9 @@ def test_any_run_balances(job: FakeRun) -> None:
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_of_the_files_does_not_matter(job: FakeRun, random: Any) -> None:
     journals = [made.journal() for made in job.journals]
-    expected = account(journals)
+    expected = build_ledger(journals)
     random.shuffle(journals)
-    assert account(journals) == expected
+    assert build_ledger(journals) == expected
 
 
 @settings(QUICK, max_examples=examples(100))
@@ -245,7 +245,7 @@ def _check_parts(parts: Mapping[str, int], buckets: Mapping[str, int]) -> None:
 def _check_account(segments: tuple[Segment, ...], buckets: dict[str, int], wall: int) -> None:
     assert sum(buckets.values()) == wall
     assert all(ns > 0 for ns in buckets.values())
-    assert set(buckets) <= set(LEAVES)
+    assert set(buckets) <= set(BUCKETS)
     at = 0
     for segment in segments:
         assert segment.start == at < segment.end

@@ -18,23 +18,23 @@ NOTE = {"run": "t-publish", "folder": "/r/t-publish", "anchor": "/a", "store": "
 
 
 def test_a_note_in_every_state() -> None:
-    assert publish.noted({}) is None
-    begun = publish.noted({**NOTE, "log": "/r/t/publish.log"})
+    assert publish.publish_from_note({}) is None
+    begun = publish.publish_from_note({**NOTE, "log": "/r/t/publish.log"})
     assert begun is not None and begun.took is None and begun.log == "/r/t/publish.log"
-    done = publish.noted({**NOTE, "snapshot": "1-a", "seconds": 2.5, "error": ""})
+    done = publish.publish_from_note({**NOTE, "snapshot": "1-a", "seconds": 2.5, "error": ""})
     assert done is not None and (done.took, done.snapshot) == (2.5 * NS, "1-a")
 
 
 @pytest.mark.parametrize("seconds", ["2", None, float("nan"), -1, True, 1e12])
 def test_what_is_no_number_is_not_known(seconds: Any) -> None:
-    found = publish.noted({**NOTE, "seconds": seconds})
+    found = publish.publish_from_note({**NOTE, "seconds": seconds})
     assert found is not None and found.took is None
 
 
 def test_what_it_cost_and_would_have_cost() -> None:
     line = Line().add("start.launcher_init", 5).add("train.effective", 10)
     line.add("waste.checkpoint_block", 1).add("stop.shutdown", 0.5)
-    found = publish.noted({**NOTE, "seconds": 30, "snapshot": "1-a"})
+    found = publish.publish_from_note({**NOTE, "seconds": 30, "snapshot": "1-a"})
     ledger = ledger_of(line, publish=found, steps=3)
     told = ledger.to_dict()["publish"]
     assert told["accelerators"] == 1 and told["seconds"] == 30
@@ -43,7 +43,7 @@ def test_what_it_cost_and_would_have_cost() -> None:
 
 
 def test_a_run_that_never_trained_paid_nothing() -> None:
-    assert publish.after_training(ledger_of(Line().add("start.launcher_init", 5))) == 0
+    assert publish.time_after_training(ledger_of(Line().add("start.launcher_init", 5))) == 0
 
 
 def written(folder: Path, *events: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def test_a_publish_is_a_run_that_names_its_training(tmp_path: Path) -> None:
 def test_the_note_of_a_training_is_in_its_ledger(tmp_path: Path) -> None:
     written(tmp_path, {"ev": "exit", "t": 20 * NS})
     assert "publish" not in load(tmp_path).to_dict()
-    notes.write(tmp_path, {**NOTE, "error": "too large"})
+    notes.write_publish_note(tmp_path, {**NOTE, "error": "too large"})
     assert load(tmp_path).to_dict()["publish"]["error"] == "too large"
     (tmp_path / "publish.json").write_text("[")
     assert "publish" not in load(tmp_path).to_dict()

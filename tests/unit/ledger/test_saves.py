@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.interval import NONE_SEEN, Observed, observed
-from headway.ledger.model import NS, Checkpoint, Failure, Saved
-from headway.ledger.saves import Save, saves
+from headway.ledger.interval import NONE_SEEN, IntervalInputs, interval_inputs
+from headway.ledger.model import NS, Checkpoint, CheckpointOutcome, Failure
+from headway.ledger.saves import Save, merge_files
 
 
 def _file(start: float, end: float, *, rank: int = 0, step: int = 5, **others: Any) -> Checkpoint:
@@ -28,39 +28,40 @@ def _failure(retry: str) -> Failure:
 
 def test_a_save_of_several_files_is_their_sum_on_the_slowest_rank() -> None:
     files = [_file(0, 1), _file(1, 3, path="b"), _file(0, 2.5, rank=1), _file(9, 10, step=6)]
-    first, second = saves(files)
+    first, second = merge_files(files)
     assert first == Save(0, 5, 0, 3 * NS, None, "b")
     assert (second.step, second.at, second.blocked) == (6, 9 * NS, NS)
 
 
 def test_files_of_several_threads_side_by_side_block_once() -> None:
-    (save,) = saves([_file(0, 2), _file(1, 3)])
+    (save,) = merge_files([_file(0, 2), _file(1, 3)])
     assert save.blocked == 3 * NS
 
 
 def test_files_of_another_attempt_are_another_save() -> None:
-    assert [save.attempt for save in saves([_file(0, 1), _file(5, 6, attempt=1)])] == [0, 1]
+    assert [save.attempt for save in merge_files([_file(0, 1), _file(5, 6, attempt=1)])] == [0, 1]
 
 
 def test_a_save_is_durable_when_its_last_file_is() -> None:
-    (mixed,) = saves([_file(0, 1, durable=4), _file(1, 6)])
+    (mixed,) = merge_files([_file(0, 1, durable=4), _file(1, 6)])
     assert mixed.written == 6 * NS
-    (pending,) = saves([_file(0, 1, durable=4), _file(1, 2, unwritten=True)])
+    (pending,) = merge_files([_file(0, 1, durable=4), _file(1, 2, unwritten=True)])
     assert pending.written is None
 
 
 def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
-    told = Saved(
+    told = CheckpointOutcome(
         attempt=0, step=5, at=0, level="disk", blocked=NS, slower=NS, durable=7 * NS, size=1
     )
-    seen = observed([told], [_file(0, 9)], [_failure("yes"), _failure("no")], 3600 * NS)
-    assert seen == Observed(cost=2.0, durable=6.0, slowest=6.0, failures=1, hours=1.0)
-    assert observed([], [], [], NS) is None and observed([told], [], [], 0) is None
+    seen = interval_inputs([told], [_file(0, 9)], [_failure("yes"), _failure("no")], 3600 * NS)
+    assert seen == IntervalInputs(cost=2.0, durable=6.0, slowest=6.0, failures=1, hours=1.0)
+    assert interval_inputs([], [], [], NS) is None and interval_inputs([told], [], [], 0) is None
 
 
 def test_without_a_failure_the_rate_is_below_a_bound() -> None:
     none, some = (
-        observed([], [_file(0, 2)], failures, 3600 * NS) for failures in ([], [_failure("swap")])
+        interval_inputs([], [_file(0, 2)], failures, 3600 * NS)
+        for failures in ([], [_failure("swap")])
     )
     assert none is not None and some is not None
     assert none.per_hour == NONE_SEEN and some.per_hour == pytest.approx(1.5)
@@ -68,5 +69,5 @@ def test_without_a_failure_the_rate_is_below_a_bound() -> None:
 
 
 def test_no_interval_is_shorter_than_a_save_takes_to_be_durable() -> None:
-    seen = observed([], [_file(0, 1, durable=900)], [_failure("yes")], 3600 * NS)
+    seen = interval_inputs([], [_file(0, 1, durable=900)], [_failure("yes")], 3600 * NS)
     assert seen is not None and seen.best().interval == 899.0

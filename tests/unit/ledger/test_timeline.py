@@ -84,7 +84,7 @@ def test_by_priority(layers: list[str], result: str) -> None:
 
 
 def test_total() -> None:
-    assert timeline.total(line("aabba")) == {"a": 3, "b": 2}
+    assert timeline.time_by_bucket(line("aabba")) == {"a": 3, "b": 2}
 
 
 def ranks(*texts: str, waiting: str = "w") -> str:

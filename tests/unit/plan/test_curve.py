@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from headway.plan.case import DAY, Case
-from headway.plan.curve import POINTS, curve, laws, point
+from headway.plan.case import DAY, JobSpec
+from headway.plan.curve import POINTS, curve, formulas, point
 
-META = Case(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
+META = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
 
 
 def test_the_optimum_of_metas_figure_7() -> None:
@@ -30,19 +30,19 @@ def test_the_optimum_lies_in_the_middle_of_the_curve() -> None:
 
 
 def test_recovery_lifts_the_curve_and_leaves_its_optimum() -> None:
-    slow = Case(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15, recover=288)
+    slow = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15, recover=288)
     assert slow.every == META.every
     assert point(slow, 600).recover == pytest.approx(1)  # 288 s of 8 hours
     assert point(slow, 600).wasted == pytest.approx(point(META, 600).wasted + 1)
 
 
 def test_the_laws() -> None:
-    found = {law.name: law.at for law in laws(META)}
+    found = {law.name: law.at for law in formulas(META)}
     assert list(found) == ["Young", "Daly", "exact"]
     assert found["exact"].exact <= min(found["Young"].exact, found["Daly"].exact)
 
 
 def test_without_failures_there_is_no_curve() -> None:
-    calm = Case(nodes=1, mtbf=math.inf, length=DAY, block=15)
-    assert curve(calm) == () and laws(calm) == ()
+    calm = JobSpec(nodes=1, mtbf=math.inf, length=DAY, block=15)
+    assert curve(calm) == () and formulas(calm) == ()
     assert point(calm, 600).wasted == pytest.approx(2.5)

@@ -8,24 +8,24 @@ import pytest
 from headway.advise.model import Evidence
 from headway.advise.rules import interval
 from headway.errors import UsageError
-from headway.fleet.queries.slices import Asked
-from headway.ledger.interval import recommended
-from headway.ledger.model import NS, Checkpoint, Failure, Saved
-from headway.plan.case import Case
-from headway.plan.measured import of_ledger
-from headway.plan.of_store import of_store
+from headway.fleet.queries.slices import Filter
+from headway.ledger.interval import recommended_interval
+from headway.ledger.model import NS, Checkpoint, CheckpointOutcome, Failure
+from headway.plan.case import JobSpec
+from headway.plan.measured import measured_by_run
+from headway.plan.of_store import measured_in_store
 from tests.support import has_code
 from tests.unit.report.ledgers import Line, killed, ledger_of
 from tests.unit.serve.fleet import RUNS
 
 if TYPE_CHECKING:
-    from headway.fleet.engine import Question
+    from headway.fleet.engine import QueryFn
     from headway.serve.source import Source
 
 
 def test_the_values_of_a_run() -> None:
     ledger = killed()
-    seen = of_ledger(ledger, "night")
+    seen = measured_by_run(ledger, "night")
     assert (seen.runs, seen.nodes, seen.failures) == (1, 2, 1)
     assert seen.node_hours == pytest.approx(2 * ledger.wall / NS / 3600)
     assert seen.block_s == pytest.approx(5.7)
@@ -48,8 +48,8 @@ def test_a_swapped_node_is_not_one_more() -> None:
         replace(rank, hosts=("a", "b", "c"), host_of={0: "a", 1: "bc"[place]})
         for place, rank in enumerate(ledger.ranks[:2])
     )
-    assert of_ledger(replace(ledger, ranks=ranks), "night").nodes == 2
-    assert of_ledger(replace(ledger, ranks=ranks[:1]), "night").nodes == 1
+    assert measured_by_run(replace(ledger, ranks=ranks), "night").nodes == 2
+    assert measured_by_run(replace(ledger, ranks=ranks[:1]), "night").nodes == 1
 
 
 def test_a_failure_that_is_not_started_again_does_not_count() -> None:
@@ -57,7 +57,7 @@ def test_a_failure_that_is_not_started_again_does_not_count() -> None:
     failure = Failure(
         attempt=0, at=1, category="user_code", owner="user", retry="no", root_rank=0, evidence=""
     )
-    seen = of_ledger(ledger_of(line, failures=(failure,), time_to_start=10 * NS), "bug")
+    seen = measured_by_run(ledger_of(line, failures=(failure,), time_to_start=10 * NS), "bug")
     assert seen.failures == 0
     assert seen.block_s is None and "block" not in seen.values
     # Never interrupted: a recovery is taken to be as long as the start.
@@ -66,7 +66,7 @@ def test_a_failure_that_is_not_started_again_does_not_count() -> None:
 
 
 def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
-    saved = Saved(
+    saved = CheckpointOutcome(
         attempt=0,
         step=1,
         at=5 * NS,
@@ -77,22 +77,22 @@ def test_what_a_checkpointer_tells_goes_before_what_was_seen() -> None:
         size=1,
     )
     line = Line().add("train.effective", 100)
-    seen = of_ledger(ledger_of(line, saved=(saved,)), "saver")
+    seen = measured_by_run(ledger_of(line, saved=(saved,)), "saver")
     assert (seen.block_s, seen.durable_s) == (3, 3)
 
 
 @pytest.mark.xdist_group("pages")
 def test_the_values_of_a_store(source: Source) -> None:
-    def one(question: Question) -> dict[str, object]:
+    def one(question: QueryFn) -> dict[str, object]:
         return source.ask(question)[0]
 
-    seen = of_store(one, Asked(), "store")
+    seen = measured_in_store(one, Filter(), "store")
     assert (seen.runs, seen.nodes, seen.failures) == (RUNS, None, 4)
     assert (seen.recover_s, seen.requeue_s, seen.compile_again_s) == (90, 0, 0)
     assert (seen.start_s, seen.compile_s) == (0, 360)  # no more than the Time to Start
     assert seen.block_s is not None and seen.node_hours > 0
     with pytest.raises(UsageError, check=has_code("no-runs-match")):
-        of_store(one, Asked(where=(("team", "nobody"),)), "store")
+        measured_in_store(one, Filter(where=(("team", "nobody"),)), "store")
 
 
 def test_one_answer_to_how_often_to_save() -> None:
@@ -105,22 +105,22 @@ def test_one_answer_to_how_often_to_save() -> None:
     failure = Failure(
         attempt=0, at=1, category="network", owner="infra", retry="yes", root_rank=0, evidence=""
     )
-    shown = recommended((), (save,), (failure,), line.now)
+    shown = recommended_interval((), (save,), (failure,), line.now)
     assert shown is not None
     ledger = ledger_of(
         line, steps=9000, failures=(failure,), checkpoints=(save,), saves=1,
         recommended_interval=shown,
     )  # fmt: skip
-    (advised,) = interval.proposals(Evidence(ledger=ledger))
-    planned = Case(nodes=1, length=86400.0, **of_ledger(ledger, "x").values).best()
+    (advised,) = interval.propose_interval(Evidence(ledger=ledger))
+    planned = JobSpec(nodes=1, length=86400.0, **measured_by_run(ledger, "x").values).best()
     assert f"interval={shown / NS:.3g})" in advised.code[0]
     assert planned.interval == pytest.approx(shown / NS)
 
 
 def test_without_a_failure_the_rate_is_a_bound() -> None:
     ledger = replace(killed(), failures=(), time_to_recover=())
-    seen = of_ledger(ledger, "calm")
+    seen = measured_by_run(ledger, "calm")
     assert seen.is_bound and seen.failures_a_day is None and seen.failures_low == 0.0
     assert seen.failures_high == pytest.approx(3 / seen.node_hours * 24)
     assert seen.values["mtbf"] == pytest.approx(86400 / seen.failures_high)
-    assert not of_ledger(killed(), "night").is_bound
+    assert not measured_by_run(killed(), "night").is_bound

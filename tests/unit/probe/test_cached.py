@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headway.probe.hooks import cached
-from headway.probe.hooks.cached import Talk
+from headway.probe.hooks.cached import CacheClient
 from tests.unit.probe.test_fingerprint import torch
 
 
@@ -42,13 +42,13 @@ def courier(folder: Path) -> Iterator[None]:
         yield
 
 
-def asked() -> Talk:
-    talk = Talk()
+def asked() -> CacheClient:
+    talk = CacheClient()
     talk.ask(torch())
     return talk
 
 
-def ready(folder: Path, talk: Talk) -> None:
+def ready(folder: Path, talk: CacheClient) -> None:
     (folder / f"talk/ready-{talk.key}.json").write_text("{}")
 
 
@@ -167,7 +167,7 @@ def test_kernels_of_the_user_are_waited_for_and_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = asked()
-    monkeypatch.setattr(cached, "talk", talk)
+    monkeypatch.setattr(cached, "cache_client", talk)
     ready(folder, talk)
     compiler: Any = ModuleType("triton.compiler.compiler")
     compiler.compile = lambda source: f"compiled {source}"
@@ -253,9 +253,9 @@ def test_the_hash_of_a_package_is_kept(
         assert module.triton_key() == module.triton_key()
         return module.triton_key()
 
-    monkeypatch.setattr(cached.talk, "answered", False)
+    monkeypatch.setattr(cached.cache_client, "answered", False)
     assert asked() == value and len(worked_out) == 1  # there is no folder yet
-    monkeypatch.setattr(cached.talk, "answered", True)
+    monkeypatch.setattr(cached.cache_client, "answered", True)
     assert asked() == asked() == value and len(worked_out) == 2
     source.write_text("other")
     assert asked() == value and len(worked_out) == 3
@@ -275,8 +275,8 @@ def test_compile_processes_are_woken_only_for_something_to_compile(
     module: Any = ModuleType("async_compile")
     module.AsyncCompile = AsyncCompile
     cached.install_pool(module)
-    monkeypatch.setattr(cached.talk, "folder", str(folder))
-    monkeypatch.setattr(cached.talk, "key", "k")
+    monkeypatch.setattr(cached.cache_client, "folder", str(folder))
+    monkeypatch.setattr(cached.cache_client, "key", "k")
     (folder / "talk").mkdir(exist_ok=True)
     if level is not None:
         (folder / "talk" / "ready-k.json").write_text(json.dumps({"level": level}))

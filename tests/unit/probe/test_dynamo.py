@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.probe import hooks, imports
-from headway.probe.hooks.dynamo import describe
+from headway.probe.hooks.dynamo import describe_compile
 from headway.probe.recorder import recorder
 
 
@@ -21,7 +21,7 @@ def test_kernels_are_named_by_what_they_are(
     kinds = {name: SimpleNamespace(_initialized=name == device) for name in ("cuda", "xpu")}
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**kinds))  # type: ignore[arg-type]
     metrics = SimpleNamespace(triton_compile_time_us=9_200_000, dynamo_cumulative_compile_time_us=1)
-    assert describe(metrics)["parts_us"] == {"dynamo": 1, part: 9_200_000}
+    assert describe_compile(metrics)["parts_us"] == {"dynamo": 1, part: 9_200_000}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def torch(version: str = "2.13.0", **more: Any) -> ModuleType:
 
 
 def facts(env: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
-    return fingerprint.facts(torch(**more), env or {})
+    return fingerprint.compile_facts(torch(**more), env or {})
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def test_the_facts_are_plain_and_the_same_each_time() -> None:
     [{"version": "2.12.0"}, {"git_version": "abc"}, {"cuda": "12.8"}, {"hip": "6.2"}],
 )
 def test_another_torch_has_another_key(more: dict[str, Any]) -> None:
-    assert fingerprint.key(facts(**more)) != fingerprint.key(facts())
+    assert fingerprint.compile_key(facts(**more)) != fingerprint.compile_key(facts())
 
 
 def test_where_torch_lies_makes_no_other_key() -> None:
     here = facts()
-    assert fingerprint.key(here | {"place": ["/x", "/y"]}) == fingerprint.key(here)
+    assert fingerprint.compile_key(here | {"place": ["/x", "/y"]}) == fingerprint.compile_key(here)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,9 @@ def test_where_torch_lies_makes_no_other_key() -> None:
 )
 def test_settings_that_choose_what_is_compiled(name: str) -> None:
     assert facts({name: "1"})["env"] == {name: "1"}
-    assert fingerprint.key(facts({name: "1"})) != fingerprint.key(facts({name: "0"}))
+    assert fingerprint.compile_key(facts({name: "1"})) != fingerprint.compile_key(
+        facts({name: "0"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,9 +101,9 @@ def test_a_processor_that_can_do_more_has_another_key(machine: dict[str, str]) -
     here = facts()
     assert here["isa"] == sorted(INTEL.split()[1:-2])
     machine["/proc/cpuinfo"] = f"flags : {INTEL.replace(' avx512_vbmi2', '')}\n"
-    assert fingerprint.key(facts()) != fingerprint.key(here)
+    assert fingerprint.compile_key(facts()) != fingerprint.compile_key(here)
     machine["/proc/cpuinfo"] = f"flags : {INTEL} spec_ctrl pti\n"
-    assert fingerprint.key(facts()) == fingerprint.key(here)
+    assert fingerprint.compile_key(facts()) == fingerprint.compile_key(here)
 
 
 def test_of_an_arm_processor_all_counts(

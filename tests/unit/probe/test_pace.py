@@ -32,9 +32,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
     for name in lists:
         monkeypatch.setattr(pace, name, [])
-    pace.forget()
+    pace.reset_after_fork()
     yield made
-    pace.forget()
+    pace.reset_after_fork()
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_a_read_that_fails_is_no_batch(clock: Clock, written: list[dict[str, Any
         return True
 
     pace.on_read.append(evaluated)
-    pace.watch_closely()
+    pace.force_slow_path()
     source = iter([1, None, 2])
-    fetch = pace.watched(lambda source: next(source) / 1)
+    fetch = pace.timed_fetch(lambda source: next(source) / 1)
     for _ in range(3):
         with contextlib.suppress(TypeError):
             fetch(source)
@@ -137,7 +137,7 @@ def test_a_read_that_fails_is_no_batch(clock: Clock, written: list[dict[str, Any
 
 def test_told_steps_end_the_counting_of_optimizers(clock: Clock, written: list[Any]) -> None:
     train(clock, 2, 0.1)
-    pace.told_step()
+    pace.count_step()
     train(clock, 50, 0.1)
     assert pace.steps == 3
 
@@ -145,7 +145,7 @@ def test_told_steps_end_the_counting_of_optimizers(clock: Clock, written: list[A
 def test_after_a_fork_the_child_counts_for_itself(clock: Clock, written: list[Any]) -> None:
     train(clock, 3, 0.1)
     parent = pace.cells
-    pace.forget()
+    pace.reset_after_fork()
     train(clock, 1, 0.1)
     assert parent[pulse.STEPS] == 3
     assert pace.cells[pulse.STEPS] == 1

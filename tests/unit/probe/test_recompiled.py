@@ -44,7 +44,7 @@ def seen(reason: str, **local: Any) -> dict[str, Any]:
     frame = SimpleNamespace(
         f_locals=local, f_globals={"SCALE": 7}, f_code=seen.__code__
     )  # fmt: skip
-    found: dict[str, Any] = recompiled.why([reason], frame).get("seen", {})
+    found: dict[str, Any] = recompiled.explain_recompile([reason], frame).get("seen", {})
     return found
 
 
@@ -74,16 +74,16 @@ def test_everything_is_bounded() -> None:
         f_locals={f"v{n}": n for n in range(99)}, f_globals={}, f_code=seen.__code__
     )
     texts = [f"0/{n}: v{n} == 1{' ' * 60}# {'x' * 5000}" for n in range(99)]
-    found = recompiled.why(texts, frame)
+    found = recompiled.explain_recompile(texts, frame)
     assert len(found["reasons"]) == 8 and max(map(len, found["reasons"])) <= 200
     assert len(found["seen"]) <= 16
     wide = " and ".join(f"v{n} == 1" for n in range(99))
-    assert len(recompiled.why([f"0/0: {wide}"], frame)["seen"]) <= 16
+    assert len(recompiled.explain_recompile([f"0/0: {wide}"], frame)["seen"]) <= 16
 
 
 def test_the_caller_is_no_library() -> None:
     frame = SimpleNamespace(f_locals={}, f_globals={}, f_code=seen.__code__)
-    file, _, rest = recompiled.why(["0/0: x"], frame)["caller"].partition(":")
+    file, _, rest = recompiled.explain_recompile(["0/0: x"], frame)["caller"].partition(":")
     assert file == __file__ and rest.endswith(" test_the_caller_is_no_library")
 
 
@@ -98,7 +98,7 @@ def entry(size: Any, scalar: Any = None, stride: Any = None) -> SimpleNamespace:
 def test_the_lattice_is_told_once_and_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     pgo = ModuleType("torch._dynamo.pgo")
     monkeypatch.setitem(sys.modules, "torch._dynamo.pgo", pgo)
-    lattice, any_size = recompiled.Lattice(), AutoDynamic()
+    lattice, any_size = recompiled.ShapeHistory(), AutoDynamic()
     assert lattice.changes() == {}
     sources = {"L['x']": entry((4, 3)), "L['k']": entry(any_size, 2), "L['r']": entry(0, 0.5)}
     pgo._CODE_STATE = {"f": SimpleNamespace(automatic_dynamic=sources)}  # type: ignore[attr-defined]

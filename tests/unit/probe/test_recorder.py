@@ -32,15 +32,15 @@ class Process:
         monkeypatch.delenv("HEADWAY_OWNER", raising=False)
         monkeypatch.setattr(module, "_at_process_end", lambda call: None)
         monkeypatch.setattr(module, "_offer_stacks", lambda emit: None)
-        monkeypatch.setattr(module, "_dead", set())
+        monkeypatch.setattr(module, "_disabled_hooks", set())
         lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
         for name in lists:
             monkeypatch.setattr(pace, name, [])
-        monkeypatch.setattr(sdk, "_pace", None)
+        monkeypatch.setattr(sdk, "_step_clock", None)
         self.begin()
 
     def begin(self) -> None:
-        pace.forget()
+        pace.reset_after_fork()
         self.recorder = Recorder()
         self.monkeypatch.setattr(module, "recorder", self.recorder)
         open_journal = lambda: self.recorder.start(trains=True)  # noqa: E731
@@ -58,7 +58,7 @@ class Process:
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     yield Process(tmp_path / JOURNAL, monkeypatch)
-    pace.forget()
+    pace.reset_after_fork()
 
 
 def test_a_failing_hook_is_noted_once_and_switched_off(process: Process) -> None:
@@ -133,8 +133,8 @@ def test_a_program_in_the_place_of_another_has_a_journal_of_its_own(process: Pro
 def test_steps_count_in_an_environment_that_was_cleared(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_given", {})
-    probe.remember()
+    monkeypatch.setattr(probe, "_launcher_env", {})
+    probe.remember_environment()
     before = dict(os.environ)
     os.environ.clear()
     try:
@@ -150,7 +150,7 @@ def test_steps_count_in_an_environment_that_was_cleared(
 def test_without_a_launcher_nothing_is_counted(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_given", {})
+    monkeypatch.setattr(probe, "_launcher_env", {})
     monkeypatch.delenv("HEADWAY_DIR")
     headway.step()
     headway.progress(samples=1, step=1)
@@ -207,7 +207,7 @@ def test_the_reader_takes_all_that_the_writer_writes(
             if act == "step":
                 steps += 1
                 headway.step()
-                pace.watch_closely()  # each step has a line
+                pace.force_slow_path()  # each step has a line
             elif act == "progress":
                 headway.progress(samples=args[0], step=args[1])
             elif act == "span":
@@ -220,7 +220,7 @@ def test_the_reader_takes_all_that_the_writer_writes(
         journal = process.journal()
         assert process.recorder.writer is not None
         process.recorder.writer.close()
-        pace.forget()
+        pace.reset_after_fork()
     assert journal.damaged == 0
     assert list(journal.named("note")) == []
     assert all(span.end is not None for span in journal.spans)

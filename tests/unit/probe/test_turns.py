@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway.probe.hooks import turns as room
-from headway.probe.hooks.turns import Turns, worth_waiting
+from headway.probe.hooks.turns import CompileQueue, worth_waiting
 from tests.support import NO_PROCESS
 
 
@@ -51,19 +51,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
-    first, second = Turns(), Turns()
+    first, second = CompileQueue(), CompileQueue()
     first.begin("DYNAMO", "0/0")
     clock.at[10] = first.end
     second.begin("DYNAMO", "0/0")
     assert clock.sleeps == 10
     assert second.waited_s == pytest.approx(10 * room.LOOK_S)
-    third = Turns()
+    third = CompileQueue()
     third.begin("DYNAMO", "0/0")  # finds it done
     assert third.waited_s == 0
 
 
 def test_other_compiles_and_other_lives_are_other_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = Turns()
+    taken = CompileQueue()
     taken.begin("DYNAMO", "0/0")
     for trigger, number, launch in (
         ("DYNAMO", "1/0", "a"),
@@ -72,7 +72,7 @@ def test_other_compiles_and_other_lives_are_other_turns(monkeypatch: pytest.Monk
         ("DYNAMO", "0/0", "a.1"),
     ):
         monkeypatch.setenv("HEADWAY_LAUNCH", launch)
-        free = Turns()
+        free = CompileQueue()
         free.begin(trigger, number)
         assert free.waited_s == 0
 
@@ -80,17 +80,17 @@ def test_other_compiles_and_other_lives_are_other_turns(monkeypatch: pytest.Monk
 def test_nobody_waits_for_the_dead(folder: Path, clock: Clock) -> None:
     (folder / "turns").mkdir()
     (folder / "turns" / "a-DYNAMO-0.0-0").write_text(str(NO_PROCESS))
-    late = Turns()
+    late = CompileQueue()
     late.begin("DYNAMO", "0/0")
     assert late.waited_s == 0
 
 
 def test_who_gained_nothing_waits_no_more(clock: Clock) -> None:
-    late = Turns()
+    late = CompileQueue()
     late.waited_s, late.begun = 10.0, clock.now - 9.0
     late.end()
     assert not late.helps
-    first = Turns()
+    first = CompileQueue()
     first.begin("DYNAMO", "0/0")
     late.begin("DYNAMO", "0/0")
     assert late.waited_s == 0
@@ -138,7 +138,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def compiles(turns: Turns, clock: Clock, seconds: float) -> None:
+def compiles(turns: CompileQueue, clock: Clock, seconds: float) -> None:
     turns.begin("DYNAMO", "0/0")
     clock.now += seconds
     turns.end()
@@ -147,7 +147,7 @@ def compiles(turns: Turns, clock: Clock, seconds: float) -> None:
 def test_the_early_rank_gets_as_much_time_as_compiles_take(
     clock: Clock, given: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns()
+    turns = CompileQueue()
     compiles(turns, clock, 10.0)
     assert given == [pytest.approx(40.0)]  # the four ranks of the node, one after the other
     for _ in range(1000):  # recompiles that the cache has
@@ -163,5 +163,5 @@ def test_the_early_rank_gets_as_much_time_as_compiles_take(
 
 def test_without_a_process_group_there_is_no_timeout(clock: Clock, given: list[float]) -> None:
     sys.modules["torch.distributed"].is_initialized = lambda: False  # type: ignore[attr-defined]
-    compiles(Turns(), clock, 10.0)
+    compiles(CompileQueue(), clock, 10.0)
     assert given == []

@@ -36,11 +36,11 @@ def change(journal: Path, **fields: Any) -> None:
 
 
 def process(**fields: Any) -> str:
-    return json.dumps({**json.loads(unfinished.describe()), **fields})
+    return json.dumps({**json.loads(unfinished.identify_process()), **fields})
 
 
 def test_only_a_finished_save_leaves_no_record(journal: Path, tmp_path: Path) -> None:
-    save = unfinished.begin(str(tmp_path / "a"), existed=False)
+    save = unfinished.begin_save(str(tmp_path / "a"), existed=False)
     assert save is not None and len(list(journal.iterdir())) == 1
     save.finish()
     save.finish()
@@ -51,10 +51,12 @@ def test_a_dead_process_has_its_folder_removed_and_a_living_one_has_not(
     journal: Path, tmp_path: Path
 ) -> None:
     folder = checkpoint(tmp_path / "a")
-    unfinished.begin(str(folder), existed=False)
-    assert unfinished.remove(str(journal), ATTEMPT) == [] and folder.exists()
+    unfinished.begin_save(str(folder), existed=False)
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == [] and folder.exists()
     change(journal, process=process(pid=NO_PROCESS))
-    assert unfinished.remove(str(journal), ATTEMPT) == [str(folder)] and not folder.exists()
+    assert (
+        unfinished.remove_dead_saves(str(journal), ATTEMPT) == [str(folder)] and not folder.exists()
+    )
     assert not list(journal.iterdir())
 
 
@@ -65,9 +67,9 @@ def test_of_another_host_an_attempt_that_is_over_is_known(
     journal: Path, tmp_path: Path, current: list[str] | None, removed: bool
 ) -> None:
     folder = checkpoint(tmp_path / "a")
-    unfinished.begin(str(folder), existed=False)
+    unfinished.begin_save(str(folder), existed=False)
     change(journal, process=process(boot="another"))
-    assert unfinished.remove(str(journal), current) == [str(folder)] * removed
+    assert unfinished.remove_dead_saves(str(journal), current) == [str(folder)] * removed
     assert folder.exists() != removed
     assert bool(list(journal.iterdir())) != removed
 
@@ -75,12 +77,12 @@ def test_of_another_host_an_attempt_that_is_over_is_known(
 def test_what_was_there_before_the_save_stays(journal: Path, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "a")
     before = time.time() + 5
-    assert unfinished.existed(str(folder), before)
-    assert not unfinished.existed(str(folder), before - 100)
-    assert not unfinished.existed(str(tmp_path / "missing"), before)
-    unfinished.begin(str(folder), existed=True)
+    assert unfinished.existed_before(str(folder), before)
+    assert not unfinished.existed_before(str(folder), before - 100)
+    assert not unfinished.existed_before(str(tmp_path / "missing"), before)
+    unfinished.begin_save(str(folder), existed=True)
     change(journal, process=process(pid=NO_PROCESS))
-    assert unfinished.remove(str(journal), ATTEMPT) == []
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == []
     assert folder.exists() and not list(journal.iterdir())
 
 
@@ -91,40 +93,40 @@ def test_nothing_but_a_folder_is_removed(journal: Path, tmp_path: Path, kind: st
         target.touch()
     elif kind == "link":
         target.symlink_to(folder)
-    unfinished.begin(str(target), existed=False)
+    unfinished.begin_save(str(target), existed=False)
     change(journal, process=process(pid=NO_PROCESS))
     if kind == "relative":
         change(journal, folder=os.path.relpath(folder))
-    assert unfinished.remove(str(journal), ATTEMPT) == []
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == []
     assert folder.exists() and os.path.lexists(target) == (kind in ("file", "link"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"folder": 3}', "{", '"a"'])
 def test_a_damaged_record_removes_nothing(journal: Path, text: str) -> None:
-    (journal / f"{unfinished.RECORD}a").write_text(text)
-    assert unfinished.remove(str(journal), ATTEMPT) == []
+    (journal / f"{unfinished.RECORD_PREFIX}a").write_text(text)
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == []
 
 
 def test_a_record_of_another_user_or_behind_a_link_is_not_followed(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path / "a")
-    unfinished.begin(str(folder), existed=False)
+    unfinished.begin_save(str(folder), existed=False)
     change(journal, process=process(pid=NO_PROCESS))
     (path,) = journal.iterdir()
     os.rename(path, tmp_path / "record")
     path.symlink_to(tmp_path / "record")
-    assert unfinished.remove(str(journal), ATTEMPT) == []
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == []
     os.replace(tmp_path / "record", path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert unfinished.remove(str(journal), ATTEMPT) == [] and folder.exists()
+    assert unfinished.remove_dead_saves(str(journal), ATTEMPT) == [] and folder.exists()
 
 
 def test_where_nothing_can_be_recorded_the_save_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADWAY_DIR", str(tmp_path / "missing"))
-    assert unfinished.begin(str(tmp_path / "a"), existed=False) is None
-    assert unfinished.remove(str(tmp_path / "missing"), ATTEMPT) == []
+    assert unfinished.begin_save(str(tmp_path / "a"), existed=False) is None
+    assert unfinished.remove_dead_saves(str(tmp_path / "missing"), ATTEMPT) == []
     monkeypatch.delenv("HEADWAY_DIR")
-    assert unfinished.begin(str(tmp_path / "a"), existed=False) is None
+    assert unfinished.begin_save(str(tmp_path / "a"), existed=False) is None

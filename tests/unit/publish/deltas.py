@@ -9,7 +9,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 
 from headway.checkpoint.store import dcp
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import IDS, ROWS
+from headway.checkpoint.store.manifest import IDS_SUFFIX, ROWS_SUFFIX
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.retain import pin
 from tests.unit.publish.made import state
@@ -46,8 +46,8 @@ def _save(
         rows = given[part][name][ids].contiguous()  # type: ignore[index]
         items += (
             [
-                BytesItem(item.name + IDS, dcp.raw(ids)),
-                BytesItem(item.name + ROWS, dcp.raw(rows)),
+                BytesItem(item.name + IDS_SUFFIX, dcp.tensor_bytes(ids)),
+                BytesItem(item.name + ROWS_SUFFIX, dcp.tensor_bytes(rows)),
             ]
             if name == TABLE
             else [item]
@@ -56,7 +56,9 @@ def _save(
     with Draft(store, number, save_id, 1) as draft:
         write_part(draft.folder, 0, items)
         kind = "full" if parent is None else "delta"
-        one = commit(draft, lambda parts: dcp.metadata(metadata, parts), kind=kind, parent=parent)
+        one = commit(
+            draft, lambda parts: dcp.build_metadata(metadata, parts), kind=kind, parent=parent
+        )
     if number == 2:
         pin(store, one)
     return save_id

@@ -16,7 +16,7 @@ from headway.publish import recipe as recipes
 if TYPE_CHECKING:
     import torch
 
-SERVED = "tests.unit.publish.served"
+MODEL_MODULE = "tests.unit.publish.served"
 
 
 def state(model: torch.nn.Module, **parts: Any) -> dict[str, Any]:
@@ -45,13 +45,13 @@ def checkpoint(
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     with Draft(store, step, uuid.uuid4().hex[:12], 1) as draft:
         write_part(draft.folder, 0, dcp.items(planner.finish_plan(plan), planner))
-        one = commit(draft, lambda parts: dcp.metadata(metadata, parts), extra=extra)
+        one = commit(draft, lambda parts: dcp.build_metadata(metadata, parts), extra=extra)
     if anchor:
         pin(store, one)
     return one
 
 
-def plain(folder: Path, given: Mapping[str, Any]) -> Path:
+def dcp_checkpoint(folder: Path, given: Mapping[str, Any]) -> Path:
     """One that torch has written."""
     from torch.distributed.checkpoint import FileSystemWriter, save
 
@@ -62,10 +62,10 @@ def plain(folder: Path, given: Mapping[str, Any]) -> Path:
 def recipe(folder: Path, **sections: str) -> recipes.Recipe:
     """One for the small model; a section given replaces that of the same name."""
     told = {
-        "model": f'factory = "{SERVED}:build"',
-        "golden": f'inputs = "{SERVED}:golden"',
+        "model": f'factory = "{MODEL_MODULE}:build"',
+        "golden": f'inputs = "{MODEL_MODULE}:golden"',
         "targets.safetensors": "",
     } | {name.replace("__", "."): text for name, text in sections.items()}
     path = folder / "recipe.toml"
     path.write_text("\n".join(f"[{name}]\n{text}" for name, text in told.items()))
-    return recipes.read(path)
+    return recipes.read_recipe(path)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from headway.publish.snapshot import Made, Manifest, Snapshot
-from headway.publish.store import Store
+from headway.publish.snapshot import Manifest, Snapshot, TargetRecord
+from headway.publish.store import SnapshotStore
 
 
 def publish(
-    store: Store, anchor: str, *, keep: int = 3, shared: str = "code", order: int | None = None
+    store: SnapshotStore,
+    anchor: str,
+    *,
+    keep: int = 3,
+    shared: str = "code",
+    order: int | None = None,
 ) -> Snapshot:
     """A snapshot of two files, one of which others have too."""
     with store.publishing():
@@ -25,17 +30,17 @@ def publish(
             anchor={"key": anchor, "path": anchor, "step": 1, "order": ["", order or 0]},
             recipe="",
             files=files,
-            targets={"aoti": Made(("weights", "pt2"))},
+            targets={"aoti": TargetRecord(("weights", "pt2"))},
         )
         return store.commit(manifest, anchor, keep, orderly=order is not None)
 
 
-def content(store: Store, one: Snapshot, folder: Path) -> list[str]:
+def content(store: SnapshotStore, one: Snapshot, folder: Path) -> list[str]:
     checked = (store.checked(file, name, folder) for name, file in one.manifest.files.items())
     return [path.read_text() for path in checked]
 
 
-def only_what_is_needed(store: Store) -> None:
+def only_what_is_needed(store: SnapshotStore) -> None:
     needed = {file.stored for one in store.snapshots() for file in one.manifest.files.values()}
     assert {f"files/{name}" for name in store.place.names("files")} == needed
     for folder in ("", "snapshots", "packages", "anchors"):

@@ -15,10 +15,10 @@ from headway.checkpoint.store import owners
 from headway.checkpoint.store.read import Store as Checkpoints
 from headway.checkpoint.store.retain import Policy, retain
 from headway.publish import claims
-from headway.publish.anchor import find, waiting
-from headway.publish.examine import Answer, Asked, here
+from headway.publish.anchor import find_anchor, pending_anchors
+from headway.publish.examine import CheckResult, TargetCheck, check_here
 from headway.publish.recipe import Recipe
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.support import codes, lazy
 from tests.unit.publish.made import checkpoint, recipe, state
 
@@ -48,12 +48,12 @@ class Round:
 
 def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = False) -> Round:
     said: list[str] = []
-    there, anchored = len(Store(folder / to).snapshots()), len(anchors(folder))
+    there, anchored = len(SnapshotStore(folder / to).snapshots()), len(anchors(folder))
 
-    def examine(asked: Asked) -> Answer:
-        return replace(here(asked), finite=False) if wrong else here(asked)
+    def examine(asked: TargetCheck) -> CheckResult:
+        return replace(check_here(asked), finite=False) if wrong else check_here(asked)
 
-    where, store = str(folder / "anchors"), Store(folder / to)
+    where, store = str(folder / "anchors"), SnapshotStore(folder / to)
     watch(where, given, store, say=said.append, once=True, examine=examine)
     published, released = len(store.snapshots()) - there, anchored - len(anchors(folder))
     told = tuple(code for code in codes("\n".join(said)) if code)
@@ -62,7 +62,7 @@ def watched(folder: Path, given: Recipe, to: str = "store", *, wrong: bool = Fal
 
 
 def anchors(folder: Path) -> list[int | None]:
-    return [one.step for one in waiting(str(folder / "anchors"))]
+    return [one.step for one in pending_anchors(str(folder / "anchors"))]
 
 
 def test_what_is_published_is_released_and_then_retained_no_more(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_another_recipe_that_waits(tmp_path: Path) -> None:
 def test_a_recipe_that_nobody_watches_for_any_more(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained(1)), 1)
     where = str(tmp_path / "anchors")
-    name = claims.watching(where, "0" * 64, Store(tmp_path / "other"))
+    name = claims.claim_recipe(where, "0" * 64, SnapshotStore(tmp_path / "other"))
     assert watched(tmp_path, told(tmp_path)) == Round(published=1)
     claim = tmp_path / "anchors" / "claims" / name
     os.utime(claim, (0, 0))
@@ -106,22 +106,22 @@ def test_a_recipe_that_nobody_watches_for_any_more(tmp_path: Path) -> None:
 
 def test_a_publish_on_its_way(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained(1)), 1)
-    one = find(str(tmp_path / "anchors"))
-    with claims.publishing(one) as own, claims.publishing(one):
-        assert not claims.release(one, own) and anchors(tmp_path) == [1]
+    one = find_anchor(str(tmp_path / "anchors"))
+    with claims.claim_anchor(one) as own, claims.claim_anchor(one):
+        assert not claims.release_anchor(one, own) and anchors(tmp_path) == [1]
     assert list((tmp_path / "anchors" / "claims").iterdir()) == []
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    who = json.loads(owners.describe(gone.pid))
+    who = json.loads(owners.identify_process(gone.pid))
     claim = tmp_path / "anchors" / "claims" / "x"
     claim.write_text(json.dumps({**who, "anchor": one.id}))
-    assert not claims.release(one, "")
+    assert not claims.release_anchor(one, "")
     gone.communicate()
-    assert claims.release(one, "") and anchors(tmp_path) == [] and not claim.exists()
+    assert claims.release_anchor(one, "") and anchors(tmp_path) == [] and not claim.exists()
 
 
 def test_a_claim_that_nobody_can_read_counts(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchors", state(trained(1)), 1)
-    one = find(str(tmp_path / "anchors"))
+    one = find_anchor(str(tmp_path / "anchors"))
     (tmp_path / "anchors" / "claims").mkdir()
     (tmp_path / "anchors" / "claims" / "x").write_text("{")
-    assert not claims.release(one, "")
+    assert not claims.release_anchor(one, "")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.errors import PublishDeferred, PublishFailed
 from headway.publish import claims, examine
 from headway.publish import watch as watching
-from headway.publish.anchor import find, waiting
-from headway.publish.examine import Answer, Asked, here
-from headway.publish.store import Store
+from headway.publish.anchor import find_anchor, pending_anchors
+from headway.publish.examine import CheckResult, TargetCheck, check_here
+from headway.publish.store import SnapshotStore
 from tests.support import codes, has_code, lazy
 from tests.unit.publish.made import checkpoint, recipe, state
 
@@ -30,12 +30,12 @@ publish = lazy("headway.publish.job:publish")
 trained = lazy("tests.unit.publish.served:trained")
 
 
-def no_room(asked: Asked) -> Answer:
-    return Answer(error="it was ended by SIGKILL in a fresh process", transient=True)
+def no_room(asked: TargetCheck) -> CheckResult:
+    return CheckResult(error="it was ended by SIGKILL in a fresh process", transient=True)
 
 
-def slow(asked: Asked) -> Answer:
-    return replace(here(asked), latency_ms=10**6)
+def slow(asked: TargetCheck) -> CheckResult:
+    return replace(check_here(asked), latency_ms=10**6)
 
 
 class Worker:
@@ -45,14 +45,14 @@ class Worker:
         monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
         monkeypatch.setattr(watching, "time", self)
         self.now = 1e9
-        self.url, self.store = str(folder / "anchor"), Store(folder / "store")
+        self.url, self.store = str(folder / "anchor"), SnapshotStore(folder / "store")
         self.recipe = recipe(folder, **sections)
         self.tried = 0
 
     def time(self) -> float:
         return self.now
 
-    def look(self, examine: Callable[[Asked], Answer]) -> list[str]:
+    def look(self, examine: Callable[[TargetCheck], CheckResult]) -> list[str]:
         """The codes of what it said."""
         said: list[str] = []
 
@@ -66,7 +66,7 @@ class Worker:
 
     @property
     def noted(self) -> dict[str, Any]:
-        (anchor,) = waiting(self.url)
+        (anchor,) = pending_anchors(self.url)
         return self.store.noted(anchor.key(self.recipe.digest))
 
 
@@ -74,7 +74,7 @@ class Worker:
     ("examine", "limits"), [(no_room, ""), (slow, "latency_ms = 1000")], ids=["no room", "slow"]
 )
 def test_it_is_tried_again_later(
-    examine: Callable[[Asked], Answer],
+    examine: Callable[[TargetCheck], CheckResult],
     limits: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -83,23 +83,26 @@ def test_it_is_tried_again_later(
     worker = Worker(tmp_path, monkeypatch, limits=limits)
     assert worker.look(examine) == ["snapshot-deferred"]
     assert worker.look(examine) == [] and worker.tried == 1, "it is too early"
-    assert (worker.noted["tries"], worker.noted["again"]) == (1, worker.now + watching.AGAIN_S)
-    worker.now += watching.AGAIN_S
+    assert (worker.noted["tries"], worker.noted["again"]) == (
+        1,
+        worker.now + watching.FIRST_RETRY_S,
+    )
+    worker.now += watching.FIRST_RETRY_S
     assert worker.look(examine) == ["snapshot-deferred"]
-    assert worker.noted["again"] == worker.now + 2 * watching.AGAIN_S
-    worker.now += 2 * watching.AGAIN_S
-    assert worker.look(here) == [""] and worker.store.latest() is not None
+    assert worker.noted["again"] == worker.now + 2 * watching.FIRST_RETRY_S
+    worker.now += 2 * watching.FIRST_RETRY_S
+    assert worker.look(check_here) == [""] and worker.store.latest() is not None
     assert worker.noted.keys() == {"snapshot"}
 
 
 def test_in_the_end_it_is_turned_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(tmp_path / "anchor", state(trained()), 1)
     worker = Worker(tmp_path, monkeypatch)
-    for _ in range(watching.TRIES):
+    for _ in range(watching.MAX_TRIES):
         assert worker.look(no_room) == ["snapshot-deferred"]
-        worker.now += watching.LONGEST_S
+        worker.now += watching.MAX_RETRY_S
     assert worker.noted.keys() == {"rejected"}
-    assert worker.look(here) == [] and worker.tried == watching.TRIES
+    assert worker.look(check_here) == [] and worker.tried == watching.MAX_TRIES
 
 
 def test_a_clock_that_was_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,19 +110,19 @@ def test_a_clock_that_was_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     worker = Worker(tmp_path, monkeypatch)
     worker.look(no_room)
     worker.now -= 10**8
-    assert worker.look(here) == [""]
+    assert worker.look(check_here) == [""]
 
 
 def test_who_waits_for_it_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(tmp_path / "anchor", state(trained()), 1)
     worker = Worker(tmp_path, monkeypatch)
     worker.look(no_room)
-    (anchor,) = waiting(worker.url)
-    names = place(worker.url).names(claims.FOLDER)
-    assert len(names) == 1 and not claims.release(anchor, "another")
-    worker.now += watching.LONGEST_S
-    worker.look(lambda asked: replace(here(asked), finite=False))
-    assert worker.noted.keys() == {"rejected"} and claims.release(anchor, "another")
+    (anchor,) = pending_anchors(worker.url)
+    names = open_place(worker.url).names(claims.CLAIMS_FOLDER)
+    assert len(names) == 1 and not claims.release_anchor(anchor, "another")
+    worker.now += watching.MAX_RETRY_S
+    worker.look(lambda asked: replace(check_here(asked), finite=False))
+    assert worker.noted.keys() == {"rejected"} and claims.release_anchor(anchor, "another")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
@@ -138,20 +141,20 @@ def test_a_disk_that_does_not_answer(
 
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", refused)
-        (code,) = worker.look(here)
+        (code,) = worker.look(check_here)
     assert code in ("not-readable", "store-failed")
-    worker.now += watching.LONGEST_S
-    assert worker.look(here) == [""]
+    worker.now += watching.MAX_RETRY_S
+    assert worker.look(check_here) == [""]
 
 
 def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked("safetensors", {}, {}, "a:b", ".")
+    asked = TargetCheck("safetensors", {}, {}, "a:b", ".")
 
-    def ended(code: int) -> Answer:
+    def ended(code: int) -> CheckResult:
         monkeypatch.setattr(
             subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code)
         )
-        return examine.fresh(asked)
+        return examine.check_in_subprocess(asked)
 
     assert [ended(-one).transient for one in (signal.SIGKILL, signal.SIGTERM)] == [True, True]
     assert [ended(-one).transient for one in (signal.SIGSEGV, signal.SIGILL)] == [False, False]
@@ -161,7 +164,7 @@ def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         raise subprocess.TimeoutExpired("python", 1)
 
     monkeypatch.setattr(subprocess, "run", late)
-    assert examine.fresh(asked).transient
+    assert examine.check_in_subprocess(asked).transient
 
 
 def caused(error: Exception, by: Exception) -> Exception:
@@ -192,8 +195,8 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
     from tests.unit.publish import served
 
     checkpoint(tmp_path / "anchor", state(trained()))
-    store, told = Store(tmp_path / "store"), recipe(tmp_path)
-    anchor = find(str(tmp_path / "anchor"))
+    store, told = SnapshotStore(tmp_path / "store"), recipe(tmp_path)
+    anchor = find_anchor(str(tmp_path / "anchor"))
     error: Exception = MemoryError()
 
     def forward(*args: Any) -> None:
@@ -201,7 +204,7 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(served.Dlrm, "forward", forward)
     with pytest.raises(PublishDeferred, check=has_code("machine-not-able")):
-        publish(anchor, told, store, examine=here)
+        publish(anchor, told, store, examine=check_here)
     error = ValueError("no")
     with pytest.raises(PublishFailed, check=has_code("golden-inputs-failed")):
-        publish(anchor, told, store, examine=here)
+        publish(anchor, told, store, examine=check_here)

@@ -13,7 +13,7 @@ from headway.errors import UsageError
 from headway.publish import factories, offered, recipe
 from tests.support import has_code, lazy
 
-target = lazy("headway.publish.targets:target")
+target = lazy("headway.publish.targets:load_target")
 
 MODULES = {
     "plain.py": "raise SystemExit('never run')\ndef build(): ...\n",
@@ -30,7 +30,7 @@ def read(folder: Path, factory: str) -> recipe.Recipe:
         (folder / name).write_text(text)
     text = f'[model]\nfactory = "{factory}"\n[targets.safetensors]\n'
     (folder / "recipe.toml").write_text(text)
-    return recipe.read(folder / "recipe.toml")
+    return recipe.read_recipe(folder / "recipe.toml")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_is_there(factory: str, tmp_path: Path) -> None:
     if factory.startswith("torch") and find_spec("torch") is None:
         pytest.skip("needs torch")
     before = sys.path[:]
-    factories.check(read(tmp_path, factory))
+    factories.check_functions(read(tmp_path, factory))
     assert sys.path == before
 
 
@@ -56,10 +56,10 @@ def test_what_is_there(factory: str, tmp_path: Path) -> None:
 def test_what_is_not(factory: str, code: str, fields: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def build(:\n")
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        factories.check(read(tmp_path, factory))
+        factories.check_functions(read(tmp_path, factory))
     assert error.value.fields == fields and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(offered.OWN) - {"onnx"}))
+@pytest.mark.parametrize("name", sorted(set(offered.BUILT_IN_TARGETS) - {"onnx"}))
 def test_a_target_of_ours_knows_its_tolerance_and_nothing_else(name: str) -> None:
     assert list(inspect.signature(type(target(name, {}))).parameters) == ["tolerance"]

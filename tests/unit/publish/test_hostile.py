@@ -17,16 +17,16 @@ import pytest
 
 from headway.cli import publish as command
 from headway.errors import HeadwayError, SnapshotDamaged
-from headway.publish.examine import here
-from headway.publish.lease import Taken
-from headway.publish.store import Store
+from headway.publish.examine import check_here
+from headway.publish.lease import AlreadyPublishing
+from headway.publish.store import SnapshotStore
 from headway.publish.tensors import pieces
 from tests.mutations import altered, bent
 from tests.support import lazy
 from tests.unit.publish.made import checkpoint, recipe, state
 from tests.unit.publish.snapshots import publish
 
-find = lazy("headway.publish.anchor:find")
+find = lazy("headway.publish.anchor:find_anchor")
 load = lazy("headway.publish:load")
 make = lazy("headway.publish.job:publish")
 tensors = lazy("headway.publish.tensors")
@@ -41,12 +41,12 @@ class Attacked:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
         self.folder, self.root = folder, folder / "store"
-        self.store = Store(self.root)
+        self.store = SnapshotStore(self.root)
         self.told = recipe(folder)
         for step in (1, 2):
             checkpoint(folder / "anchor", state(trained(step)), step)
             given = find(str(folder / "anchor"))
-            make(given, self.told, self.store, examine=here)
+            make(given, self.told, self.store, examine=check_here)
         self.anchor = given
         self.files = [one for one in self.root.rglob("*") if one.is_file()]
         self.whole = {one: one.read_bytes() for one in self.files}
@@ -82,7 +82,7 @@ class Attacked:
         calls = [
             lambda: load(self.root, factory=build),
             lambda: command._list(self.store, shown),
-            lambda: [command._detail(one, shown) for one in self.store.snapshots()],
+            lambda: [command._print_details(one, shown) for one in self.store.snapshots()],
             lambda: self.store.noted(self.anchor.key(self.told.digest)),
             lambda: self.store.package("0" * 32),
             lambda: self.store.registered(),
@@ -90,7 +90,7 @@ class Attacked:
             lambda: self.store.rollback(),
         ]
         if publishes:
-            calls.append(lambda: make(self.anchor, self.told, self.store, examine=here))
+            calls.append(lambda: make(self.anchor, self.told, self.store, examine=check_here))
             calls.append(lambda: load(self.root, factory=build))
         codes = []
         for call in calls:
@@ -99,7 +99,7 @@ class Attacked:
                 with contextlib.redirect_stdout(text):
                     call()
             except HeadwayError as error:
-                assert error.code and not isinstance(error, Taken), repr(error)
+                assert error.code and not isinstance(error, AlreadyPublishing), repr(error)
                 codes.append(error.code)
             assert text.getvalue().replace("\n", "").isprintable()
         return codes
@@ -167,7 +167,7 @@ def test_thousands_of_damaged_stores(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("key", ["../../outside", "a/b", "..", "", 5, None])
 def test_an_anchor_whose_key_leads_elsewhere(key: object, tmp_path: Path) -> None:
     """What became of it would be written there."""
-    store = Store(tmp_path / "s" / "t")
+    store = SnapshotStore(tmp_path / "s" / "t")
     one = publish(store, "a")
     path = tmp_path / "s" / "t" / "snapshots" / f"{one.name}.json"
     told = json.loads(path.read_bytes())
@@ -196,7 +196,7 @@ def test_a_tensor_that_would_take_all_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["latest", "snapshots", "files", "anchors"])
 def test_a_pipe_in_the_place_of_a_file(what: str, tmp_path: Path) -> None:
     """Nobody waits for what may never be written."""
-    store = Store(tmp_path)
+    store = SnapshotStore(tmp_path)
     one = publish(store, "a")
     path = tmp_path / what
     if path.is_dir():

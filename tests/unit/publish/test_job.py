@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.errors import HeadwayError, PublishFailed, SaveFailed, SnapshotDamaged, UsageError
-from headway.publish.anchor import find
-from headway.publish.examine import Answer, Asked, here
-from headway.publish.lease import Taken, lease
-from headway.publish.store import Store
+from headway.publish.anchor import find_anchor
+from headway.publish.examine import CheckResult, TargetCheck, check_here
+from headway.publish.lease import AlreadyPublishing, lease
+from headway.publish.store import SnapshotStore
 from tests.support import codes, has_code, lazy
-from tests.unit.publish.made import SERVED, checkpoint, plain, recipe, state
+from tests.unit.publish.made import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
 
 if TYPE_CHECKING:
     from headway.publish.job import Outcome
@@ -44,15 +44,15 @@ def made(
     *,
     anchor: str | None = None,
     to: str | None = None,
-    examine: Any = here,
+    examine: Any = check_here,
     again: bool = False,
     **sections: str,
 ) -> Outcome:
     """Publish what lies in the folder."""
-    found = find(anchor or str(folder / "anchor"))
+    found = find_anchor(anchor or str(folder / "anchor"))
     told = recipe(folder, **sections)
     outcome: Outcome = publish(
-        found, told, Store(to or folder / "store"), examine=examine, again=again
+        found, told, SnapshotStore(to or folder / "store"), examine=examine, again=again
     )
     return outcome
 
@@ -75,7 +75,7 @@ def test_weights_are_published_and_loaded(kind: str, tmp_path: Path) -> None:
     if kind == "store":
         checkpoint(anchor, given, 5, extra={"run": "r1", "metrics": {"loss": 0.5}})
     elif kind == "dcp":
-        plain(Path(anchor), given)
+        dcp_checkpoint(Path(anchor), given)
     elif kind == "file":
         torch.save(given, anchor)
     else:
@@ -83,7 +83,7 @@ def test_weights_are_published_and_loaded(kind: str, tmp_path: Path) -> None:
         checkpoint(anchor, given)
     to = to if kind == "url" else str(tmp_path / "store")
     one = made(tmp_path, anchor=anchor, to=to)
-    assert one.fresh and one.snapshot == Store(to).latest()
+    assert one.fresh and one.snapshot == SnapshotStore(to).latest()
     assert same(says(load(to, factory=build)), says(trained().eval()))
     again = made(tmp_path, anchor=anchor, to=to)
     assert not again.fresh and again.snapshot == one.snapshot
@@ -99,7 +99,7 @@ def test_weights_are_published_and_loaded(kind: str, tmp_path: Path) -> None:
 def test_averaged_weights(tmp_path: Path) -> None:
     averaged = torch.optim.swa_utils.AveragedModel(trained(2))
     checkpoint(tmp_path / "anchor", state(trained(1), ema=averaged.state_dict()))
-    model = f'factory = "{SERVED}:build"\nweights = ["ema", "model"]'
+    model = f'factory = "{MODEL_MODULE}:build"\nweights = ["ema", "model"]'
     made(tmp_path, model=model)
     assert same(says(load(tmp_path / "store", factory=build)), says(trained(2).eval()))
     with pytest.raises(PublishFailed, check=has_code("anchor-part-missing")) as error:
@@ -145,24 +145,24 @@ def test_golden_inputs_and_outputs_of_the_anchor(tmp_path: Path) -> None:
     ("sections", "code"),
     [
         ({"model": 'factory = "nowhere:build"'}, "module-not-importable"),
-        ({"model": f'factory = "{SERVED}:built"'}, "function-not-found"),
+        ({"model": f'factory = "{MODEL_MODULE}:built"'}, "function-not-found"),
         ({"model": 'factory = "served"'}, "function-malformed"),
-        ({"model": f'factory = "{SERVED}:no_module"'}, "factory-gives-no-module"),
+        ({"model": f'factory = "{MODEL_MODULE}:no_module"'}, "factory-gives-no-module"),
         (
-            {"model": f'factory = "{SERVED}:build"\narguments = {{ row = 1 }}'},
+            {"model": f'factory = "{MODEL_MODULE}:build"\narguments = {{ row = 1 }}'},
             "model-not-built",
         ),
         (
-            {"model": f'factory = "{SERVED}:build"\narguments = {{ rows = 40 }}'},
+            {"model": f'factory = "{MODEL_MODULE}:build"\narguments = {{ rows = 40 }}'},
             "tensor-shape-mismatch",
         ),
         (
             {"model": 'factory = "torch.nn:Linear"\narguments = {in_features=1, out_features=1}'},
             "tensor-not-in-model",
         ),
-        ({"golden": f'inputs = "{SERVED}:build"'}, "golden-inputs-malformed"),
-        ({"golden": f'inputs = "{SERVED}:Dlrm"'}, "golden-function-failed"),
-        ({"golden": f'inputs = "{SERVED}:too_few"'}, "golden-inputs-failed"),
+        ({"golden": f'inputs = "{MODEL_MODULE}:build"'}, "golden-inputs-malformed"),
+        ({"golden": f'inputs = "{MODEL_MODULE}:Dlrm"'}, "golden-function-failed"),
+        ({"golden": f'inputs = "{MODEL_MODULE}:too_few"'}, "golden-inputs-failed"),
         ({"targets.sefatensors": ""}, "target-unknown"),
         ({"targets.safetensors": "tolerant = 1"}, "target-option-unknown"),
         ({"targets.safetensors": 'tolerance = "x"'}, "target-tolerance-invalid"),
@@ -178,8 +178,8 @@ def test_what_is_not_published(sections: dict[str, str], code: str, tmp_path: Pa
     rejected = error.value.code in ("snapshot-rejected", "snapshot-deferred")
     assert (error.value.fields["reasons"] if rejected else [error.value.code]) == [code]
     assert "\n" not in str(error.value)
-    assert Store(tmp_path / "store").latest() is None
-    assert Store(tmp_path / "store").snapshots() == []
+    assert SnapshotStore(tmp_path / "store").latest() is None
+    assert SnapshotStore(tmp_path / "store").snapshots() == []
 
 
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
@@ -195,13 +195,13 @@ def test_what_serves_stays_when_the_next_one_fails(tmp_path: Path) -> None:
     first = made(tmp_path).snapshot
     checkpoint(tmp_path / "anchor", state(trained(2)), 2)
 
-    def wrong(asked: Asked) -> Answer:
-        return replace(here(asked), difference=0.1)
+    def wrong(asked: TargetCheck) -> CheckResult:
+        return replace(check_here(asked), difference=0.1)
 
     with pytest.raises(PublishFailed, check=has_code("snapshot-rejected")) as error:
         made(tmp_path, examine=wrong)
     assert error.value.fields["reasons"] == ["target-differs"]
-    store = Store(tmp_path / "store")
+    store = SnapshotStore(tmp_path / "store")
     assert store.latest() == first
     store.sweep()
     assert {f"files/{n}" for n in store.place.names("files")} == {
@@ -232,9 +232,9 @@ def test_a_snapshot_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
 
 def test_one_worker_at_a_time(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
-    key = find(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
-    store = Store(tmp_path / "store")
-    with store.publishing(), lease(store.place, key), pytest.raises(Taken):
+    key = find_anchor(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
+    store = SnapshotStore(tmp_path / "store")
+    with store.publishing(), lease(store.place, key), pytest.raises(AlreadyPublishing):
         made(tmp_path)
     assert made(tmp_path).fresh
 
@@ -245,9 +245,9 @@ def test_watched(tmp_path: Path) -> None:
         checkpoint(folder, state(trained(step)), step)
     checkpoint(folder, state(nn.Linear(2, 2)), 3)
     checkpoint(folder, state(trained(4)), 4, anchor=False)
-    store, said = Store(tmp_path / "store"), list[str]()
+    store, said = SnapshotStore(tmp_path / "store"), list[str]()
     for _ in range(2):
-        watch(folder, recipe(tmp_path), store, say=said.append, once=True, examine=here)
+        watch(folder, recipe(tmp_path), store, say=said.append, once=True, examine=check_here)
     assert codes("\n".join(said)) == ["", "", "tensor-not-in-model"]
     assert [one.manifest.anchor["step"] for one in store.snapshots()] == [1, 2]
     serving = store.latest()
@@ -258,8 +258,10 @@ def test_an_older_anchor_does_not_serve_after_a_newer_one(tmp_path: Path) -> Non
     for step in (1, 2):
         checkpoint(tmp_path / "anchor", state(trained(step)), step)
     newer = made(tmp_path).snapshot
-    store = Store(tmp_path / "store")
-    watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, once=True, examine=here)
+    store = SnapshotStore(tmp_path / "store")
+    watch(
+        str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, once=True, examine=check_here
+    )
     assert len(store.snapshots()) == 2 and store.latest() == newer
 
 
@@ -323,7 +325,7 @@ def test_a_snapshot_that_is_damaged_is_published_anew(what: str, tmp_path: Path)
     path = tmp_path / "store" / files[what]
     path.write_bytes(path.read_bytes()[:-1])
     again = made(tmp_path)
-    assert again.fresh and Store(tmp_path / "store").latest() == again.snapshot
+    assert again.fresh and SnapshotStore(tmp_path / "store").latest() == again.snapshot
     assert same(says(load(tmp_path / "store", factory=build)), says(trained().eval()))
 
 

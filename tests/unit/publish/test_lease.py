@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.store import disk
-from headway.checkpoint.store.place import Place, place
+from headway.checkpoint.store.place import Place, open_place
 from headway.publish import lease as leases
-from headway.publish.lease import Taken, changing, lease
+from headway.publish.lease import AlreadyPublishing, exclusive_change, lease
 from tests.support import has_code
 
 
@@ -27,7 +27,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
         monkeypatch.setattr(disk, "lock", none)
     url = f"memory://{secrets.token_hex(8)}" if request.param == "memory" else str(tmp_path)
-    found = place(url)
+    found = open_place(url)
     found.make("leases")
     return found
 
@@ -36,7 +36,7 @@ def test_one_at_a_time(where: Place) -> None:
     with (
         lease(where, "a", settle_s=0),
         lease(where, "b", settle_s=0),
-        pytest.raises(Taken, check=has_code("anchor-taken")),
+        pytest.raises(AlreadyPublishing, check=has_code("anchor-taken")),
         lease(where, "a", settle_s=0),
     ):
         raise AssertionError
@@ -72,11 +72,11 @@ def test_changes_wait_for_each_other(where: Place, clock: Clock) -> None:
     order: list[str] = []
 
     def change() -> None:
-        with changing(where):
+        with exclusive_change(where):
             order.append("second")
 
     thread = threading.Thread(target=change)
-    with changing(where):
+    with exclusive_change(where):
         thread.start()
         assert clock.waiting.wait(10)
         order.append("first")
@@ -100,7 +100,7 @@ class Stalled:
 
 
 def test_two_that_stall_do_not_both_hold_it(clock: Clock) -> None:
-    where = place(f"memory://{secrets.token_hex(8)}")
+    where = open_place(f"memory://{secrets.token_hex(8)}")
     with contextlib.ExitStack() as second:
 
         def meanwhile() -> None:
@@ -108,19 +108,19 @@ def test_two_that_stall_do_not_both_hold_it(clock: Clock) -> None:
             second.enter_context(lease(where, "a", settle_s=0))
 
         first: Any = Stalled(where, meanwhile)
-        with pytest.raises(Taken), lease(first, "a", settle_s=0):
+        with pytest.raises(AlreadyPublishing), lease(first, "a", settle_s=0):
             raise AssertionError
         assert len(where.names("leases/a")) == 1
 
 
 def test_a_lease_is_as_old_as_the_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine believes that the time is."""
-    where = place(f"memory://{secrets.token_hex(8)}")
+    where = open_place(f"memory://{secrets.token_hex(8)}")
     where.write("leases/a/0", b'{"boot": "of another machine", "held": true}')
     clock = Clock()
     clock.now = 10**10
     monkeypatch.setattr(leases, "time", clock)
-    with pytest.raises(Taken), lease(where, "a", settle_s=0):
+    with pytest.raises(AlreadyPublishing), lease(where, "a", settle_s=0):
         raise AssertionError
     monkeypatch.setattr(leases, "LOST_S", -1.0)
     with lease(where, "a", settle_s=0):

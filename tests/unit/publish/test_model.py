@@ -9,7 +9,7 @@ from tests.support import lazy
 
 nn = lazy("torch.nn")
 torch = lazy("torch")
-unfilled = lazy("headway.publish.model:unfilled")
+unfilled = lazy("headway.publish.model:build_without_init")
 
 
 def test_models_of_other_threads_get_their_numbers() -> None:

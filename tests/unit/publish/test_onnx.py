@@ -9,9 +9,9 @@ import pytest
 
 from headway.errors import MissingExtra
 from headway.publish import load
-from headway.publish.anchor import find
-from headway.publish.examine import here
-from headway.publish.store import Store
+from headway.publish.anchor import find_anchor
+from headway.publish.examine import check_here
+from headway.publish.store import SnapshotStore
 from tests.support import lazy
 from tests.unit.publish.made import checkpoint, recipe, state
 
@@ -25,7 +25,12 @@ INSTALLED = importlib.util.find_spec("onnxscript") and importlib.util.find_spec(
 def publish_it(folder: Path) -> None:
     checkpoint(folder / "anchor", state(served.trained()))
     told = recipe(folder, **{"targets.onnx": ""})
-    publish(find(str(folder / "anchor")), told, Store(folder / "store"), examine=here)
+    publish(
+        find_anchor(str(folder / "anchor")),
+        told,
+        SnapshotStore(folder / "store"),
+        examine=check_here,
+    )
 
 
 @pytest.mark.skipif(bool(INSTALLED), reason="it is installed")

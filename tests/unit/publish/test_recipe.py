@@ -38,7 +38,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_recipe_is_read(tmp_path: Path) -> None:
-    found = recipe.read(write(tmp_path, GOOD))
+    found = recipe.read_recipe(write(tmp_path, GOOD))
     assert found.model.factory == "model:build" and found.model.arguments == {"rows": 10}
     assert found.model.weights == ("ema",)
     assert found.tables.int8 == ("tables.*",)
@@ -49,8 +49,8 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
         ("aoti", {"tolerance": 1e-3}),
     ]
     assert found.keep == 3 and found.folder == tmp_path
-    same = recipe.read(write(tmp_path, "# another comment\n" + GOOD))
-    other = recipe.read(write(tmp_path, GOOD.replace("rows = 10", "rows = 11")))
+    same = recipe.read_recipe(write(tmp_path, "# another comment\n" + GOOD))
+    other = recipe.read_recipe(write(tmp_path, GOOD.replace("rows = 10", "rows = 11")))
     assert same.digest == found.digest != other.digest
 
 
@@ -79,7 +79,7 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
 def test_a_typo_is_told(tmp_path: Path, old: str, new: str, code: str) -> None:
     assert old in GOOD
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        recipe.read(write(tmp_path, GOOD.replace(old, new)))
+        recipe.read_recipe(write(tmp_path, GOOD.replace(old, new)))
     assert "recipe.toml" in str(error.value) or code.startswith("target")
     assert "\n" not in str(error.value)
 
@@ -90,17 +90,17 @@ def test_a_typo_is_told(tmp_path: Path, old: str, new: str, code: str) -> None:
 )
 def test_what_was_meant(tmp_path: Path, old: str, new: str, meant: str | None) -> None:
     with pytest.raises(UsageError) as error:
-        recipe.read(write(tmp_path, GOOD.replace(old, new)))
+        recipe.read_recipe(write(tmp_path, GOOD.replace(old, new)))
     assert error.value.fields["near"] == meant
 
 
 def test_the_targets_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        recipe.read(write(tmp_path, GOOD.replace("[targets.aoti]", "[targets.aotin]")))
+        recipe.read_recipe(write(tmp_path, GOOD.replace("[targets.aoti]", "[targets.aotin]")))
     assert error.value.fields["target"] == "aotin"
     assert {"aoti", "onnx", "safetensors"} <= set(error.value.fields["known"])  # type: ignore[call-overload]
 
 
 def test_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("recipe-not-found")):
-        recipe.read(tmp_path / "none.toml")
+        recipe.read_recipe(tmp_path / "none.toml")

@@ -11,15 +11,15 @@ import pytest
 
 from headway.errors import MissingExtra, RegistryFailed, SnapshotDamaged, UsageError
 from headway.publish import recipe as recipes
-from headway.publish.loose import loose
-from headway.publish.registry import begin, follow, opened, remembered
+from headway.publish.loose import open_snapshot_folder
+from headway.publish.registry import begin, follow, open_registry, remembered_options
 from headway.publish.registry_mlflow import tags
 from headway.publish.snapshot import Snapshot
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.support import has_code
 from tests.unit.publish.snapshots import publish
 
-TOLD = recipes.Registry(mlflow="ctr", uri="http://registry")
+TOLD = recipes.RegistryOptions(mlflow="ctr", uri="http://registry")
 
 
 class Known:
@@ -36,7 +36,7 @@ class Known:
     def register(self, one: Snapshot, folder: Path) -> str:
         if self.away:
             raise RegistryFailed("away")
-        brought = loose(folder)
+        brought = open_snapshot_folder(folder)
         assert brought is not None and brought.snapshot("latest") == one
         for name, file in one.manifest.files.items():
             assert brought.checked(file, name, folder) == folder / name
@@ -48,13 +48,15 @@ class Known:
 
 
 @pytest.fixture(params=["folder", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SnapshotStore:
     monkeypatch.setattr("headway.publish.lease.SETTLE_S", 0)
     there = tmp_path / "s" if request.param == "folder" else f"memory://{secrets.token_hex(8)}"
-    return Store(there)
+    return SnapshotStore(there)
 
 
-def test_every_snapshot_once_and_what_serves(store: Store) -> None:
+def test_every_snapshot_once_and_what_serves(store: SnapshotStore) -> None:
     known = Known()
     assert follow(store, TOLD, known) is None, "there is nothing yet"
     before, first = publish(store, "a"), publish(store, "b")
@@ -76,7 +78,7 @@ def test_every_snapshot_once_and_what_serves(store: Store) -> None:
         store.rollback(before.name)
 
 
-def test_what_was_made_before_the_first_answer_is_registered_too(store: Store) -> None:
+def test_what_was_made_before_the_first_answer_is_registered_too(store: SnapshotStore) -> None:
     publish(store, "a")
     begin(store, TOLD)
     known, made = Known(), [publish(store, anchor) for anchor in "bc"]
@@ -85,7 +87,7 @@ def test_what_was_made_before_the_first_answer_is_registered_too(store: Store) -
     assert known.names == [one.name for one in made]
 
 
-def test_what_another_start_has_registered_is_found(store: Store) -> None:
+def test_what_another_start_has_registered_is_found(store: SnapshotStore) -> None:
     known = Known()
     publish(store, "a")
     follow(store, TOLD, known)
@@ -94,11 +96,11 @@ def test_what_another_start_has_registered_is_found(store: Store) -> None:
     follow(store, TOLD, known)
     assert len(known.names) == 2
     assert follow(store, replace(TOLD, mlflow="another"), Known()) == "1"
-    assert remembered(store) == replace(TOLD, mlflow="another")
+    assert remembered_options(store) == replace(TOLD, mlflow="another")
 
 
 def test_a_damaged_snapshot_is_not_registered(tmp_path: Path) -> None:
-    store, known = Store(tmp_path), Known()
+    store, known = SnapshotStore(tmp_path), Known()
     publish(store, "0")
     follow(store, TOLD, known)
     one = publish(store, "a")
@@ -112,7 +114,7 @@ def test_a_damaged_snapshot_is_not_registered(tmp_path: Path) -> None:
 
 
 def test_what_a_version_says(tmp_path: Path) -> None:
-    one = publish(Store(tmp_path), "a")
+    one = publish(SnapshotStore(tmp_path), "a")
     told = tags(one)
     assert told["headway.snapshot"] == one.name and told["headway.anchor"] == "a"
     assert told["headway.sha256.pt2"] == one.manifest.files["pt2"].sha256
@@ -128,15 +130,15 @@ def test_what_a_version_says(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_told(
-    told: recipes.Registry, code: str, monkeypatch: pytest.MonkeyPatch
+    told: recipes.RegistryOptions, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(UsageError, check=has_code(code)):
-        opened(told)
+        open_registry(told)
 
 
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
 def test_a_missing_client_is_told() -> None:
     with pytest.raises(MissingExtra) as error:
-        opened(TOLD)
+        open_registry(TOLD)
     assert error.value.fields["extra"] == "mlflow"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import SnapshotDamaged, UsageError
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.support import cli, codes, has_code, lazy
 from tests.unit.publish.snapshots import publish
 
@@ -18,19 +18,19 @@ DAMAGE = [None, b"", b"{}", b"[]", b'{"snapshot": "../../x", "newest": 1}', b"\x
 
 
 @pytest.fixture(params=["folder", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
     there = tmp_path / "s" if request.param == "folder" else f"memory://{secrets.token_hex(8)}"
-    return Store(there)
+    return SnapshotStore(there)
 
 
-def spoil(store: Store, content: bytes | None) -> None:
+def spoil(store: SnapshotStore, content: bytes | None) -> None:
     if content is None:
         store.place.delete("latest")
     else:
         store.place.write("latest", content)
 
 
-def serves(store: Store, folder: Path) -> dict[str, bool]:
+def serves(store: SnapshotStore, folder: Path) -> dict[str, bool]:
     rows = json.loads(
         cli("publish", "--list", "--json", "--to", store.place.url, cwd=folder).stdout
     )
@@ -38,7 +38,9 @@ def serves(store: Store, folder: Path) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("content", DAMAGE)
-def test_it_is_said_with_the_cure(content: bytes | None, store: Store, tmp_path: Path) -> None:
+def test_it_is_said_with_the_cure(
+    content: bytes | None, store: SnapshotStore, tmp_path: Path
+) -> None:
     one = publish(store, "a")
     spoil(store, content)
     code = "latest-missing" if content is None else "latest-changed"
@@ -54,7 +56,7 @@ def test_it_is_said_with_the_cure(content: bytes | None, store: Store, tmp_path:
     assert serves(store, tmp_path) == {one.name: True}
 
 
-def test_a_lost_pointer_when_a_model_is_loaded(store: Store) -> None:
+def test_a_lost_pointer_when_a_model_is_loaded(store: SnapshotStore) -> None:
     publish(store, "a")
     spoil(store, None)
     with pytest.raises(SnapshotDamaged, check=has_code("latest-missing")):
@@ -62,7 +64,7 @@ def test_a_lost_pointer_when_a_model_is_loaded(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", DAMAGE)
-def test_the_next_start_puts_it_right(content: bytes | None, store: Store) -> None:
+def test_the_next_start_puts_it_right(content: bytes | None, store: SnapshotStore) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     spoil(store, content)
     store.sweep()
@@ -73,7 +75,7 @@ def test_the_next_start_puts_it_right(content: bytes | None, store: Store) -> No
     assert store.rollback("2") == made[1] == store.latest()
 
 
-def test_one_that_is_damaged_never_serves(store: Store) -> None:
+def test_one_that_is_damaged_never_serves(store: SnapshotStore) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     weights = made[2].manifest.files["weights"].stored
     store.place.write(weights, b"weights of d")
@@ -91,7 +93,7 @@ def test_one_that_is_damaged_never_serves(store: Store) -> None:
     assert publish(store, "d") == store.latest()
 
 
-def test_one_that_is_damaged_is_passed_over(store: Store) -> None:
+def test_one_that_is_damaged_is_passed_over(store: SnapshotStore) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     said: list[str] = []
     store.place.write(made[1].manifest.files["weights"].stored, b"?")
@@ -99,7 +101,7 @@ def test_one_that_is_damaged_is_passed_over(store: Store) -> None:
     assert codes("\n".join(said)) == ["file-missing"] and said[0].startswith(made[1].name)
 
 
-def test_a_snapshot_that_serves_and_is_gone(store: Store) -> None:
+def test_a_snapshot_that_serves_and_is_gone(store: SnapshotStore) -> None:
     first, second = (publish(store, anchor) for anchor in "ab")
     store.place.delete(f"snapshots/{second.name}.json")
     with pytest.raises(SnapshotDamaged, check=has_code("snapshot-gone")):

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, UsageError
-from headway.publish.anchor import Anchor, brought, find, waiting
+from headway.publish.anchor import Anchor, fetch_anchor, find_anchor, pending_anchors
 from tests.support import code_of, has_code, lazy
-from tests.unit.publish.made import checkpoint, plain, state
+from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
-source = lazy("headway.publish.source:source")
-whole = lazy("headway.publish.source:whole")
+source = lazy("headway.publish.source:open_source")
+whole = lazy("headway.publish.source:read_tensor")
 trained = lazy("tests.unit.publish.served:trained")
 
 
@@ -23,18 +23,18 @@ def made(kind: str, folder: Path) -> Anchor:
     given = state(trained())
     if kind == "store":
         checkpoint(folder, given)
-        return find(str(folder))
+        return find_anchor(str(folder))
     if kind == "dcp":
-        return find(str(plain(folder, given)))
+        return find_anchor(str(dcp_checkpoint(folder, given)))
     if kind == "remote":
         url = f"memory://{secrets.token_hex(8)}/store"
         checkpoint(url, given)
-        found = find(url)
-        assert find(found.path) == found
-        return brought(found, folder)
+        found = find_anchor(url)
+        assert find_anchor(found.path) == found
+        return fetch_anchor(found, folder)
     folder.mkdir()
     torch.save(given, folder / "a.pt")
-    return find(str(folder / "a.pt"))
+    return find_anchor(str(folder / "a.pt"))
 
 
 @pytest.mark.parametrize("kind", ["store", "remote", "dcp", "file"])
@@ -52,16 +52,20 @@ def test_the_tensors_come(kind: str, tmp_path: Path) -> None:
 def test_which_checkpoint_is_meant(tmp_path: Path) -> None:
     given = state(trained())
     first = checkpoint(tmp_path, given, 1)
-    assert find(str(tmp_path)).step == 1
+    assert find_anchor(str(tmp_path)).step == 1
     checkpoint(tmp_path, given, 2, anchor=False)
-    assert find(str(tmp_path)).step == 1, "the newest anchor"
+    assert find_anchor(str(tmp_path)).step == 1, "the newest anchor"
     third = checkpoint(tmp_path, given, 3)
-    assert find(str(tmp_path)).step == 3 and find(first.path).step == 1
-    assert [one.step for one in waiting(str(tmp_path))] == [1, 3]
-    assert find(third.path).key("a") != find(third.path).key("b") != find(first.path).key("b")
+    assert find_anchor(str(tmp_path)).step == 3 and find_anchor(first.path).step == 1
+    assert [one.step for one in pending_anchors(str(tmp_path))] == [1, 3]
+    assert (
+        find_anchor(third.path).key("a")
+        != find_anchor(third.path).key("b")
+        != find_anchor(first.path).key("b")
+    )
     for name in ("b", "a"):
-        plain(tmp_path / "others" / name, given)
-    found = [Path(one.path).name for one in waiting(str(tmp_path / "others"))]
+        dcp_checkpoint(tmp_path / "others" / name, given)
+    found = [Path(one.path).name for one in pending_anchors(str(tmp_path / "others"))]
     assert found == ["b", "a"], "as they came"
 
 
@@ -69,7 +73,7 @@ def test_the_rows_of_deltas(tmp_path: Path) -> None:
     from tests.unit.publish.deltas import three_saves
 
     wanted = three_saves(tmp_path)
-    anchor = find(str(tmp_path))
+    anchor = find_anchor(str(tmp_path))
     assert len(anchor.chain) > 1
     given = source(anchor)
     for name, tensor in wanted.items():
@@ -81,9 +85,9 @@ def test_the_rows_of_deltas(tmp_path: Path) -> None:
 
 def test_no_anchor(tmp_path: Path) -> None:
     with pytest.raises(UsageError, check=has_code("anchor-not-found")):
-        find(str(tmp_path / "none"))
+        find_anchor(str(tmp_path / "none"))
     with pytest.raises(UsageError, check=has_code("anchor-not-found")):
-        find(str(tmp_path))
+        find_anchor(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["store", "dcp", "file"])
@@ -116,14 +120,14 @@ def test_one_changed_bit_is_seen(tmp_path: Path) -> None:
             whole(source(anchor), item.name)
         bytes_[at] ^= 1
     (Path(one.path) / ".metadata").write_bytes(b"changed")
-    damage = find(one.path).damage
+    damage = find_anchor(one.path).damage
     assert ".metadata" in damage and code_of(damage) == "size-mismatch"
 
 
 def test_nothing_but_tensors_is_unpickled(tmp_path: Path) -> None:
     torch.save({"model": trained()}, tmp_path / "a.pt")
     with pytest.raises(CheckpointUntrusted, check=has_code("checkpoint-untrusted")):
-        source(find(str(tmp_path / "a.pt")))
+        source(find_anchor(str(tmp_path / "a.pt")))
     (tmp_path / "b.pt").write_bytes(b"no file of torch")
     with pytest.raises(CheckpointDamaged, check=has_code("checkpoint-not-readable")):
-        source(find(str(tmp_path / "b.pt")))
+        source(find_anchor(str(tmp_path / "b.pt")))

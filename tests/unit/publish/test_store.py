@@ -14,21 +14,21 @@ import pytest
 from headway.checkpoint.store import disk
 from headway.errors import SaveFailed, SnapshotDamaged, UsageError
 from headway.publish import lease
-from headway.publish.snapshot import File, Snapshot
-from headway.publish.store import Store
+from headway.publish.snapshot import Snapshot, SnapshotFile
+from headway.publish.store import SnapshotStore
 from tests.support import has_code
 from tests.unit.checkpoint.store.crashing import Crash, Disk
 from tests.unit.publish.snapshots import content, only_what_is_needed, publish
 
 
 @pytest.fixture(params=["folder", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(
         tmp_path / "s" if request.param == "folder" else f"memory://{secrets.token_hex(8)}"
     )
 
 
-def test_the_newest_serves_and_files_are_shared(store: Store, tmp_path: Path) -> None:
+def test_the_newest_serves_and_files_are_shared(store: SnapshotStore, tmp_path: Path) -> None:
     assert store.snapshots() == [] and store.latest() is None
     with pytest.raises(UsageError, check=has_code("no-snapshot-serves")):
         store.snapshot()
@@ -46,7 +46,7 @@ def test_the_newest_serves_and_files_are_shared(store: Store, tmp_path: Path) ->
     assert len(files) == 4
 
 
-def test_an_older_one_serves_again(store: Store) -> None:
+def test_an_older_one_serves_again(store: SnapshotStore) -> None:
     made = [publish(store, anchor) for anchor in "abc"]
     assert store.rollback() == made[1] == store.latest()
     assert store.rollback() == made[0] == store.latest()
@@ -65,7 +65,7 @@ def test_an_older_one_serves_again(store: Store) -> None:
         store.rollback("7")
 
 
-def test_one_that_is_not_to_serve(store: Store) -> None:
+def test_one_that_is_not_to_serve(store: SnapshotStore) -> None:
     publish(store, "a", order=1)
     second = publish(store, "b", order=3)
     third = publish(store, "c", order=2)
@@ -80,7 +80,7 @@ def test_workers_without_locks_wait_for_each_other(
 ) -> None:
     """The worker with the older anchor is slow to say what serves: the newer one serves."""
     url = f"memory://{secrets.token_hex(8)}"
-    slow, quick = Store(url), Store(url)
+    slow, quick = SnapshotStore(url), SnapshotStore(url)
     publish(slow, "a", order=1)
     waits = threading.Event()
 
@@ -93,7 +93,7 @@ def test_workers_without_locks_wait_for_each_other(
     def point(one: Snapshot) -> None:
         thread.start()
         assert waits.wait(10)
-        Store._point(slow, one)
+        SnapshotStore._point(slow, one)
 
     def sleep(seconds: float) -> None:
         if seconds:
@@ -112,7 +112,7 @@ def test_workers_without_locks_wait_for_each_other(
 
 
 def test_what_was_changed_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = SnapshotStore(tmp_path)
     one = publish(store, "a")
     file = tmp_path / one.manifest.files["weights"].stored
     file.write_bytes(file.read_bytes().replace(b"a", b"b"))
@@ -130,7 +130,7 @@ def test_what_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_compiled_code_is_remembered_while_a_snapshot_has_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = SnapshotStore(tmp_path)
     one = publish(store, "a")
     code = one.manifest.files["pt2"]
     store.keep_package("graph", code)
@@ -142,7 +142,7 @@ def test_compiled_code_is_remembered_while_a_snapshot_has_it(tmp_path: Path) -> 
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
+    store = SnapshotStore(tmp_path)
     one = publish(store, "a")
 
     def full(*args: object) -> None:
@@ -171,7 +171,7 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
         drive = Disk()
         with pytest.MonkeyPatch.context() as patch:
             drive.install(patch)
-            store = Store("/store")
+            store = SnapshotStore("/store")
             first = publish(store, "a")
             drive.left = calls
             done = None
@@ -204,5 +204,5 @@ def test_killed_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _whole(drive: Disk, one: Snapshot) -> bool:
     wanted = {"weights": f"weights of {one.manifest.anchor['key']}", "pt2": "code"}
-    files: dict[str, File] = dict(one.manifest.files)
+    files: dict[str, SnapshotFile] = dict(one.manifest.files)
     return {n: drive.read(f"/store/{f.stored}").decode() for n, f in files.items()} == wanted

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.errors import HeadwayError, PublishFailed, UsageError
-from headway.publish.anchor import find
-from headway.publish.recipe import Prune, Tables
+from headway.publish.anchor import find_anchor
+from headway.publish.recipe import Prune, TableOptions
 from tests.support import lazy
 from tests.unit.publish.made import checkpoint
 
 if TYPE_CHECKING:
-    from headway.publish.source import Source
+    from headway.publish.source import TensorSource
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
 tables = lazy("headway.publish.tables")
-source = lazy("headway.publish.source:source")
+source = lazy("headway.publish.source:open_source")
 NEAR = {"fp16": 5e-3, "int8": 5e-2}
 
 
@@ -56,7 +56,7 @@ def test_bags(form: str, mode: str, how: str) -> None:
         given = (ids(6, 4), None, torch.rand(6, 4))
     wanted = bag(*given)
     model = bags(bag)
-    told = tables.process(model, Tables(**{form: ("tables.0",)}), Nothing())
+    told = tables.process(model, TableOptions(**{form: ("tables.0",)}), Nothing())
     said = model.tables[0](*given)
     assert said.dtype == torch.float32 and torch.allclose(said, wanted, atol=NEAR[form])
     assert not torch.equal(said, wanted)
@@ -71,7 +71,7 @@ def test_sizes_and_embeddings() -> None:
     made = [nn.Embedding(100, 16, padding_idx=0) for _ in range(3)]
     wanted = [one(ids(4, 5)) for one in made]
     model = bags(*made)
-    tables.process(model, Tables(int8=("tables.1",), fp16=("tables.[2]",)), Nothing())
+    tables.process(model, TableOptions(int8=("tables.1",), fp16=("tables.[2]",)), Nothing())
     for one, other, near in zip(model.tables, wanted, (0, 5e-2, 5e-3), strict=True):
         assert torch.allclose(one(ids(4, 5)), other, atol=near)
     assert model.tables[0] is made[0]
@@ -81,7 +81,7 @@ def test_sizes_and_embeddings() -> None:
 
 def used(folder: Path, **last: Any) -> Any:
     checkpoint(folder, {"used": {name.replace("__", "."): one for name, one in last.items()}})
-    return source(find(str(folder)))
+    return source(find_anchor(str(folder)))
 
 
 @pytest.mark.parametrize("form", ["float", "int8"])
@@ -92,7 +92,7 @@ def test_rows_that_were_not_used_are_left_out(form: str, tmp_path: Path) -> None
     weight = made[0].weight.detach().clone()
     prune = Prune(last_use="used", within=110)
     model = bags(*made)
-    tables.process(model, Tables(prune=prune, int8=("*",) if form == "int8" else ()), given)
+    tables.process(model, TableOptions(prune=prune, int8=("*",) if form == "int8" else ()), given)
     assert model.tables[0].rows.shape[0] == 11 + 1, "of 0 to 19 those from 9 on, and zeros"
     assert model.tables[1].rows.shape[0] == 20 + 1
     asked = torch.tensor([[8, 9], [2, 3], [19, 0]])
@@ -102,25 +102,25 @@ def test_rows_that_were_not_used_are_left_out(form: str, tmp_path: Path) -> None
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    def refused(model: Any, given: Source, told: Tables) -> str:
+    def refused(model: Any, given: TensorSource, told: TableOptions) -> str:
         with pytest.raises((UsageError, PublishFailed)) as error:
             tables.process(model, told, given)
         assert isinstance(error.value, HeadwayError)
         return error.value.code
 
-    int8 = Tables(int8=("*",))
+    int8 = TableOptions(int8=("*",))
     by_max = nn.EmbeddingBag(4, 4, mode="max")
     assert refused(bags(by_max), Nothing(), int8) == "table-pools-by-max"
     normed = nn.Embedding(4, 4, max_norm=1.0)
     assert refused(bags(normed), Nothing(), int8) == "table-has-max-norm"
     assert refused(bags(nn.Embedding(4, 4).double()), Nothing(), int8) == "table-not-float32"
     assert refused(bags(), Nothing(), int8) == "table-not-found"
-    both = Tables(int8=("*",), fp16=("*",))
+    both = TableOptions(int8=("*",), fp16=("*",))
     assert refused(bags(nn.Embedding(4, 4)), Nothing(), both) == "table-in-two-forms"
-    prune = Tables(prune=Prune(last_use="used", within=1))
+    prune = TableOptions(prune=Prune(last_use="used", within=1))
     assert refused(bags(nn.Embedding(4, 4)), Nothing(), prune) == "last-use-missing"
     given = used(tmp_path, tables__0=torch.arange(3))
     assert refused(bags(nn.Embedding(4, 4)), given, prune) == "last-use-size-mismatch"
     large = nn.Embedding(4, 4)
     large.weight.data.fill_(1e9)
-    assert refused(bags(large), Nothing(), Tables(fp16=("*",))) == "table-exceeds-fp16"
+    assert refused(bags(large), Nothing(), TableOptions(fp16=("*",))) == "table-exceeds-fp16"

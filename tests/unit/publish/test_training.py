@@ -11,15 +11,15 @@ import pytest
 
 from headway.errors import PublishFailed, RunNotFound
 from headway.journal import publish as notes
-from headway.publish.anchor import find
-from headway.publish.examine import here
-from headway.publish.lease import Taken, lease
-from headway.publish.store import Store
+from headway.publish.anchor import find_anchor
+from headway.publish.examine import check_here
+from headway.publish.lease import AlreadyPublishing, lease
+from headway.publish.store import SnapshotStore
 from tests.support import lazy
 from tests.unit.publish.made import checkpoint, recipe, state
 
-linked = lazy("headway.cli.training:linked")
-publish = lazy("headway.cli.training:publish")
+linked = lazy("headway.cli.training:with_training_run")
+publish = lazy("headway.cli.training:publish_linked")
 trained = lazy("tests.unit.publish.served:trained")
 watch = lazy("headway.publish.watch:watch")
 
@@ -39,18 +39,20 @@ def run_folder(folder: Path) -> Path:
 
 
 def published(folder: Path, run: Path, **sections: str) -> Any:
-    anchor = linked(find(str(folder / "anchor")), str(run))
-    return publish(anchor, recipe(folder, **sections), Store(folder / "store"), examine=here)
+    anchor = linked(find_anchor(str(folder / "anchor")), str(run))
+    return publish(
+        anchor, recipe(folder, **sections), SnapshotStore(folder / "store"), examine=check_here
+    )
 
 
 def test_both_name_each_other(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     run = run_folder(tmp_path)
-    notes.write(run, {"run": "night-publish", "folder": "/there"})
+    notes.write_publish_note(run, {"run": "night-publish", "folder": "/there"})
     made = published(tmp_path, run)
     anchor = made.snapshot.manifest.anchor
     assert (anchor["run"], anchor["ledger"]) == ("night", str(run))
-    note = notes.read(run)
+    note = notes.read_publish_note(run)
     assert note["snapshot"] == made.snapshot.name and note["run"] == "night-publish"
     assert note["seconds"] > 0 and note["error"] == ""
     written = json.loads((run / "ledger.json").read_text())["publish"]
@@ -58,7 +60,9 @@ def test_both_name_each_other(tmp_path: Path) -> None:
     again = published(tmp_path, run)
     assert not again.fresh
     took = sum(made.snapshot.manifest.seconds.values())
-    assert notes.read(run)["seconds"] == pytest.approx(took), "what it took when it was made"
+    assert notes.read_publish_note(run)["seconds"] == pytest.approx(took), (
+        "what it took when it was made"
+    )
 
 
 def test_why_there_is_no_snapshot(tmp_path: Path) -> None:
@@ -66,27 +70,30 @@ def test_why_there_is_no_snapshot(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     with pytest.raises(PublishFailed):
         published(tmp_path, run, limits="size_mb = 0.001")
-    assert "0.001" in notes.read(run)["error"] and not notes.read(run)["snapshot"]
+    assert (
+        "0.001" in notes.read_publish_note(run)["error"]
+        and not notes.read_publish_note(run)["snapshot"]
+    )
 
 
 def test_who_comes_second_says_nothing(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
     run = run_folder(tmp_path)
-    key = find(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
-    store = Store(tmp_path / "store")
-    with store.publishing(), lease(store.place, key), pytest.raises(Taken):
+    key = find_anchor(str(tmp_path / "anchor")).key(recipe(tmp_path).digest)
+    store = SnapshotStore(tmp_path / "store")
+    with store.publishing(), lease(store.place, key), pytest.raises(AlreadyPublishing):
         published(tmp_path, run)
-    assert notes.read(run) == {}
+    assert notes.read_publish_note(run) == {}
 
 
 def test_a_training_that_is_not_here(tmp_path: Path) -> None:
     checkpoint(tmp_path / "anchor", state(trained()))
-    anchor = find(str(tmp_path / "anchor"))
+    anchor = find_anchor(str(tmp_path / "anchor"))
     assert linked(anchor, None) == anchor
     with pytest.raises(RunNotFound):
         linked(anchor, str(tmp_path / "nowhere"))
     gone = replace(anchor, extra={"run": "night", "ledger": str(tmp_path / "gone")})
-    made = publish(gone, recipe(tmp_path), Store(tmp_path / "store"), examine=here)
+    made = publish(gone, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here)
     assert made.snapshot.manifest.anchor["run"] == "night" and not (tmp_path / "gone").exists()
 
 
@@ -94,7 +101,7 @@ def test_a_standing_worker_says_it_too(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     named = {"run": "night", "ledger": str(run)}
     checkpoint(tmp_path / "anchor", state(trained()), extra=named)
-    store = Store(tmp_path / "store")
-    how: Any = {"once": True, "examine": here, "publish": publish}
+    store = SnapshotStore(tmp_path / "store")
+    how: Any = {"once": True, "examine": check_here, "publish": publish}
     watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=print, **how)
-    assert notes.read(run)["snapshot"] == store.snapshot().name
+    assert notes.read_publish_note(run)["snapshot"] == store.snapshot().name

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError, PublishFailed
-from headway.publish.anchor import Anchor, brought, find
-from headway.publish.examine import here
-from headway.publish.recipe import PART, Golden, completed
-from headway.publish.store import Store
-from headway.publish.watch import TRIES
+from headway.publish.anchor import Anchor, fetch_anchor, find_anchor
+from headway.publish.examine import check_here
+from headway.publish.recipe import GOLDEN_PART, GoldenOptions, complete_recipe
+from headway.publish.store import SnapshotStore
+from headway.publish.watch import MAX_TRIES
 from tests.support import codes, has_code, lazy
-from tests.unit.publish.made import SERVED, checkpoint, plain, recipe, state
+from tests.unit.publish.made import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
 
 torch = lazy("torch")
-source = lazy("headway.publish.source:source")
+source = lazy("headway.publish.source:open_source")
 publish = lazy("headway.publish.job:publish")
 watch = lazy("headway.publish.watch:watch")
 trained = lazy("tests.unit.publish.served:trained")
-FACTORY = f"{SERVED}:build"
+FACTORY = f"{MODEL_MODULE}:build"
 
 
 class Runs:
@@ -48,17 +48,17 @@ class Kind:
 
 def forged(url: str, runs: Path) -> None:
     """`.metadata` is replaced, and the manifest says that this is right."""
-    where = place(url)
+    where = open_place(url)
     (name,) = (name for name in where.names() if name.startswith("step-"))
     content = pickle.dumps(Runs(runs))
     where.write(f"{name}/.metadata", content)
-    one = manifests.from_bytes(where.read(f"{name}/manifest.json"))
+    one = manifests.manifest_from_bytes(where.read(f"{name}/manifest.json"))
     sha256 = hashlib.sha256(content).hexdigest()
     files = tuple(
         replace(file, size=len(content), sha256=sha256) if file.name == ".metadata" else file
         for file in one.files
     )
-    where.write(f"{name}/manifest.json", manifests.to_bytes(replace(one, files=files)))
+    where.write(f"{name}/manifest.json", manifests.manifest_to_bytes(replace(one, files=files)))
 
 
 def opened(folder: Path) -> None:
@@ -72,24 +72,24 @@ def test_a_forged_metadata(kind: str, tmp_path: Path) -> None:
     ran, folder = tmp_path / "ran", tmp_path / "anchor"
     url = f"memory://{secrets.token_hex(8)}/store" if kind == "url" else str(folder)
     if kind == "dcp":
-        plain(folder, state(trained()))
+        dcp_checkpoint(folder, state(trained()))
         (folder / ".metadata").write_bytes(pickle.dumps(Runs(ran)))
     else:
         checkpoint(url, state(trained()))
         forged(url, ran)
     if kind != "own folder" and kind != "url":
         opened(folder)
-    anchor = find(url)
+    anchor = find_anchor(url)
     assert not anchor.damage, "it looks as it should"
     own = kind == "own folder"
     with pytest.raises(CheckpointDamaged if own else CheckpointUntrusted) as error:
-        publish(anchor, recipe(tmp_path), Store(tmp_path / "store"), examine=here)
+        publish(anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here)
     assert ran.exists() == own
     if not own:
         assert error.value.fields["classes"] == ["posix.mkdir"]
         (tmp_path / "fetched").mkdir()
         with pytest.raises(CheckpointUntrusted):
-            source(brought(anchor, tmp_path / "fetched"))
+            source(fetch_anchor(anchor, tmp_path / "fetched"))
     assert ran.exists() == own
 
 
@@ -98,28 +98,30 @@ def test_tensors_need_no_permission(kind: str, tmp_path: Path) -> None:
     if kind == "store":
         checkpoint(tmp_path / "anchor", state(trained()))
     else:
-        plain(tmp_path / "anchor", state(trained()))
+        dcp_checkpoint(tmp_path / "anchor", state(trained()))
     opened(tmp_path / "anchor")
-    anchor = find(str(tmp_path / "anchor"))
-    assert publish(anchor, recipe(tmp_path), Store(tmp_path / "store"), examine=here).fresh
+    anchor = find_anchor(str(tmp_path / "anchor"))
+    assert publish(
+        anchor, recipe(tmp_path), SnapshotStore(tmp_path / "store"), examine=check_here
+    ).fresh
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd"])
 def test_a_file_outside_the_folder_is_not_read(name: str, tmp_path: Path) -> None:
-    folder = plain(tmp_path / "anchor", state(trained()))
+    folder = dcp_checkpoint(tmp_path / "anchor", state(trained()))
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     for info in metadata.storage_data.values():
         info.relative_path = name
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(CheckpointDamaged, check=has_code("file-outside-folder")):
-        source(find(str(folder)))
+        source(find_anchor(str(folder)))
 
 
 @pytest.mark.parametrize(
     "field", ["state_dict_metadata", "storage_data", "size", "chunks", "dtype", "offsets"]
 )
 def test_metadata_that_makes_no_sense(field: str, tmp_path: Path) -> None:
-    folder = plain(tmp_path / "anchor", state(trained()))
+    folder = dcp_checkpoint(tmp_path / "anchor", state(trained()))
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     tensors = [one for one in metadata.state_dict_metadata.values() if getattr(one, "size", ())]
     first = tensors[0]
@@ -133,18 +135,18 @@ def test_metadata_that_makes_no_sense(field: str, tmp_path: Path) -> None:
         setattr(first, field, {"size": [1.5], "chunks": 5}[field])
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(CheckpointDamaged, check=has_code("metadata-not-readable")):
-        source(find(str(folder)))
+        source(find_anchor(str(folder)))
 
 
 def test_a_file_of_torch_names_the_class_and_the_call(tmp_path: Path) -> None:
     torch.save({**state(trained()), "kind": Kind()}, tmp_path / "a.pt")
     with pytest.raises(CheckpointUntrusted) as error:
-        source(find(str(tmp_path / "a.pt")))
+        source(find_anchor(str(tmp_path / "a.pt")))
     name = f"{__name__}.Kind"
     assert error.value.fields["classes"] == [name]
     assert f"torch.serialization.add_safe_globals([{name}])" in str(error.value)
     with torch.serialization.safe_globals([Kind]):
-        source(find(str(tmp_path / "a.pt")))
+        source(find_anchor(str(tmp_path / "a.pt")))
 
 
 def test_the_module_of_the_factory_allows_a_class(
@@ -154,15 +156,15 @@ def test_the_module_of_the_factory_allows_a_class(
     text = f"""
 import torch
 from {__name__} import Kind
-from {SERVED} import build
+from {MODEL_MODULE} import build
 torch.serialization.add_safe_globals([Kind])
 """
     (tmp_path / "allowing_factory.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     told = recipe(tmp_path, model='factory = "allowing_factory:build"')
     try:
-        store = Store(tmp_path / "store")
-        assert publish(find(str(tmp_path / "a.pt")), told, store, examine=here).fresh
+        store = SnapshotStore(tmp_path / "store")
+        assert publish(find_anchor(str(tmp_path / "a.pt")), told, store, examine=check_here).fresh
     finally:
         torch.serialization.clear_safe_globals()
 
@@ -175,14 +177,14 @@ def test_a_factory_that_the_anchor_names(where: str, tmp_path: Path) -> None:
     checkpoint(url, state(trained()), extra=extra)
     if where == "shared":
         opened(tmp_path / "anchor")
-    store, anchor = Store(tmp_path / "store"), find(url)
+    store, anchor = SnapshotStore(tmp_path / "store"), find_anchor(url)
     if where == "own":
-        assert publish(anchor, recipe(tmp_path, model=""), store, examine=here).fresh
+        assert publish(anchor, recipe(tmp_path, model=""), store, examine=check_here).fresh
         return
     with pytest.raises(CheckpointUntrusted) as error:
-        publish(anchor, recipe(tmp_path, model=""), store, examine=here)
+        publish(anchor, recipe(tmp_path, model=""), store, examine=check_here)
     assert error.value.fields["classes"] == [FACTORY]
-    assert publish(anchor, recipe(tmp_path), store, examine=here).fresh
+    assert publish(anchor, recipe(tmp_path), store, examine=check_here).fresh
 
 
 TUPLE = {"type": "builtins.tuple", "context": "null", "children_spec": []}
@@ -202,13 +204,13 @@ DEFAULT = {"type": "collections.defaultdict", "context": FACTORY_OF, "children_s
 )
 def test_how_golden_inputs_are_handed_over(spec: str, plain: bool, tmp_path: Path) -> None:
     told = {"inputs": spec}
-    given = replace(recipe(tmp_path), golden=Golden())
-    assert completed(given, "a", told).golden.anchor == PART
+    given = replace(recipe(tmp_path), golden=GoldenOptions())
+    assert complete_recipe(given, "a", told).golden.anchor == GOLDEN_PART
     if plain:
-        assert completed(given, "a", told, trusted=False).spec == spec
+        assert complete_recipe(given, "a", told, trusted=False).spec == spec
         return
     with pytest.raises(CheckpointUntrusted):
-        completed(given, "a", told, trusted=False)
+        complete_recipe(given, "a", told, trusted=False)
 
 
 @pytest.mark.parametrize("spec", ["", "{}", "[1, {}]", "[7, null]", json.dumps([1, TUPLE])])
@@ -216,7 +218,7 @@ def test_inputs_that_cannot_be_handed_over(spec: str) -> None:
     from headway.publish import golden
 
     with pytest.raises(PublishFailed, check=has_code("golden-inputs-malformed")):
-        golden.read({"inputs.0": torch.zeros(1)}, spec)
+        golden.read_golden({"inputs.0": torch.zeros(1)}, spec)
 
 
 def test_a_worker_tries_it_again(tmp_path: Path) -> None:
@@ -225,10 +227,10 @@ def test_a_worker_tries_it_again(tmp_path: Path) -> None:
     forged(str(tmp_path / "anchor"), tmp_path / "ran")
     opened(tmp_path / "anchor")
     said: list[str] = []
-    store = Store(tmp_path / "store")
+    store = SnapshotStore(tmp_path / "store")
     watch(str(tmp_path / "anchor"), recipe(tmp_path), store, say=said.append, once=True)
-    assert codes("\n".join(said)) == ["checkpoint-untrusted"] and TRIES > 1
-    found: list[Anchor] = [find(str(tmp_path / "anchor"))]
+    assert codes("\n".join(said)) == ["checkpoint-untrusted"] and MAX_TRIES > 1
+    found: list[Anchor] = [find_anchor(str(tmp_path / "anchor"))]
     note = store.noted(found[0].key(recipe(tmp_path).digest))
     assert note.keys() == {"deferred", "tries", "again"}
     assert not (tmp_path / "ran").exists() and issubclass(CheckpointUntrusted, HeadwayError)

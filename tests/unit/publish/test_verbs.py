@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
 from tests.support import Golden, cli, codes
 from tests.unit.publish.snapshots import publish
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> SnapshotStore:
     """With three snapshots, the second of which is damaged."""
-    found = Store(tmp_path / "store")
+    found = SnapshotStore(tmp_path / "store")
     made = [publish(found, anchor) for anchor in "abc"]
     found.place.write(made[1].manifest.files["weights"].stored, b"weights of x")
     return found
 
 
-def test_what_each_option_prints(store: Store, utc: None, tmp_path: Path, golden: Golden) -> None:
+def test_what_each_option_prints(
+    store: SnapshotStore, utc: None, tmp_path: Path, golden: Golden
+) -> None:
     pages = []
     for words, code in (
         (("--list", "--to", "nothing"), 0),
@@ -37,7 +39,7 @@ def test_what_each_option_prints(store: Store, utc: None, tmp_path: Path, golden
     golden("publish.txt", "\n".join(pages).replace(str(tmp_path), "FOLDER"))
 
 
-def test_what_can_be_read_by_a_program(store: Store, tmp_path: Path) -> None:
+def test_what_can_be_read_by_a_program(store: SnapshotStore, tmp_path: Path) -> None:
     rows = json.loads(cli("publish", "--list", "--json", "--to", "store", cwd=tmp_path).stdout)
     assert [row["serves"] for row in rows] == [False, False, True]
     assert [bool(row["damage"]) for row in rows] == [False, False, False], "by their sizes"

@@ -15,7 +15,9 @@ BLOCKS = {"div", "h1", "h2", "h3", "li", "p", "section", "summary", "table", "td
 
 
 def text_of(
-    ledger: Ledger, show: Callable[[Ledger, str, Console], None] = terminal.full, width: int = 100
+    ledger: Ledger,
+    show: Callable[[Ledger, str, Console], None] = terminal.print_report,
+    width: int = 100,
 ) -> str:
     out = io.StringIO()
     show(ledger, f"headway/{ledger.run}", Console(file=out, width=width, _environ={}))
@@ -23,7 +25,7 @@ def text_of(
 
 
 def summary_of(ledger: Ledger) -> str:
-    return text_of(ledger, terminal.summary)
+    return text_of(ledger, terminal.print_summary)
 
 
 def page_of(ledger: Ledger) -> str:

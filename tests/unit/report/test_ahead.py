@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.report import html
-from headway.report.ahead import misses
+from headway.report.ahead import precompile_misses
 from tests.support import Golden
 from tests.unit.report.shown import page_of, text_of
 from tests.unit.report.starts import compiled_ahead
@@ -15,13 +15,13 @@ SIZE = "0/0: tensor 'ids' size mismatch at index 0. expected 256, actual 300"
 
 def test_a_hit_is_not_reported(golden: Golden) -> None:
     ledger = compiled_ahead()
-    assert not misses(ledger)
+    assert not precompile_misses(ledger)
     golden("ahead-hit.txt", text_of(ledger) + page_of(ledger))
 
 
 def test_which_source_differed_and_what_cures_it(golden: Golden) -> None:
     ledger = compiled_ahead(SIZE, caller="/job/train.py:40 step")
-    (miss,) = misses(ledger)
+    (miss,) = precompile_misses(ledger)
     assert miss.where == "/job/train.py:7 forward"
     golden("ahead-miss.txt", text_of(ledger) + page_of(ledger))
     (told,) = ledger.to_dict()["compile"]["recompiles"]
@@ -40,13 +40,13 @@ def test_which_source_differed_and_what_cures_it(golden: Golden) -> None:
     ],
 )
 def test_other_differences(name: str, reason: str, seen: dict[str, object], golden: Golden) -> None:
-    (miss,) = misses(compiled_ahead(reason, seen=seen))
+    (miss,) = precompile_misses(compiled_ahead(reason, seen=seen))
     assert miss.said and miss.cure
     golden(f"ahead-{name}.txt", f"{miss.said}\n{miss.cure}\n")
 
 
 def test_ranks_are_merged_and_attempts_are_not(golden: Golden) -> None:
-    lines = [miss.said for miss in misses(compiled_ahead(SIZE, attempts=2, ranks=2))]
+    lines = [miss.said for miss in precompile_misses(compiled_ahead(SIZE, attempts=2, ranks=2))]
     assert len(lines) == 2
     golden("ahead-attempts.txt", "\n".join(lines) + "\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.ledger.model import Auto, Boosted, Ledger
+from headway.ledger.model import AutoRun, BoosterResult, Ledger
 from headway.report import auto, html
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of
@@ -13,30 +13,38 @@ from tests.unit.report.shown import page_of, summary_of
 S = 10**9
 
 
-def ledger(*boosters: Boosted) -> Ledger:
+def ledger(*boosters: BoosterResult) -> Ledger:
     line = Line().add("start.launcher_init", 5).add("train.effective", 10)
-    return replace(ledger_of(line, steps=3), auto=Auto(job="j", kind="k", boosters=boosters))
+    return replace(ledger_of(line, steps=3), auto=AutoRun(job="j", kind="k", boosters=boosters))
 
 
 def test_each_state(golden: Golden) -> None:
     boosters = [
-        Boosted(name="a", state="acted", what="3 save(s)", here=1 * S, before=4 * S),
-        Boosted(name="a", state="acted", what="x", here=4 * S, before=1 * S),
-        Boosted(name="a", state="acted", what="x", here=4 * S),
-        Boosted(name="a", state="acted", what="x", why="full"),
-        Boosted(name="a", state="on"),
-        Boosted(name="a", state="off", why="no\nroom"),
+        BoosterResult(name="a", state="acted", what="3 save(s)", here=1 * S, before=4 * S),
+        BoosterResult(name="a", state="acted", what="x", here=4 * S, before=1 * S),
+        BoosterResult(name="a", state="acted", what="x", here=4 * S),
+        BoosterResult(name="a", state="acted", what="x", why="full"),
+        BoosterResult(name="a", state="on"),
+        BoosterResult(name="a", state="off", why="no\nroom"),
     ]
-    golden("boosters-states.txt", "".join(f"{auto.said(booster)}\n" for booster in boosters))
+    golden(
+        "boosters-states.txt",
+        "".join(f"{auto.describe_booster(booster)}\n" for booster in boosters),
+    )
 
 
 def test_those_that_acted_come_first(golden: Golden) -> None:
-    off = Boosted(name="off", state="off", why="<b>")
-    idle, acted = Boosted(name="idle", state="on"), Boosted(name="did", state="acted", what="x")
+    off = BoosterResult(name="off", state="off", why="<b>")
+    idle, acted = (
+        BoosterResult(name="idle", state="on"),
+        BoosterResult(name="did", state="acted", what="x"),
+    )
     told = ledger(off, idle, acted)
-    assert [name for name, _ in auto.facts(told)] == ["did", "idle", "off"]
+    assert [name for name, _ in auto.booster_facts(told)] == ["did", "idle", "off"]
     golden("boosters.txt", summary_of(told) + page_of(told))
     assert "off: &lt;b&gt;" in html.page(told)
     assert (
-        auto.facts(replace(told, auto=None)) == [] == list(auto.summary(replace(told, auto=None)))
+        auto.booster_facts(replace(told, auto=None))
+        == []
+        == list(auto.booster_lines(replace(told, auto=None)))
     )

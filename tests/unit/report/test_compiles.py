@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from headway.ledger.model import NS, Archive, Compile, GaveUp, Ledger, RankCompiles
+from headway.ledger.model import (
+    NS,
+    Compile,
+    CompileCacheLoad,
+    Ledger,
+    RankCompiles,
+    RecompileLimitHit,
+)
 from headway.report import findings, html
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of
@@ -27,7 +34,7 @@ def compiled(**more: object) -> Ledger:
             RankCompiles(rank=1, parts=parts, fx=(1, 3), aot=(0, 2), bypassed={EVIL: 2}),
         ),
         "gave_up": tuple(
-            GaveUp(
+            RecompileLimitHit(
                 attempt=0, rank=rank, at=50 * NS, where=f"/job/{EVIL}.py:10 forward",
                 limit="recompile_limit", reason="len(xs) == 8",
             )
@@ -47,7 +54,7 @@ def test_a_storm_is_in_the_summary_too(golden: Golden) -> None:
 
 
 def test_one_place_is_one_warning() -> None:
-    ((_, limit, ranks),) = findings.gave_up(compiled())
+    ((_, limit, ranks),) = findings.limit_hits_by_place(compiled())
     assert (limit, ranks) == ("recompile_limit", [0, 1])
 
 
@@ -68,17 +75,19 @@ def test_without_caches_or_parts(golden: Golden) -> None:
 
 def test_even_misses_name_no_rank(golden: Golden) -> None:
     ranks = tuple(RankCompiles(rank=rank, fx=(1, 2)) for rank in range(4))
-    (line,) = findings.caches(compiled(rank_compiles=ranks))
+    (line,) = findings.describe_torch_caches(compiled(rank_compiles=ranks))
     golden("compiles-even-misses.txt", f"{line}\n")
 
 
 def test_a_job_that_compiles_nothing_has_no_section() -> None:
     """Under `--auto` each job asks for an archive."""
-    miss = Archive(attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=0)
+    miss = CompileCacheLoad(
+        attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=0
+    )
     line = Line().add("train.effective", 10)
     eager = ledger_of(line, steps=10, archives=(miss,))
-    assert findings.archives(eager) == []
+    assert findings.describe_cache_loads(eager) == []
     assert "Compiles (" not in text_of(eager)
     assert "<h2>Compiles" not in html.page(eager)
     stored = ledger_of(line, steps=10, archives=(miss,), archived=1)
-    assert findings.archives(stored) and "Compiles (" in text_of(stored)
+    assert findings.describe_cache_loads(stored) and "Compiles (" in text_of(stored)

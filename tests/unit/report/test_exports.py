@@ -17,7 +17,7 @@ from tests.unit.report.ledgers import Line, killed, large, ledger_of, no_steps
 
 
 def trace() -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads("".join(perfetto.trace(killed())))
+    parsed: dict[str, Any] = json.loads("".join(perfetto.perfetto_lines(killed())))
     return parsed
 
 
@@ -49,7 +49,7 @@ def test_perfetto_marks_the_failure_on_its_rank() -> None:
 
 
 def test_csv_has_one_row_per_segment_and_attempt() -> None:
-    rows = list(csv.DictReader(io.StringIO("".join(csv_report.rows(killed())))))
+    rows = list(csv.DictReader(io.StringIO("".join(csv_report.csv_lines(killed())))))
     assert list(rows[0]) == ["rank", "attempt", "start_s", "end_s", "leaf"]
     assert [row["rank"] for row in rows if row["start_s"] == "0.000000000"] == ["run", "0", "1"]
     assert len(rows) == 3 * len(killed().segments)
@@ -59,7 +59,7 @@ def test_csv_has_one_row_per_segment_and_attempt() -> None:
 
 
 def test_openmetrics_lines() -> None:
-    lines = "".join(openmetrics.text(killed())).splitlines()
+    lines = "".join(openmetrics.openmetrics_lines(killed())).splitlines()
     assert 'headway_ett_percent{run="train-0815"} ' + repr(killed().ett_percent) in lines
     assert 'headway_bucket_seconds{run="train-0815",leaf="start.pt2_compile"} 167.0' in lines
     assert 'headway_time_to_start_seconds{run="train-0815"} 255.0' in lines
@@ -71,7 +71,7 @@ def test_openmetrics_lines() -> None:
 
 
 def test_openmetrics_buckets_sum_to_the_wall_time() -> None:
-    text = "".join(openmetrics.text(killed()))
+    text = "".join(openmetrics.openmetrics_lines(killed()))
     buckets = re.findall(r"^headway_bucket_seconds\{.*\} (\S+)$", text, re.MULTILINE)
     assert sum(map(float, buckets)) == pytest.approx(killed().wall / NS)
 
@@ -82,7 +82,7 @@ def hostile() -> str:
     )
     line = Line().add("train.effective", 1)
     ledger = ledger_of(line, run='x"\\\ny{}\ud800', failures=(failure,))
-    return "".join(openmetrics.text(ledger))
+    return "".join(openmetrics.openmetrics_lines(ledger))
 
 
 def test_openmetrics_escapes_labels() -> None:
@@ -95,7 +95,7 @@ def test_openmetrics_escapes_labels() -> None:
 def test_openmetrics_is_read_by_prometheus(make: Any) -> None:
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     families = {f.name: f for f in parser.text_string_to_metric_families(
-        "".join(openmetrics.text(make()))
+        "".join(openmetrics.openmetrics_lines(make()))
     )}  # fmt: skip
     samples = families["headway_bucket_seconds"].samples
     assert {s.labels["leaf"]: s.value for s in samples} == {
@@ -112,6 +112,8 @@ def test_hostile_openmetrics_is_read_by_prometheus() -> None:
 
 def test_openmetrics_of_a_hostile_run_has_no_control_characters() -> None:
     failure = replace(killed().failures[0], category="a\x1b[2J\nb", owner="\x9b2Jc")
-    text = "".join(openmetrics.text(replace(killed(), run="r\x1b]0;x\x07", failures=(failure,))))
+    text = "".join(
+        openmetrics.openmetrics_lines(replace(killed(), run="r\x1b]0;x\x07", failures=(failure,)))
+    )
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
     assert 'category="a [2J\\nb"' in text

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from headway.ledger.model import NS, Attempt, Checkpoint, Failure, Ledger
-from headway.report.failed import Unsaved, failed, unsaved
+from headway.report.failed import UnsavedTraining, run_failure, unsaved_training
 from headway.report.html import page
-from headway.report.terminal import full, summary
+from headway.report.terminal import print_report, print_summary
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, still_running
 from tests.unit.report.shown import text_of
@@ -49,35 +49,41 @@ def _unstarted() -> Ledger:
 
 
 def test_only_a_run_whose_last_attempt_failed_has_one() -> None:
-    assert failed(killed()) is None and failed(still_running()) is None
-    assert failed(no_steps()) is None
-    assert failed(_dead()) is not None and failed(replace(_dead(), running=True)) is None
+    assert run_failure(killed()) is None and run_failure(still_running()) is None
+    assert run_failure(no_steps()) is None
+    assert run_failure(_dead()) is not None and run_failure(replace(_dead(), running=True)) is None
 
 
 def test_what_is_lost_begins_at_the_last_durable_save() -> None:
-    assert unsaved(_dead()) == Unsaved(None, 0, 49, 12_250_000_000)
-    assert unsaved(_dead(saved=40)) == Unsaved(40, 3 * NS, 9, 2_250_000_000)
-    assert unsaved(_dead(saved=49)) == Unsaved(49, 750_000_000, 0, 0)
+    assert unsaved_training(_dead()) == UnsavedTraining(None, 0, 49, 12_250_000_000)
+    assert unsaved_training(_dead(saved=40)) == UnsavedTraining(40, 3 * NS, 9, 2_250_000_000)
+    assert unsaved_training(_dead(saved=49)) == UnsavedTraining(49, 750_000_000, 0, 0)
     pending = replace(_dead(saved=40).checkpoints[0], unwritten=True)
-    assert unsaved(_dead(checkpoints=(pending,))) == Unsaved(None, 0, 49, 12_250_000_000)
-    assert unsaved(_unstarted()) is None
+    assert unsaved_training(_dead(checkpoints=(pending,))) == UnsavedTraining(
+        None, 0, 49, 12_250_000_000
+    )
+    assert unsaved_training(_unstarted()) is None
 
 
 def test_an_attempt_that_never_trained_adds_nothing() -> None:
     once = _dead(saved=40)
     again = Attempt(index=1, start=17 * NS, end=17 * NS, outcome="failed", ranks=(0,))
-    assert unsaved(replace(once, attempts=(*once.attempts, again))) == unsaved(once)
+    assert unsaved_training(replace(once, attempts=(*once.attempts, again))) == unsaved_training(
+        once
+    )
 
 
 def test_what_was_resumed_from_is_saved() -> None:
     once = _dead()
     resumed = replace(once.attempts[0], first_step=31, resumed_from=30)
-    assert unsaved(replace(once, attempts=(resumed,))) == Unsaved(30, 0, 19, 12_250_000_000)
+    assert unsaved_training(replace(once, attempts=(resumed,))) == UnsavedTraining(
+        30, 0, 19, 12_250_000_000
+    )
 
 
 def test_the_command_goes_on_with_what_helps() -> None:
     def command(ledger: Ledger) -> tuple[str, bool]:
-        end = failed(ledger)
+        end = run_failure(ledger)
         assert end is not None
         return end.command, end.mend
 
@@ -92,15 +98,18 @@ def test_the_command_goes_on_with_what_helps() -> None:
 
 def test_golden(golden: Golden) -> None:
     for name, ledger in (("failed", _dead(saved=40)), ("unstarted", _unstarted())):
-        golden(f"{name}-summary.txt", text_of(ledger, summary, 100))
-    golden("failed-full.txt", text_of(_dead(), full, 100))
+        golden(f"{name}-summary.txt", text_of(ledger, print_summary, 100))
+    golden("failed-full.txt", text_of(_dead(), print_report, 100))
 
 
 def test_a_job_that_died_at_once_shows_its_error_and_nothing_of_loops() -> None:
-    for text in (text_of(_unstarted(), summary, 100), text_of(_unstarted(), full, 100)):
+    for text in (
+        text_of(_unstarted(), print_summary, 100),
+        text_of(_unstarted(), print_report, 100),
+    ):
         assert "ModuleNotFoundError: No module named 'mine'" in text
         assert "headway.step()" not in text and "[1;31m" not in text
-    assert "headway.step()" in text_of(no_steps(), summary, 100)
+    assert "headway.step()" in text_of(no_steps(), print_summary, 100)
 
 
 def test_the_page_leads_with_the_failure() -> None:

@@ -31,17 +31,17 @@ def _attempt(index: int, last: int | None, resumed: int | None) -> Attempt:
 def test_rolled_back_skips_an_attempt_that_never_trained() -> None:
     lives = (_attempt(0, 50, None), _attempt(1, None, None), _attempt(2, 80, 40))
     ledger = ledger_of(Line().add("train.effective", 9), attempts=lives)
-    assert findings.rolled_back(ledger) == [(41, 50)]
+    assert findings.rolled_back_steps(ledger) == [(41, 50)]
 
 
 def test_rolled_back_to_zero_and_not_at_all() -> None:
     lives = (_attempt(0, 50, None), _attempt(1, 30, None), _attempt(2, 80, 30))
     ledger = ledger_of(Line().add("train.effective", 9), attempts=lives)
-    assert findings.rolled_back(ledger) == [(1, 50)]
+    assert findings.rolled_back_steps(ledger) == [(1, 50)]
 
 
 def test_saves_of_several_ranks_are_one() -> None:
-    saves = findings.saves(killed())
+    saves = findings.merged_saves(killed())
     assert len(saves) == 11
     assert saves[0].step == 160
     assert saves[0].blocked == 5_700_000_000  # the slower rank's
@@ -49,7 +49,7 @@ def test_saves_of_several_ranks_are_one() -> None:
 
 
 def test_recompiles_by_place_and_reason() -> None:
-    (row,) = findings.recompiles(killed())
+    (row,) = findings.group_recompiles(killed())
     assert (row.where, row.times, row.ns) == ("forward (model.py:88)", 2, 18 * NS)
 
 
@@ -59,7 +59,9 @@ def test_by_attempt_cuts_at_the_end_of_an_attempt() -> None:
         Attempt(index=1, start=10, end=20, outcome="completed", ranks=(0,)),
     )
     ledger = ledger_of(Line(), attempts=lives)
-    cut = list(findings.by_attempt(ledger, [Segment(0, 9, "unknown"), Segment(9, 20, "unknown")]))
+    cut = list(
+        findings.segments_by_attempt(ledger, [Segment(0, 9, "unknown"), Segment(9, 20, "unknown")])
+    )
     assert cut == [
         (0, Segment(0, 8, "unknown")),
         (1, Segment(8, 9, "unknown")),
@@ -69,10 +71,10 @@ def test_by_attempt_cuts_at_the_end_of_an_attempt() -> None:
 
 def test_by_attempt_loses_no_time() -> None:
     ledger = large(ranks=1, spans=200)
-    assert sum(s.end - s.start for _, s in findings.by_attempt(ledger, ledger.segments)) == (
-        ledger.wall
-    )
-    assert {i for i, _ in findings.by_attempt(ledger, ledger.segments)} == {0, 1, 2}
+    assert sum(
+        s.end - s.start for _, s in findings.segments_by_attempt(ledger, ledger.segments)
+    ) == (ledger.wall)
+    assert {i for i, _ in findings.segments_by_attempt(ledger, ledger.segments)} == {0, 1, 2}
 
 
 def test_own_losses_name_the_rank_that_stands_out() -> None:

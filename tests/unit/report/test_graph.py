@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headway.ledger.model import Ledger
-from headway.report.graph import Bar, graphs
+from headway.report.graph import StageBar, draw_stages
 from headway.report.html import LIMIT, page
 from tests.support import Golden
 from tests.unit.report.shown import page_of, text_of, words_of
@@ -14,12 +14,12 @@ from tests.unit.report.starts import SEVEN, many, staged
 EVIL = "</ol><script>alert(1)</script>\"'|x"
 
 
-def bars(ledger: Ledger) -> dict[str, Bar]:
-    return {bar.name: bar for lane in graphs(ledger)[0].lanes for bar in lane.bars}
+def bars(ledger: Ledger) -> dict[str, StageBar]:
+    return {bar.name: bar for lane in draw_stages(ledger)[0].lanes for bar in lane.bars}
 
 
 def test_lanes_bars_and_the_critical_path() -> None:
-    (graph,) = graphs(staged(SEVEN))
+    (graph,) = draw_stages(staged(SEVEN))
     assert [(lane.name, len(lane.bars)) for lane in graph.lanes] == [
         ("main thread", 4),
         ("threads", 3),
@@ -39,7 +39,7 @@ def test_lanes_bars_and_the_critical_path() -> None:
 
 
 def test_a_line_for_each_need_from_its_end_to_where_it_is_used() -> None:
-    (graph,) = graphs(staged(SEVEN))
+    (graph,) = draw_stages(staged(SEVEN))
     names = {bar.place: bar.name for lane in graph.lanes for bar in lane.bars}
     lines = {(names[line.since], names[line.until]): line for line in graph.lines}
     assert set(lines) == {(need, stage[0]) for stage in SEVEN for need in stage[2]}
@@ -63,7 +63,7 @@ def test_the_main_thread_may_be_what_no_order_can_beat(golden: Golden) -> None:
 
 
 def test_own_names_have_the_colour_of_their_bucket() -> None:
-    first, second = graphs(staged(SEVEN, SEVEN))
+    first, second = draw_stages(staged(SEVEN, SEVEN))
     for graph in (first, second):
         leaves = {bar.name: bar.leaf for lane in graph.lanes for bar in lane.bars}
         assert leaves["vocabulary"] == leaves["pre_train"] != leaves["device_init"]
@@ -78,13 +78,13 @@ def test_every_attempt_has_its_graph_and_the_page_stays_small(golden: Golden) ->
     lines = [line for line in words_of(f"<p {section}").splitlines() if not line.startswith("[")]
     golden("stages-many.txt", "\n".join(line[:200] for line in lines) + "\n")
     dense = tuple((f"s{i}", "thread", [f"s{j}" for j in range(i)], i, i + 1) for i in range(60))
-    assert len(graphs(staged(dense))[0].lines) == 500
-    assert sum(line.critical for line in graphs(staged(dense))[0].lines) == 59
+    assert len(draw_stages(staged(dense))[0].lines) == 500
+    assert sum(line.critical for line in draw_stages(staged(dense))[0].lines) == 59
 
 
 def test_no_stages_no_section_and_odd_ones_no_error() -> None:
     assert 'id="stages"' not in page(staged(()))
-    (graph,) = graphs(staged((("a", "elsewhere", ["gone"], 0, 0), ("b", "main", ["a"], 0, 0))))
+    (graph,) = draw_stages(staged((("a", "elsewhere", ["gone"], 0, 0), ("b", "main", ["a"], 0, 0))))
     assert [lane.name for lane in graph.lanes] == ["main thread", "elsewhere"]
     assert len(graph.lines) == 1
 

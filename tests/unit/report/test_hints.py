@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.leaves import EFFECTIVE, LEAVES
-from headway.ledger.model import NS, Archive, Auto, Behind, Boosted, Failure, Ledger
+from headway.ledger.leaves import BUCKETS, EFFECTIVE
+from headway.ledger.model import (
+    NS,
+    AsyncSave,
+    AutoRun,
+    BoosterResult,
+    CompileCacheLoad,
+    Failure,
+    Ledger,
+)
 from headway.report import findings
-from headway.report.hints import _OF_RUN, _TEXTS, hint
+from headway.report.hints import _RUN_HINTS, _STAGE_HINTS, hint
 from tests.unit.report.ledgers import Line, killed, ledger_of, rank_of
 
 
@@ -28,7 +36,11 @@ def _on(*boosters: str) -> dict[str, Any]:
 
 
 def _auto(name: str) -> dict[str, Any]:
-    return {"auto": Auto(job="j", kind="k", boosters=(Boosted(name=name, state="off", why="x"),))}
+    return {
+        "auto": AutoRun(
+            job="j", kind="k", boosters=(BoosterResult(name=name, state="off", why="x"),)
+        )
+    }
 
 
 def _failure(retry: str = "bounded", owner: str = "infra", **others: Any) -> Failure:
@@ -39,7 +51,9 @@ def _failure(retry: str = "bounded", owner: str = "infra", **others: Any) -> Fai
 
 
 FAILED: dict[str, Any] = {"failures": (_failure(),)}
-ARCHIVE = Archive(attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=NS)
+ARCHIVE = CompileCacheLoad(
+    attempt=0, level="miss", why="", files=0, bytes=0, load=0, cold=0, here=NS
+)
 
 
 def test_a_compile_cache_is_proposed_where_something_was_compiled_cold() -> None:
@@ -59,7 +73,7 @@ def test_a_compile_cache_is_proposed_where_something_was_compiled_cold() -> None
 def test_saves_in_the_background_are_proposed_until_they_are_on() -> None:
     leaf = "waste.checkpoint_block"
     assert "headway run --async-save" in str(_hint(leaf))
-    behind = Behind(saves=1, blocked=0, written=0, waited=0, failed=0, plain={})
+    behind = AsyncSave(saves=1, blocked=0, written=0, waited=0, failed=0, plain={})
     for on in (_on("async_save"), _auto("async_save"), {"behind": behind}):
         assert _hint(leaf, **on) is None
         seldom = _hint(leaf, **on, save_interval=NS, recommended_interval=60 * NS)
@@ -104,13 +118,13 @@ def test_one_rank_holds_up_no_other() -> None:
 
 
 def test_every_stage_has_a_text_or_a_function() -> None:
-    stages = {leaf.rpartition(".")[2] for leaf in LEAVES if leaf != EFFECTIVE}
-    assert {*_TEXTS, *_OF_RUN} == stages and not set(_TEXTS) & set(_OF_RUN)
+    stages = {leaf.rpartition(".")[2] for leaf in BUCKETS if leaf != EFFECTIVE}
+    assert {*_STAGE_HINTS, *_RUN_HINTS} == stages and not set(_STAGE_HINTS) & set(_RUN_HINTS)
 
 
 def test_no_hint_names_another_product() -> None:
     def texts(ledger: Ledger) -> list[str]:
-        losses = [findings.Loss(leaf.rpartition(".")[2], NS, (leaf,)) for leaf in LEAVES]
+        losses = [findings.Loss(leaf.rpartition(".")[2], NS, (leaf,)) for leaf in BUCKETS]
         return [text for loss in losses if (text := hint(ledger, loss))]
 
     for ledger in (killed(), ledger_of(Line().add("train.effective", 9), **_on("restarts"))):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.leaves import LEAVES
+from headway.ledger.leaves import BUCKETS
 from headway.ledger.model import (
     NS,
     Attempt,
@@ -21,8 +21,8 @@ from headway.ledger.model import (
     Segment,
 )
 from headway.report.html import LIMIT, fragment, page
-from headway.report.tracks import embeddable, encode
-from headway.report.words import colour
+from headway.report.tracks import encode, script_json
+from headway.report.words import bucket_color
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, killed, large, ledger_of, no_steps, still_running
 from tests.unit.report.shown import page_of, words_of
@@ -59,7 +59,7 @@ def data_letters() -> str:
 def decoded(track: str, tick: int) -> dict[str, int]:
     """Time by leaf, read back as the page's script does."""
     letters = dict(
-        zip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", LEAVES, strict=False)
+        zip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", BUCKETS, strict=False)
     )
     sums: dict[str, int] = {}
     for letter, length in re.findall(r"([A-Za-z_])(\d+)", track):
@@ -115,7 +115,7 @@ def test_a_notebook_fragment_is_harmless_too() -> None:
 
 
 def test_json_in_a_script_element_cannot_end_it() -> None:
-    text = embeddable({"x": "</script>\u2028\u2029<!--&\ud800"})
+    text = script_json({"x": "</script>\u2028\u2029<!--&\ud800"})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"x": "</script>\u2028\u2029<!--&?"}
 
@@ -224,12 +224,12 @@ def test_more_ranks_than_fit_leave_out_those_that_trained_most() -> None:
 
 
 def test_neighbours_merge_and_holes_stay() -> None:
-    line = [Segment(0, 10, LEAVES[0]), Segment(10, 30, LEAVES[0]), Segment(50, 60, LEAVES[1])]
+    line = [Segment(0, 10, BUCKETS[0]), Segment(10, 30, BUCKETS[0]), Segment(50, 60, BUCKETS[1])]
     assert encode(line, 10) == "A3_2B1"
 
 
 def test_short_pieces_are_gathered_by_leaf() -> None:
-    first, second, third = LEAVES[:3]
+    first, second, third = BUCKETS[:3]
     line = [Segment(i, i + 1, (first, second)[i % 2]) for i in range(8)]
     line.append(Segment(8, 20, third))
     assert encode(line, 1) == "A1B1A1B1A1B1A1B1C12"
@@ -272,7 +272,7 @@ def test_a_failure_shows_its_own_recovery_only() -> None:
 def test_saves_are_drawn_in_the_color_of_their_bucket() -> None:
     text = page(killed())
     for dark in (False, True):
-        assert f"--save:{colour('waste.checkpoint_block', dark=dark)};" in text
+        assert f"--save:{bucket_color('waste.checkpoint_block', dark=dark)};" in text
     assert "var(--save)" in text and not re.search(r"--l\d+\)", text.partition("</style>")[0])
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.ledger.model import NS, Ledger, Notice
-from headway.report.notice import said
+from headway.ledger.model import NS, Ledger, PreemptionNotice
+from headway.report.notice import describe_notice
 from headway.testing import FakeRun
 from tests.support import Golden
 from tests.unit.report.shown import page_of, text_of
 
-SAVED = Notice(
+SAVED = PreemptionNotice(
     attempt=0,
     at=45 * NS,
     answer="saved",
@@ -35,7 +35,7 @@ def test_in_words(golden: Golden) -> None:
         replace(LOST, answer="skipped"),
         LOST,
     ]
-    golden("notices.txt", "".join(f"{said(notice)}\n" for notice in notices))
+    golden("notices.txt", "".join(f"{describe_notice(notice)}\n" for notice in notices))
 
 
 def preempted() -> Ledger:

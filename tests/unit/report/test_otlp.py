@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def spans() -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in otlp.text(killed())]
+    found = [json.loads(line) for line in otlp.otlp_lines(killed())]
     return [s for one in found for s in one["resourceSpans"][0]["scopeSpans"][0]["spans"]]
 
 

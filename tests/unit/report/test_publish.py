@@ -20,7 +20,7 @@ def training(one: Publish | None) -> Ledger:
 
 
 def test_nothing_was_published() -> None:
-    assert publish.facts(training(None)) == []
+    assert publish.publish_facts(training(None)) == []
 
 
 def test_a_training_says_what_it_saved(golden: Golden) -> None:

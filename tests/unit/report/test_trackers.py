@@ -14,9 +14,9 @@ import pytest
 from headway.cli import main
 from headway.errors import MissingExtra
 from headway.ledger.model import NS
-from headway.report.findings import labels
-from headway.report.otlp import requests
-from headway.report.trackers import TRACKERS, export, scalars
+from headway.report.findings import run_labels
+from headway.report.otlp import trace_requests
+from headway.report.trackers import TRACKERS, export_to_tracker, scalars
 from tests.support import has_code
 from tests.unit.report.ledgers import killed
 
@@ -34,14 +34,14 @@ def test_the_figures() -> None:
 def test_a_missing_client_is_a_sentence(tracker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, TRACKERS[tracker], None)
     with pytest.raises(MissingExtra, check=has_code("missing-package")):
-        export(killed(), tracker, None)
+        export_to_tracker(killed(), tracker, None)
 
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert export(killed(), "tensorboard", str(tmp_path)) == str(tmp_path)
+    assert export_to_tracker(killed(), "tensorboard", str(tmp_path)) == str(tmp_path)
     found = EventAccumulator(str(tmp_path))
     found.Reload()
     (event,) = found.Tensors("headway/ett_percent")
@@ -54,7 +54,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
-    export(killed(), "wandb", "night")
+    export_to_tracker(killed(), "wandb", "night")
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     assert list(folder.glob("*.wandb"))
 
@@ -82,6 +82,6 @@ def test_the_number_of_failures_is_that_of_the_infrastructure() -> None:
 @pytest.mark.parametrize("bad", [None, "team=ads", ["team"], 7])
 def test_labels_that_are_no_mapping_are_none(bad: object) -> None:
     ledger = dataclasses.replace(killed(), facts={"labels": bad})
-    assert labels(ledger) == {}
-    (first, *_) = requests(ledger)
+    assert run_labels(ledger) == {}
+    (first, *_) = trace_requests(ledger)
     assert first["resourceSpans"][0]["resource"]["attributes"]

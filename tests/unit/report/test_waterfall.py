@@ -9,7 +9,7 @@ import pytest
 from headway.cli import main
 from headway.ledger.model import NS, Ledger
 from headway.ledger.run import Run, load
-from headway.report.waterfall import REST, Waterfall, bar, by_stage, distinct
+from headway.report.waterfall import OTHER, Waterfall, bar_of_run, by_stage, with_distinct_names
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of, no_steps
 from tests.unit.report.shown import words_of
@@ -41,8 +41,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_bar_is_the_start_by_stage_and_the_lost_time_by_bucket() -> None:
-    one = bar(RUNS["old"])
-    assert one.start == {"start.get_first_batch_data": 10, "start.pt2_compile": 20, REST: 2}
+    one = bar_of_run(RUNS["old"])
+    assert one.start == {"start.get_first_batch_data": 10, "start.pt2_compile": 20, OTHER: 2}
     assert one.total("start") == one.time_to_start == 32
     assert one.lost["waste.data_stall"] == one.lost["start.pt2_compile"] * 8 / 20
     assert one.total("lost") + one.ett_percent == pytest.approx(100)
@@ -56,7 +56,7 @@ def test_a_rest_is_never_below_nothing() -> None:
 
 
 def test_a_step_says_what_fell_and_what_rose_and_the_largest_first() -> None:
-    fall = Waterfall(tuple(bar(RUNS[name]) for name in ("old", "cached", "slow")))
+    fall = Waterfall(tuple(bar_of_run(RUNS[name]) for name in ("old", "cached", "slow")))
     first, second = fall.steps
     assert (first.before, first.after, first.start) == ("old", "cached", {"start.pt2_compile": -19})
     assert second.start == {"start.get_first_batch_data": 2}
@@ -68,7 +68,7 @@ def test_a_step_says_what_fell_and_what_rose_and_the_largest_first() -> None:
 
 
 def test_runs_of_one_name_are_told_apart() -> None:
-    found = distinct([bar(RUNS["old"])] * 3)
+    found = with_distinct_names([bar_of_run(RUNS["old"])] * 3)
     assert [one.name for one in found] == ["old", "old (2)", "old (3)"]
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headway.ledger.leaves import LEAVES, group
+from headway.ledger.leaves import BUCKETS, group
 from headway.ledger.model import NS
 from headway.report import words
 
@@ -53,10 +53,10 @@ def test_one_line_takes_the_sting_out_of_a_job_s_text() -> None:
 
 
 def test_every_leaf_has_words_and_a_colour_of_its_own() -> None:
-    assert set(words.MEANING) == set(LEAVES)
-    assert set(words.GROUPS) == set(words.TERMINAL_COLOURS) == {group(leaf) for leaf in LEAVES}
+    assert set(words.MEANING) == set(BUCKETS)
+    assert set(words.GROUPS) == set(words.GROUP_STYLES) == {group(leaf) for leaf in BUCKETS}
     assert max(map(len, words.MEANING.values())) <= 32
     for dark in (False, True):
-        colours = [words.colour(leaf, dark=dark) for leaf in LEAVES]
+        colours = [words.bucket_color(leaf, dark=dark) for leaf in BUCKETS]
         assert all(re.fullmatch(r"#[0-9a-f]{6}", c) for c in colours)
-        assert len(set(colours)) == len(LEAVES)
+        assert len(set(colours)) == len(BUCKETS)

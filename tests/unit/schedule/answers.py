@@ -26,14 +26,14 @@ REASONS = {500: "InternalError", 503: "ServiceUnavailable"}
 BUSY = "Too many requests, please try again later.\n"  # of its flow control, which sends no Status
 DROP = 0  # in `refusals`: the connection ends without an answer
 RECORDED = json.loads((Path(__file__).parent / "kubernetes" / "answers.json").read_text())
-TOLD = {one["name"]: one for one in RECORDED["answers"]}
+ANSWERS = {one["name"]: one for one in RECORDED["answers"]}
 REFUSED = {401: "no such token", 403: "may not get", 409: "conflict"}
 
 
 def refusal(code: int) -> Any:
     """As the API server tells it."""
     if code in REFUSED:
-        return TOLD[REFUSED[code]]["answer"]
+        return ANSWERS[REFUSED[code]]["answer"]
     if code == 429:
         return BUSY
     return {
@@ -53,11 +53,11 @@ def workload(name: str, owner: str) -> dict[str, Any]:
     return {"kind": "Workload", "metadata": metadata, "status": {}}
 
 
-class Recorded:
+class RecordedServer:
     """What is there, what was asked, and what is refused before anything is done."""
 
     def __init__(self) -> None:
-        pod, job, group = (deepcopy(TOLD[name]["answer"]) for name in ("pod", "job", "kueue"))
+        pod, job, group = (deepcopy(ANSWERS[name]["answer"]) for name in ("pod", "job", "kueue"))
         made = workload("job-night-4f1c2", job["metadata"]["uid"])
         self.things: dict[str, Any] = {POD: pod, JOB: job, GROUP: group, WORKLOAD: made}
         self.asked: list[tuple[str, str]] = []
@@ -76,9 +76,9 @@ class Recorded:
             label, _, value = parse_qs(where.query)["labelSelector"][0].partition("=")
             found = [one for key, one in self.things.items() if key.startswith(WORKLOADS)]
             items = [one for one in found if one["metadata"]["labels"].get(label) == value]
-            return 200, {**TOLD["no workloads"]["answer"], "items": items}
+            return 200, {**ANSWERS["no workloads"]["answer"], "items": items}
         if where.path not in self.things:
-            return 404, TOLD["no kueue" if where.path == GROUP else "no such pod"]["answer"]
+            return 404, ANSWERS["no kueue" if where.path == GROUP else "no such pod"]["answer"]
         one = self.things[where.path]
         if method == "PATCH":
             has = one["metadata"].setdefault("annotations", {})
@@ -90,9 +90,9 @@ class Recorded:
 
 
 @contextmanager
-def recorded() -> Iterator[Recorded]:
+def recorded_server() -> Iterator[RecordedServer]:
     """One that listens."""
-    kept = Recorded()
+    kept = RecordedServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

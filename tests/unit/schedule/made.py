@@ -9,12 +9,12 @@ from typing import Any
 
 from headway.journal.writer import Writer, head
 from headway.ledger.model import NS
-from headway.schedule.policies.policy import Scene
-from headway.schedule.simulate.job import Job, Spec
-from headway.schedule.traces.trace import Trace, make
+from headway.schedule.policies.policy import PreemptionContext
+from headway.schedule.simulate.job import Job, JobSpec
+from headway.schedule.traces.trace import Trace, make_trace
 
 
-def poisson(
+def poisson_trace(
     count: int, rate: float, mean: float, seed: int, gpus: int = 1, tenant: str = "a"
 ) -> Trace:
     """Arrivals and durations at random: what queueing theory speaks of."""
@@ -22,11 +22,11 @@ def poisson(
     at, jobs = 0.0, []
     for _ in range(count):
         at += draw.expovariate(rate)
-        jobs.append(Spec(at, draw.expovariate(1 / mean), gpus, tenant))
-    return make("poisson", jobs)
+        jobs.append(JobSpec(at, draw.expovariate(1 / mean), gpus, tenant))
+    return make_trace("poisson", jobs)
 
 
-class Audited:
+class AuditedPolicy:
     """Another policy, with the laws of the cluster checked whenever it is asked."""
 
     def __init__(self, policy: object) -> None:
@@ -36,9 +36,9 @@ class Audited:
         self.reserve = float(getattr(policy, "reserve", 0.0))
         self.asked = 0
 
-    def victims(self, scene: Scene) -> Sequence[Job]:
+    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
         self.asked += 1
-        check(scene)
+        check_conservation(scene)
         chosen: Sequence[Job] = self.policy.victims(scene)  # type: ignore[attr-defined]
         for job in chosen:
             assert scene.tenants[job.tenant].over > 0, "a victim's tenant borrows nothing"
@@ -55,7 +55,7 @@ class Audited:
         return chosen
 
 
-def check(scene: Scene) -> None:
+def check_conservation(scene: PreemptionContext) -> None:
     """No accelerator is counted twice, and what each tenant uses is what its jobs hold."""
     cluster = scene.cluster
     held: dict[int, int] = {}
@@ -75,7 +75,7 @@ def check(scene: Scene) -> None:
     assert cluster.total == sum(f for f, up in zip(cluster.free, cluster.up, strict=True) if up)
 
 
-def going(folder: Path, *, over: bool = False, **more: Any) -> None:
+def write_active_run(folder: Path, *, over: bool = False, **more: Any) -> None:
     """A run that goes on at this moment, as its launcher tells of it."""
     (folder / "journal").mkdir(parents=True)
     writer = Writer(str(folder / "journal" / "launcher-L0-node0-7.jsonl"), 7)

@@ -11,16 +11,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headway.errors import SlurmRefused
-from headway.schedule.slurm.evict import ENDED
-from headway.schedule.slurm.runs import Runs, Told
-from headway.schedule.slurm.state import JOBS, NODES, QOS, STEPS, Job
+from headway.schedule.slurm.evict import FINAL_STATE_COMMAND
+from headway.schedule.slurm.runs import RunIndex, RunStatus
+from headway.schedule.slurm.state import (
+    JOBS_COMMAND,
+    NODES_COMMAND,
+    QOS_COMMAND,
+    STEPS_COMMAND,
+    SlurmJob,
+)
 
 FOLDER = Path(__file__).parent / "slurm"
-FILES = {JOBS: "jobs.json", STEPS: "steps.txt", NODES: "nodes.txt", QOS: "qos.txt"}
+FILES = {
+    JOBS_COMMAND: "jobs.json",
+    STEPS_COMMAND: "steps.txt",
+    NODES_COMMAND: "nodes.txt",
+    QOS_COMMAND: "qos.txt",
+}
 CONFIG = (FOLDER / "config.txt").read_text()
 
 
-class Slurm:
+class RecordedSlurm:
     """Answers as recorded, and keeps what it was told to do."""
 
     def __init__(self) -> None:
@@ -34,7 +45,7 @@ class Slurm:
             return self.answers[words]
         if words[:3] == ("scontrol", "write", "batch_script"):
             return (FOLDER / ("exec.sh" if words[3] == "1" else "plain.sh")).read_text()
-        if words[: len(ENDED)] == ENDED:
+        if words[: len(FINAL_STATE_COMMAND)] == FINAL_STATE_COMMAND:
             return f"{self.ended}\n"
         self.done.append(words)
         if words[0] in self.refuses:
@@ -43,26 +54,26 @@ class Slurm:
 
     def becomes(self, number: int, **fields: object) -> None:
         """From now on that job is told of differently; with no fields, not at all."""
-        told = json.loads(self.answers[JOBS])
+        told = json.loads(self.answers[JOBS_COMMAND])
         for row in [row for row in told["jobs"] if row["job_id"] == number]:
             row.update(fields)
             if not fields:
                 told["jobs"].remove(row)
-        self.answers[JOBS] = json.dumps(told)
+        self.answers[JOBS_COMMAND] = json.dumps(told)
 
 
-class Said(Runs):
+class FixedRunIndex(RunIndex):
     """Runs that say what a test wants them to."""
 
-    def __init__(self, said: Mapping[int, Told]) -> None:
+    def __init__(self, said: Mapping[int, RunStatus]) -> None:
         super().__init__()
         self.said = dict(said)
 
-    def told(self, job: Job) -> Told | None:
+    def told(self, job: SlurmJob) -> RunStatus | None:
         return self.said.get(job.number)
 
 
-def told(
+def run_status(
     *,
     unsaved: float = 100.0,
     saved_at: float | None = 1.0,
@@ -70,8 +81,8 @@ def told(
     recover: float = 60.0,
     preemptions: int = 0,
     outcome: str = "running",
-) -> Told:
-    return Told(
+) -> RunStatus:
+    return RunStatus(
         unsaved=unsaved,
         saved_at=saved_at,
         save=save,

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.eviction_cost import lost
+from headway.eviction_cost import eviction_cost
 from headway.ledger.model import NS
-from headway.schedule.cost import from_run, of_ledger
+from headway.schedule.cost import from_ledger, from_run
 from headway.testing import FakeRun
 
 
 def test_the_formula() -> None:
-    assert lost(8, 600, 100) == 8 * 700
-    assert lost(8, 600, 100, save=20, grace=30) == 8 * 120, "saved within the notice"
-    assert lost(8, 600, 100, save=40, grace=30) == 8 * 700, "a save that comes too late"
-    assert lost(8, 5, 100, save=20, grace=30) == 8 * 105, "less to lose than a save takes"
-    assert lost(8, 600, 100, preemptions=3, repeat=60) == 8 * 880
-    assert lost(8, 600, 100, save=None, grace=30) == 8 * 700, "silence is not rewarded"
+    assert eviction_cost(8, 600, 100) == 8 * 700
+    assert eviction_cost(8, 600, 100, save=20, grace=30) == 8 * 120, "saved within the notice"
+    assert eviction_cost(8, 600, 100, save=40, grace=30) == 8 * 700, "a save that comes too late"
+    assert eviction_cost(8, 5, 100, save=20, grace=30) == 8 * 105, "less to lose than a save takes"
+    assert eviction_cost(8, 600, 100, preemptions=3, repeat=60) == 8 * 880
+    assert eviction_cost(8, 600, 100, save=None, grace=30) == 8 * 700, "silence is not rewarded"
 
 
 def trained(job: FakeRun, end: float) -> None:
@@ -35,14 +35,14 @@ def test_a_run_that_saved() -> None:
     job.launcher(begin=0)
     trained(job, end=100)
     ledger = job.ledger()
-    price = of_ledger(ledger)
+    price = from_ledger(ledger)
     assert price.accelerators == 4
     assert price.save == 8.0
     assert price.unsaved == pytest.approx(100 - 52), "since the state that was saved"
     start = (ledger.time_to_start or 0) / NS
     assert price.recover == start > 4, "as long as the start, until one is measured"
     assert price.lost == pytest.approx(4 * (48 + start))
-    assert of_ledger(ledger, grace=10).lost == pytest.approx(4 * (8 + start))
+    assert from_ledger(ledger, grace=10).lost == pytest.approx(4 * (8 + start))
 
 
 def test_a_run_that_says_nothing_is_charged_from_its_start() -> None:
@@ -50,7 +50,7 @@ def test_a_run_that_says_nothing_is_charged_from_its_start() -> None:
     job.launcher(begin=0)
     rank = job.process(begin=1, rank=0, world=1)
     rank.train(first=1, count=100, start=5, each=0.5)
-    price = of_ledger(job.ledger(), grace=1e6)
+    price = from_ledger(job.ledger(), grace=1e6)
     assert price.save is None
     assert price.unsaved == pytest.approx(55)
 
@@ -62,7 +62,7 @@ def test_a_failed_save_saves_nothing() -> None:
     rank.train(first=1, count=100, start=5, each=0.5)
     rank.event("checkpoint", 54, level="disk", step=90, durable_s=3.0, error="disk full")
     rank.event("checkpoint", 54, level="memory", step=95, durable_s=1.0)
-    price = of_ledger(job.ledger())
+    price = from_ledger(job.ledger())
     assert price.save is None and price.unsaved == pytest.approx(55)
 
 
@@ -71,7 +71,7 @@ def test_a_run_on_disk(tmp_path: Path) -> None:
     job.launcher(begin=0)
     trained(job, end=100)
     job.write(tmp_path)
-    assert from_run(tmp_path).lost == pytest.approx(of_ledger(job.ledger()).lost)
+    assert from_run(tmp_path).lost == pytest.approx(from_ledger(job.ledger()).lost)
 
 
 def test_top_shows_it_while_the_run_goes_on(
@@ -102,7 +102,7 @@ def test_waiting_in_a_queue_is_no_time_of_accelerators() -> None:
     again.train(first=1, count=100, start=1010, each=0.5)
     ledger = job.ledger()
     assert ledger.time_to_recover[0] / NS > 900
-    price = of_ledger(ledger)
+    price = from_ledger(ledger)
     assert price.recover == pytest.approx(1010 - 1000, abs=1), "nor is leaving it a restart"
     assert price.preemptions == 1
 
@@ -116,9 +116,9 @@ def test_a_save_that_is_still_written_is_not_counted_on() -> None:
     rank.span("checkpoint_save", 50, 51, path="b", step=80)
     rank.event("saving", 51, path="b", step=80)
     rank.train(first=91, count=10, start=55, each=0.5)
-    assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 40)
+    assert from_ledger(job.ledger()).unsaved == pytest.approx(60 - 40)
     rank.span("checkpoint_save", 51, 57, th=5, path="b", step=80, background=True)
-    assert of_ledger(job.ledger()).unsaved == pytest.approx(60 - 50)
+    assert from_ledger(job.ledger()).unsaved == pytest.approx(60 - 50)
 
 
 def test_a_save_of_a_checkpointer_counts_once_it_says_that_it_is_durable() -> None:
@@ -128,8 +128,8 @@ def test_a_save_of_a_checkpointer_counts_once_it_says_that_it_is_durable() -> No
     rank.train(first=1, count=90, start=5, each=0.5)
     rank.span("checkpoint_save", 50, 50.1, step=90, level="disk")
     rank.train(first=91, count=10, start=55, each=0.5)
-    price = of_ledger(job.ledger())
+    price = from_ledger(job.ledger())
     assert price.save is None and price.unsaved == pytest.approx(60), "its writer is at work"
     rank.event("checkpoint", 58, step=90, level="disk", durable_s=8.0, bytes=10)
-    price = of_ledger(job.ledger())
+    price = from_ledger(job.ledger())
     assert price.save == 8.0 and price.unsaved == pytest.approx(60 - 50)

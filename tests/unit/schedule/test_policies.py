@@ -11,9 +11,9 @@ from headway.errors import UsageError
 from headway.schedule import policies
 from headway.schedule.policies.least_cost import LeastCost
 from headway.schedule.policies.newest import Newest
-from headway.schedule.policies.policy import Scene
+from headway.schedule.policies.policy import PreemptionContext
 from headway.schedule.simulate.cluster import Cluster
-from headway.schedule.simulate.job import Job, Spec
+from headway.schedule.simulate.job import Job, JobSpec
 from headway.schedule.simulate.tenant import Tenant
 from tests.support import has_code
 
@@ -21,7 +21,7 @@ NOW = 10_000.0
 
 
 def running(number: int, gpus: int, node: int, since: float, **more: Any) -> Job:
-    job = Job(number, Spec(since, 1e6, gpus, "a"), 0)
+    job = Job(number, JobSpec(since, 1e6, gpus, "a"), 0)
     job.places, job.since, job.attempts = ((node, gpus),), since, 1
     job.recover, job.interval, job.phase, job.save = 100.0, 1000.0, 1000.0, 10.0
     for name, value in more.items():
@@ -29,7 +29,9 @@ def running(number: int, gpus: int, node: int, since: float, **more: Any) -> Job
     return job
 
 
-def scene(need: int, *jobs: Job, quota: int = 0, grace: float = 0.0, nodes: int = 2) -> Scene:
+def scene(
+    need: int, *jobs: Job, quota: int = 0, grace: float = 0.0, nodes: int = 2
+) -> PreemptionContext:
     cluster = Cluster(8 * nodes, 8)
     borrower, owner = Tenant("a", quota), Tenant("b", 8 * nodes - quota)
     for job in jobs:
@@ -38,11 +40,13 @@ def scene(need: int, *jobs: Job, quota: int = 0, grace: float = 0.0, nodes: int 
         borrower.used += job.gpus
     filler = [(node, free) for node, free in enumerate(cluster.free) if free]
     cluster.take(tuple(filler))
-    return Scene(NOW, Job(99, Spec(NOW, 10, need, "b"), 1), cluster, [borrower, owner], grace)
+    return PreemptionContext(
+        NOW, Job(99, JobSpec(NOW, 10, need, "b"), 1), cluster, [borrower, owner], grace
+    )
 
 
 def chosen(name: str, *args: Any, **more: Any) -> list[int]:
-    return sorted(job.number for job in policies.named(name).victims(scene(*args, **more)))
+    return sorted(job.number for job in policies.parse_policy(name).victims(scene(*args, **more)))
 
 
 OLD_SAVED = {"since": NOW - 1015}  # a save ended 5 s ago
@@ -123,7 +127,7 @@ def test_a_large_victim_is_worth_its_price_unless_its_tenant_takes_it_back() -> 
 
 
 def test_switches() -> None:
-    assert policies.named("least-cost:notice=off:cap=3:each=0.5") == LeastCost(
+    assert policies.parse_policy("least-cost:notice=off:cap=3:each=0.5") == LeastCost(
         notice=False, cap=3, each=0.5
     )
 
@@ -139,11 +143,11 @@ def test_switches() -> None:
 )
 def test_wrong_names(text: str, code: str, fields: dict[str, str]) -> None:
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        policies.named(text)
+        policies.parse_policy(text)
     assert error.value.fields == fields
 
 
 def test_others_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", "headway.schedule.policies.newest:Newest", policies.GROUP)
     monkeypatch.setattr(policies, "entry_points", lambda group: [point])
-    assert policies.named("mine:notice=on") == Newest(notice=True)
+    assert policies.parse_policy("mine:notice=on") == Newest(notice=True)

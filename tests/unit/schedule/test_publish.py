@@ -12,26 +12,26 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.errors import NotTold, UsageError
-from headway.schedule.cost import Price
+from headway.errors import SchedulerUpdateFailed, UsageError
+from headway.schedule.cost import EvictionCost
 from headway.schedule.publish.api import Api
-from headway.schedule.publish.file import File
-from headway.schedule.publish.loop import Controller
-from headway.schedule.publish.nudge import Nudge
-from headway.schedule.publish.offer import Offer, offers
-from headway.schedule.publish.ray import Ray
-from headway.schedule.publish.slurm import Slurm
+from headway.schedule.publish.file import FilePublisher
+from headway.schedule.publish.loop import PublishLoop
+from headway.schedule.publish.nudge import PriorityAdjustment
+from headway.schedule.publish.offer import RunCost, run_costs
+from headway.schedule.publish.ray import RayPublisher
+from headway.schedule.publish.slurm import SlurmPublisher
 from headway.testing import FakeRun
 from tests.support import codes, has_code, metric_families
-from tests.unit.schedule.answers import recorded
-from tests.unit.schedule.made import going
+from tests.unit.schedule.answers import recorded_server
+from tests.unit.schedule.made import write_active_run
 
-PRICE = Price(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
+PRICE = EvictionCost(accelerators=8, unsaved=600, save=20, recover=100, preemptions=0, lost=5600)
 SHOWN = "JobId={job} JobName=x Priority=1 Nice={nice} Account=a Comment={comment} StdErr=/x"
 
 
-def offer(run: str = "night", price: Price | None = PRICE, job: str | None = "7") -> Offer:
-    return Offer(run=run, host="n0", job=job, at=1_790_000_000.0, price=price)
+def offer(run: str = "night", price: EvictionCost | None = PRICE, job: str | None = "7") -> RunCost:
+    return RunCost(run=run, host="n0", job=job, at=1_790_000_000.0, price=price)
 
 
 class Kept:
@@ -41,32 +41,32 @@ class Kept:
         self.told: list[dict[str, bool]] = []
         self.refuse = False
 
-    def tell(self, found: list[Offer]) -> Iterable[str]:
+    def tell(self, found: list[RunCost]) -> Iterable[str]:
         if self.refuse:
-            raise NotTold("the scheduler sleeps", code="scheduler-sleeps")
+            raise SchedulerUpdateFailed("the scheduler sleeps", code="scheduler-sleeps")
         self.told.append({one.run: one.price is not None for one in found})
         return ()
 
 
-def controller(path: Path, place: Kept, said: list[str] | None = None) -> Controller:
+def controller(path: Path, place: Kept, said: list[str] | None = None) -> PublishLoop:
     say = (said if said is not None else []).append
-    return Controller(path, place, grace=30, repeat=60, clock=time.time, say=say)
+    return PublishLoop(path, place, grace=30, repeat=60, clock=time.time, say=say)
 
 
 def test_an_offer_of_each_run(tmp_path: Path) -> None:
-    going(tmp_path / "a")
-    going(tmp_path / "b", over=True)
+    write_active_run(tmp_path / "a")
+    write_active_run(tmp_path / "b", over=True)
     (tmp_path / "c" / "journal").mkdir(parents=True)
-    first, second = offers(tmp_path, time.time(), grace=30, repeat=60)
+    first, second = run_costs(tmp_path, time.time(), grace=30, repeat=60)
     assert (first.run, first.host, second.run, second.price) == ("a", "trainer-0", "b", None)
     assert first.price is not None
     assert first.price.lost == pytest.approx(8 * (20 + 100 + 2 * 60)), "it saves in 30 s of notice"
-    later = next(iter(offers(tmp_path, time.time() + 500, grace=0, repeat=0)))
+    later = next(iter(run_costs(tmp_path, time.time() + 500, grace=0, repeat=0)))
     assert later.price is None, "its launcher gave no sign of life for long"
 
 
 def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None:
-    going(tmp_path / "a")
+    write_active_run(tmp_path / "a")
     kept = Kept()
 
     def wait(_: float) -> bool:
@@ -80,8 +80,8 @@ def test_a_run_that_ends_is_taken_back_and_ends_the_loop(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path) -> None:
-    going(tmp_path / "a")
-    going(tmp_path / "b")
+    write_active_run(tmp_path / "a")
+    write_active_run(tmp_path / "b")
     kept = Kept()
     turns = iter([False, True])
 
@@ -94,7 +94,7 @@ def test_a_folder_that_is_removed_and_a_stop_leave_nothing_behind(tmp_path: Path
 
 
 def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
-    going(tmp_path / "a")
+    write_active_run(tmp_path / "a")
     kept, said = Kept(), list[str]()
     kept.refuse = True
     turns = iter([False, False, True])
@@ -109,17 +109,19 @@ def test_a_refusal_is_said_once_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_nudge_stays_within_its_limits_and_moves_in_steps() -> None:
-    nudge = Nudge(least=-10, most=90, full=1000)
+    nudge = PriorityAdjustment(least=-10, most=90, full=1000)
 
     def of(lost: float) -> int:
-        price = Price(accelerators=4, unsaved=0, save=None, recover=0, preemptions=0, lost=4 * lost)
+        price = EvictionCost(
+            accelerators=4, unsaved=0, save=None, recover=0, preemptions=0, lost=4 * lost
+        )
         return nudge.of(price)
 
     assert [of(0), of(30), of(70), of(500), of(1000), of(10**9)] == [-10, -10, 0, 40, 90, 90]
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        Nudge(least=5, most=5)
+        PriorityAdjustment(least=5, most=5)
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-        Nudge(least=0, most=5, full=0)
+        PriorityAdjustment(least=0, most=5, full=0)
 
 
 def scontrol(folder: Path, *, comment: str, nice: int = 0, refuses: str = "") -> Path:
@@ -150,12 +152,12 @@ def test_the_comment_of_a_job(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     comment: str,
-    price: Price | None,
+    price: EvictionCost | None,
     update: str | None,
 ) -> None:
     asked = scontrol(tmp_path, comment=comment)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(Slurm().tell([offer(price=price)]))
+    list(SlurmPublisher().tell([offer(price=price)]))
     assert asked.read_text().splitlines() == [
         "show job -o 7",
         *([f"update JobId=7 {update}"] if update else []),
@@ -165,7 +167,7 @@ def test_the_comment_of_a_job(
 def test_runs_that_share_a_job_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = scontrol(tmp_path, comment="(null)")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    list(Slurm().tell([offer("a"), offer("b"), offer("c", None)]))
+    list(SlurmPublisher().tell([offer("a"), offer("b"), offer("c", None)]))
     assert "Comment=headway:cost=11200,unsaved=600,accelerators=16," in asked.read_text()
     assert asked.read_text().count("update") == 1
 
@@ -174,25 +176,25 @@ def test_what_slurm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refuses = "slurm_update error: Access/permission denied"
     asked = scontrol(tmp_path, comment="(null)", nice=2, refuses=refuses)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(NotTold, check=has_code("slurm-refused")) as error:
-        list(Slurm(nudge=Nudge(least=0, most=10)).tell([offer()]))
+    with pytest.raises(SchedulerUpdateFailed, check=has_code("slurm-refused")) as error:
+        list(SlurmPublisher(nudge=PriorityAdjustment(least=0, most=10)).tell([offer()]))
     assert error.value.fields == {"job": "7", "reason": "Access/permission denied"}
     assert asked.read_text().split()[-1] == "Nice=0"
-    with pytest.raises(NotTold, check=has_code("job-not-found")):
-        list(Slurm("8").tell([offer()]))
-    assert list(Slurm("8").tell([offer(price=None)])) == []
-    with pytest.raises(NotTold, check=has_code("run-not-in-job")):
-        list(Slurm().tell([offer(job=None)]))
+    with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
+        list(SlurmPublisher("8").tell([offer()]))
+    assert list(SlurmPublisher("8").tell([offer(price=None)])) == []
+    with pytest.raises(SchedulerUpdateFailed, check=has_code("run-not-in-job")):
+        list(SlurmPublisher().tell([offer(job=None)]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
-        Slurm("7; rm")
+        SlurmPublisher("7; rm")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, check=has_code("slurm-not-installed")):
-        list(Slurm().tell([offer()]))
+        list(SlurmPublisher().tell([offer()]))
 
 
 def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
-    going(tmp_path / "runs" / "a", scheduler_job="7")
-    going(tmp_path / "runs" / "b", over=True)
+    write_active_run(tmp_path / "runs" / "a", scheduler_job="7")
+    write_active_run(tmp_path / "runs" / "b", over=True)
     path = tmp_path / "costs.prom"
     words = ["schedule", "publish-cost", str(tmp_path / "runs"), "--to", "file", "--once"]
     assert main([*words, "--file", str(path)]) == 0
@@ -215,15 +217,15 @@ def test_the_file_for_prometheus_has_only_what_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # it loads the engine of a store
 def test_the_page_of_a_fleet_has_the_price_of_what_goes_on(tmp_path: Path) -> None:
-    from headway.cli.fleet_metrics import text
+    from headway.cli.fleet_metrics import metrics_text
     from headway.fleet.metrics import Window
     from headway.fleet.store import Store
-    from tests.unit.fleet.made import rows_of
+    from tests.unit.fleet.made import run_rows
 
-    going(tmp_path / "runs" / "a")
+    write_active_run(tmp_path / "runs" / "a")
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of("b", team="ads"))
-    families = metric_families(text(store, Window(), tmp_path / "runs"))
+    store.write(run_rows("b", team="ads"))
+    families = metric_families(metrics_text(store, Window(), tmp_path / "runs"))
     cost = families["headway_eviction_cost_accelerator_seconds"]
     assert [sample.labels for sample in cost.samples] == [{"run": "a"}]
     assert "headway_fleet_read_time_seconds" in families
@@ -249,26 +251,28 @@ def test_a_run_that_goes_on_is_exported_with_its_price(
 def test_a_job_of_ray_that_has_ended_has_no_price(tmp_path: Path) -> None:
     path = tmp_path / "ray.prom"
 
-    def page(found: Iterable[Offer]) -> str:
+    def page(found: Iterable[RunCost]) -> str:
         return " ".join(f"{one.run}/{one.job}" for one in found)
 
-    with recorded() as dashboard:
+    with recorded_server() as dashboard:
         job = "/api/jobs/raysubmit_1"
         dashboard.things[job] = {"status": "RUNNING", "submission_id": "raysubmit_1"}
-        ray = Ray(Api(dashboard.url), "raysubmit_1", File(path, page))
+        ray = RayPublisher(Api(dashboard.url), "raysubmit_1", FilePublisher(path, page))
         assert list(ray.tell([offer()])) == [] and path.read_text() == "night/raysubmit_1"
         dashboard.things[job]["status"] = "SUCCEEDED"
         assert list(ray.tell([offer()])) == [] and path.read_text() == ""
-        with pytest.raises(NotTold, check=has_code("job-not-found")):
-            list(Ray(Api(dashboard.url), "other", File(path, page)).tell([offer()]))
+        with pytest.raises(SchedulerUpdateFailed, check=has_code("job-not-found")):
+            list(
+                RayPublisher(Api(dashboard.url), "other", FilePublisher(path, page)).tell([offer()])
+            )
         with pytest.raises(UsageError, check=has_code("several-runs")):
             list(ray.tell([offer(), offer("day")]))
     with pytest.raises(UsageError, check=has_code("job-id-invalid")):
-        Ray(Api("http://x"), "../x", File(path, page))
+        RayPublisher(Api("http://x"), "../x", FilePublisher(path, page))
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    going(tmp_path / "a")
+    write_active_run(tmp_path / "a")
     (tmp_path / "file").touch()
     words = ["schedule", "publish-cost", str(tmp_path / "a"), "--to", "file", "--once"]
     assert main([*words, "--file", str(tmp_path / "file" / "x")]) == 1

@@ -10,10 +10,10 @@ import pytest
 from headway.cli import main
 from headway.errors import SlurmRefused, UsageError
 from headway.schedule.slurm import calls, exempt
-from headway.schedule.slurm.evict import hears
-from headway.schedule.slurm.state import QOS, look
+from headway.schedule.slurm.evict import responds_to_signal
+from headway.schedule.slurm.state import QOS_COMMAND, read_cluster
 from tests.support import codes, has_code
-from tests.unit.schedule.slurm_recorded import CONFIG, Slurm, told
+from tests.unit.schedule.slurm_recorded import CONFIG, RecordedSlurm, run_status
 
 
 def test_no_slurm_here(
@@ -23,12 +23,12 @@ def test_no_slurm_here(
     assert main(["schedule", "slurm", "--once"]) == 2
     assert codes(capsys.readouterr().err) == ["slurm-not-installed"]
     with pytest.raises(UsageError, check=has_code("slurm-not-installed")) as error:
-        calls.check(str(tmp_path))
+        calls.check_programs(str(tmp_path))
     assert error.value.fields["programs"] == list(calls.PROGRAMS)
 
 
 def test_who_may_requeue_the_jobs_of_others() -> None:
-    def level(text: str) -> calls.Say:
+    def level(text: str) -> calls.RunCommand:
         return lambda *words: text
 
     calls.check_rights(level(""), CONFIG, user="root")
@@ -53,23 +53,25 @@ def test_quotas_of_accounts_that_are_none() -> None:
 def test_what_a_program_complains_of_is_passed_on() -> None:
     words = (sys.executable, "-c", "import sys; print('first'); sys.exit('Invalid job id')")
     with pytest.raises(SlurmRefused, check=has_code("slurm-refused")) as error:
-        calls.say(*words)
+        calls.run_command(*words)
     assert error.value.fields["reason"] == "Invalid job id"
-    assert calls.say(sys.executable, "-c", "print(1)") == "1\n"
+    assert calls.run_command(sys.executable, "-c", "print(1)") == "1\n"
 
 
 def test_an_administrator_is_told_that_slurmctld_evicts_itself() -> None:
-    slurm = Slurm()
-    assert list(exempt.warnings(slurm, CONFIG)) == []
-    slurm.answers[QOS] = slurm.answers[QOS].replace("7-00:00:00", "")
-    (line,) = exempt.warnings(slurm, CONFIG)
+    slurm = RecordedSlurm()
+    assert list(exempt.exemption_warnings(slurm, CONFIG)) == []
+    slurm.answers[QOS_COMMAND] = slurm.answers[QOS_COMMAND].replace("7-00:00:00", "")
+    (line,) = exempt.exemption_warnings(slurm, CONFIG)
     assert codes(line) == ["qos-not-exempt"]
     assert "sacctmgr modify qos low set PreemptExemptTime=7-00:00:00" in line
-    assert list(exempt.warnings(slurm, CONFIG.replace("preempt/qos", "preempt/none"))) == []
+    assert (
+        list(exempt.exemption_warnings(slurm, CONFIG.replace("preempt/qos", "preempt/none"))) == []
+    )
     everybody = CONFIG.replace(
         "PreemptExemptTime       = 00:00:00", "PreemptExemptTime = 1-00:00:00"
     )
-    assert list(exempt.warnings(slurm, everybody)) == []
+    assert list(exempt.exemption_warnings(slurm, everybody)) == []
 
 
 @pytest.mark.parametrize(
@@ -87,8 +89,12 @@ def test_an_administrator_is_told_that_slurmctld_evicts_itself() -> None:
     ],
 )
 def test_which_scripts_pass_the_signal_on(script: str, reached: bool) -> None:
-    job = look(Slurm()).running()[0]
+    job = read_cluster(RecordedSlurm()).running()[0]
     answer = f"#!/bin/sh\n{script}\n"
-    assert hears(job, told(), frozenset(), lambda *_: answer) is reached
-    assert hears(job, told(), frozenset({job.number}), lambda *_: answer), "a step of srun"
-    assert not hears(job, told(save=None), frozenset({job.number}), lambda *_: answer)
+    assert responds_to_signal(job, run_status(), frozenset(), lambda *_: answer) is reached
+    assert responds_to_signal(job, run_status(), frozenset({job.number}), lambda *_: answer), (
+        "a step of srun"
+    )
+    assert not responds_to_signal(
+        job, run_status(save=None), frozenset({job.number}), lambda *_: answer
+    )

@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from headway.schedule.policies import named
+from headway.schedule.policies import parse_policy
 from headway.schedule.slurm import state
-from headway.schedule.slurm.choose import Choice, Room, candidates, choose
-from headway.schedule.slurm.runs import Told
+from headway.schedule.slurm.choose import NodePool, VictimChoice, candidates, choose_victims
+from headway.schedule.slurm.runs import RunStatus
 from tests.support import codes
-from tests.unit.schedule.slurm_recorded import Slurm, told
+from tests.unit.schedule.slurm_recorded import RecordedSlurm, run_status
 
 LEAST = "least-cost:phase=on"
-SEEN = state.look(Slurm())
+SEEN = state.read_cluster(RecordedSlurm())
 NOW = max(job.start for job in SEEN.running()) + 3600
 
 
 def chosen(
-    said: dict[int, Told | None],
+    said: dict[int, RunStatus | None],
     policy: str = LEAST,
-    seen: state.State = SEEN,
+    seen: state.ClusterState = SEEN,
     waiter: int = 4,
     **more: Any,
-) -> Choice:
+) -> VictimChoice:
     job = seen.job(waiter)
     assert job is not None
-    return choose(job, seen, said, named(policy), now=NOW, grace=30.0, **more)
+    return choose_victims(job, seen, said, parse_policy(policy), now=NOW, grace=30.0, **more)
 
 
-def numbers(choice: Choice) -> list[int]:
+def numbers(choice: VictimChoice) -> list[int]:
     return [job.number for job in choice.victims]
 
 
@@ -46,42 +46,45 @@ def test_only_those_that_the_qos_may_evict_and_that_come_back() -> None:
 
 
 def test_the_cheapest_goes_and_no_more_than_are_needed() -> None:
-    said: dict[int, Told | None] = {
-        1: told(unsaved=900, save=None),
-        2: told(unsaved=900, save=5.0),
-        3: told(unsaved=900, save=25.0),
+    said: dict[int, RunStatus | None] = {
+        1: run_status(unsaved=900, save=None),
+        2: run_status(unsaved=900, save=5.0),
+        3: run_status(unsaved=900, save=25.0),
     }
     choice = chosen(said, "least-cost:each=0")
     assert numbers(choice) == [2] and choice.places == (("gpu01", 1),)
-    said[2] = told(unsaved=900, save=40.0)  # longer than the grace
+    said[2] = run_status(unsaved=900, save=40.0)  # longer than the grace
     assert numbers(chosen(said, "least-cost:each=0")) == [3]
 
 
 def test_nobody_goes_before_its_first_save_unless_nobody_else_can() -> None:
-    said: dict[int, Told | None] = {1: told(saved_at=None, unsaved=5), 2: told(unsaved=500)}
+    said: dict[int, RunStatus | None] = {
+        1: run_status(saved_at=None, unsaved=5),
+        2: run_status(unsaved=500),
+    }
     assert numbers(chosen(said)) == [2]
     assert numbers(chosen({1: said[1]})) == [1]
 
 
 def test_whoever_was_evicted_often_is_left_alone() -> None:
-    said: dict[int, Told | None] = {1: told(preemptions=3), 2: told(recover=900)}
+    said: dict[int, RunStatus | None] = {1: run_status(preemptions=3), 2: run_status(recover=900)}
     assert numbers(chosen(said)) == [1]
     assert numbers(chosen(said, "least-cost:cap=3")) == [2]
 
 
 def test_silence_is_charged_from_the_start() -> None:
-    assert numbers(chosen({1: None, 2: told(unsaved=3000, save=None)})) == [2]
+    assert numbers(chosen({1: None, 2: run_status(unsaved=3000, save=None)})) == [2]
 
 
 def test_an_account_keeps_its_quota() -> None:
-    said: dict[int, Told | None] = {1: told(), 3: told(recover=9000)}
+    said: dict[int, RunStatus | None] = {1: run_status(), 3: run_status(recover=9000)}
     assert numbers(chosen(said)) == [1]
     assert numbers(chosen(said, quotas={"ads": 2})) == [3]
     assert numbers(chosen(said, quotas={"ads": 2, "feed": 2})) == []
 
 
 def test_nobody_goes_where_that_starts_nothing() -> None:
-    said: dict[int, Told | None] = {1: told(), 2: told()}
+    said: dict[int, RunStatus | None] = {1: run_status(), 2: run_status()}
     assert numbers(chosen(said, waiter=5)) == [1, 2]
     wide = tuple(replace(job, gpus=3) if job.number == 4 else job for job in SEEN.jobs)
     choice = chosen(said, seen=replace(SEEN, jobs=wide))
@@ -93,7 +96,7 @@ def test_nobody_goes_where_that_starts_nothing() -> None:
 
 
 def test_what_is_free_or_being_left_needs_no_victim() -> None:
-    said: dict[int, Told | None] = {1: told()}
+    said: dict[int, RunStatus | None] = {1: run_status()}
     roomy = tuple(replace(node, gpus=1) for node in SEEN.nodes)
     assert codes(chosen(said, seen=replace(SEEN, nodes=roomy)).why) == ["room-is-free"]
     assert numbers(chosen(said, seen=replace(SEEN, nodes=roomy), promised={"gpu01": 1})) == [1]
@@ -113,4 +116,4 @@ def test_what_is_free_or_being_left_needs_no_victim() -> None:
 def test_a_gang_wants_as_much_on_each_node(
     free: list[int], extra: dict[int, int], gpus: int, places: object
 ) -> None:
-    assert Room(free, 4).place_with(gpus, extra) == places
+    assert NodePool(free, 4).place_with(gpus, extra) == places

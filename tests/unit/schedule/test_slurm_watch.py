@@ -5,27 +5,29 @@ from __future__ import annotations
 import pytest
 
 from headway.errors import UsageError
-from headway.schedule.policies import named
-from headway.schedule.slurm.runs import Told
-from headway.schedule.slurm.state import JOBS
-from headway.schedule.slurm.watch import Watch
+from headway.schedule.policies import parse_policy
+from headway.schedule.slurm.runs import RunStatus
+from headway.schedule.slurm.state import JOBS_COMMAND
+from headway.schedule.slurm.watch import PreemptionController
 from tests.support import Golden, codes, has_code
-from tests.unit.schedule.slurm_recorded import Said, Slurm, told
+from tests.unit.schedule.slurm_recorded import FixedRunIndex, RecordedSlurm, run_status
 
 START = 2_000_000_000.0
-CHEAP, DEAR = told(unsaved=900), told(unsaved=900, recover=9000)
+CHEAP, DEAR = run_status(unsaved=900), run_status(unsaved=900, recover=9000)
 
 
 class Beside:
     """A watch over the recorded cluster, and all that it says."""
 
-    def __init__(self, said: dict[int, Told], policy: str = "least-cost:phase=on", **more: object):
-        self.slurm, self.runs, self.now = Slurm(), Said(said), START
+    def __init__(
+        self, said: dict[int, RunStatus], policy: str = "least-cost:phase=on", **more: object
+    ):
+        self.slurm, self.runs, self.now = RecordedSlurm(), FixedRunIndex(said), START
         self.lines: list[str] = []
-        self.watch = Watch(
+        self.watch = PreemptionController(
             ask=self.slurm,
             tell=self.lines.append,
-            policy=named(policy),
+            policy=parse_policy(policy),
             runs=self.runs,
             grace=30.0,
             clock=lambda: self.now,
@@ -44,7 +46,7 @@ def test_a_victim_is_asked_and_goes_once_it_has_saved() -> None:
     beside = Beside({1: CHEAP, 2: DEAR, 3: DEAR})
     assert beside.look() == [("scancel", "--signal=USR1", "--batch", "1")]
     assert beside.look(5) == []
-    beside.runs.said[1] = told(saved_at=START + 3)
+    beside.runs.said[1] = run_status(saved_at=START + 3)
     assert beside.look(5) == [("scontrol", "requeue", "1")]
     assert beside.look(1) == [], "nobody else goes while the waiter is about to start"
     beside.slurm.becomes(4, job_state="RUNNING")
@@ -59,7 +61,7 @@ def test_a_step_of_srun_gets_the_signal_not_the_script() -> None:
 def test_a_save_that_was_there_before_does_not_count_and_grace_ends() -> None:
     beside = Beside({1: CHEAP})
     beside.look()
-    beside.runs.said[1] = told(saved_at=START - 1)
+    beside.runs.said[1] = run_status(saved_at=START - 1)
     assert beside.look(29) == []
     assert beside.look(1) == [("scontrol", "requeue", "1")]
 
@@ -69,7 +71,7 @@ def test_one_that_has_saved_and_left_is_requeued_one_that_is_done_is_not() -> No
         beside = Beside({1: CHEAP, 2: DEAR})
         beside.look()
         beside.slurm.becomes(1)
-        beside.runs.said[1] = told(saved_at=START + 3, outcome=outcome)
+        beside.runs.said[1] = run_status(saved_at=START + 3, outcome=outcome)
         assert beside.look(5) == done
 
 
@@ -78,7 +80,7 @@ def test_one_that_its_user_has_cancelled_stays_so() -> None:
     beside.look()
     beside.slurm.becomes(1)
     beside.slurm.ended = "CANCELLED"
-    beside.runs.said[1] = told(outcome="preempted")
+    beside.runs.said[1] = run_status(outcome="preempted")
     assert beside.look(5) == []
 
 
@@ -99,7 +101,7 @@ def test_those_that_cannot_save_go_last() -> None:
     beside = Beside({1: CHEAP, 2: CHEAP, 3: CHEAP}, "least-cost:each=0")
     beside.slurm.becomes(4, tres_req_str="cpu=1,mem=1M,node=1,billing=1,gres/gpu=4")
     assert {words[-1] for words in beside.look()} == {"1", "2"}
-    beside.runs.said[2] = told(saved_at=START + 1)
+    beside.runs.said[2] = run_status(saved_at=START + 1)
     assert beside.look(5) == [("scontrol", "requeue", "2")]
     assert beside.look(25) == [("scontrol", "requeue", "1")]
     assert beside.look(1) == [("scontrol", "requeue", "3")]
@@ -148,7 +150,7 @@ def test_what_is_said(golden: Golden) -> None:
     every = (saved, late, ended, silent, refused, dry, without)
     for beside in every:
         beside.look()
-    saved.runs.said[1] = told(saved_at=START + 3)
+    saved.runs.said[1] = run_status(saved_at=START + 3)
     ended.slurm.becomes(1)
     ended.slurm.ended = "CANCELLED"
     for beside in every:
@@ -184,5 +186,5 @@ def test_a_stop_waits_for_what_was_begun() -> None:
 
 def test_an_empty_queue() -> None:
     beside = Beside({})
-    beside.slurm.answers[JOBS] = '{"jobs": []}'
+    beside.slurm.answers[JOBS_COMMAND] = '{"jobs": []}'
     assert beside.look() == [] and not beside.lines

@@ -12,8 +12,8 @@ from headway.errors import UsageError
 from headway.schedule import traces
 from headway.schedule.outages import bamboo, stepfun
 from headway.schedule.simulate import quotas
-from headway.schedule.simulate.quotas import read as read_quotas
-from headway.schedule.simulate.setting import Setting, shares
+from headway.schedule.simulate.quotas import read_quotas
+from headway.schedule.simulate.setting import Setting, proportional_quotas
 from headway.schedule.traces import philly, sacct, synthetic
 from tests.support import has_code
 
@@ -29,7 +29,7 @@ JobID|Account|Submit|ElapsedRaw|AllocTRES|ReqTRES
 
 
 def test_the_whole_of_philly() -> None:
-    trace = philly.read()
+    trace = philly.read_philly()
     assert len(trace.jobs) == 82_247
     assert trace.jobs[0].submit == 0
     assert all(a.submit <= b.submit for a, b in pairwise(trace.jobs))
@@ -39,7 +39,7 @@ def test_the_whole_of_philly() -> None:
 
 
 def test_a_month_of_philly_and_its_shift() -> None:
-    trace = philly.read(begin="2017-10-10", days=30)
+    trace = philly.read_philly(begin="2017-10-10", days=30)
     assert len(trace.jobs) == 39_259 and trace.days == 30
     moved = trace.shifted(1)
     assert moved.shifted(0).tenants().keys() == trace.tenants().keys()
@@ -51,7 +51,7 @@ def test_a_month_of_philly_and_its_shift() -> None:
 def test_sacct_joins_attempts_and_leaves_out_what_had_no_accelerator(tmp_path: Path) -> None:
     file = tmp_path / "year.psv"
     file.write_text(SACCT)
-    trace = sacct.read(file)
+    trace = sacct.read_sacct(file)
     assert [(j.submit, j.work, j.gpus, j.tenant) for j in trace.jobs] == [
         (0.0, 81.0, 2, "team_a"),
         (6.0, 15.0, 2, "team_b"),
@@ -61,13 +61,13 @@ def test_sacct_joins_attempts_and_leaves_out_what_had_no_accelerator(tmp_path: P
 def test_accelerators_of_several_types_are_added(tmp_path: Path) -> None:
     file = tmp_path / "year.psv"
     file.write_text(SACCT.replace("gres/gpu=2,gres/gpu:a100=2", "gres/gpu:a100=4,gres/gpu:h100=4"))
-    assert [job.gpus for job in sacct.read(file).jobs] == [2, 8]
+    assert [job.gpus for job in sacct.read_sacct(file).jobs] == [2, 8]
 
 
 def test_a_synthetic_load() -> None:
-    trace = synthetic.make(4000, 256, load=0.8)
+    trace = synthetic.make_synthetic(4000, 256, load=0.8)
     assert trace.gpu_hours / (trace.days * 24 * 256) == pytest.approx(0.8, rel=0.01)
-    assert trace == synthetic.make(4000, 256, load=0.8)
+    assert trace == synthetic.make_synthetic(4000, 256, load=0.8)
 
 
 @pytest.mark.parametrize(
@@ -81,38 +81,41 @@ def test_a_synthetic_load() -> None:
 )
 def test_wrong_traces(text: str, code: str) -> None:
     with pytest.raises(UsageError, check=has_code(code)):
-        traces.read(text, gpus=8)
+        traces.read_trace(text, gpus=8)
 
 
 def test_damaged_traces(tmp_path: Path) -> None:
     file = tmp_path / "one"
     file.write_text("JobID|State\n1|COMPLETED\n")
     with pytest.raises(UsageError, check=has_code("trace-column-missing")) as error:
-        sacct.read(file)
+        sacct.read_sacct(file)
     assert error.value.fields["columns"] == ["Account", "Submit", "ElapsedRaw", "AllocTRES"]
     with pytest.raises(UsageError, check=has_code("trace-invalid")):
-        philly.read(file)
+        philly.read_philly(file)
     file.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-10 00:00:00,x,1,1,a\n")
     with pytest.raises(UsageError, check=has_code("trace-row-invalid")):
-        philly.read(file)
+        philly.read_philly(file)
     with pytest.raises(UsageError, check=has_code("trace-invalid")):
-        stepfun.read(file)
+        stepfun.read_faults(file)
     with pytest.raises(UsageError, check=has_code("trace-invalid")):
-        bamboo.read(file)
+        bamboo.read_spot(file)
     with pytest.raises(UsageError, check=has_code("quota-line-invalid")):
         read_quotas(file)
 
 
 def test_quotas_sum_to_the_cluster(tmp_path: Path) -> None:
-    assert shares({"a": 1.0, "b": 1.0, "c": 1.0}, 10) == {"a": 4, "b": 3, "c": 3}
+    assert proportional_quotas({"a": 1.0, "b": 1.0, "c": 1.0}, 10) == {"a": 4, "b": 3, "c": 3}
     file = tmp_path / "quota.csv"
     file.write_text("tenant,gpus\na,4\nb,6\n")
     assert read_quotas(file) == {"a": 4, "b": 6}
-    assert quotas.changes(file) == ()
+    assert quotas.read_quota_changes(file) == ()
     file.write_text("a,4\nb,6,0\nb,2,2.5\na,8,1\n")
     assert read_quotas(file) == {"a": 4, "b": 6}
     day = 86400.0
-    assert quotas.changes(file) == (quotas.Change(day, "a", 8), quotas.Change(2.5 * day, "b", 2))
+    assert quotas.read_quota_changes(file) == (
+        quotas.QuotaChange(day, "a", 8),
+        quotas.QuotaChange(2.5 * day, "b", 2),
+    )
     with pytest.raises(UsageError, check=has_code("value-out-of-range")):
         Setting(silent=2)
 
@@ -139,7 +142,7 @@ def test_quotas_that_are_none(
 ) -> None:
     file = tmp_path / "quota.csv"
     file.write_bytes(wrong)
-    for reader in (quotas.read, quotas.changes):
+    for reader in (quotas.read_quotas, quotas.read_quota_changes):
         with pytest.raises(UsageError, check=has_code(code)) as error:
             reader(file)
         assert error.value.fields == fields and "\n" not in str(error.value)
@@ -149,29 +152,29 @@ def test_days_without_a_date_begin_with_the_first_job(tmp_path: Path) -> None:
     rows = [f"2017-10-{day:02d} 12:00:00,600,1,600,a" for day in (5, 1, 2, 3)]
     file = tmp_path / "jobs.csv"
     file.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
-    assert len(philly.read(file).jobs) == 4
-    two = philly.read(file, days=2)
+    assert len(philly.read_philly(file).jobs) == 4
+    two = philly.read_philly(file, days=2)
     assert (len(two.jobs), two.days) == (2, 2)
-    assert len(philly.read(file, begin="2017-10-03", days=2).jobs) == 1
+    assert len(philly.read_philly(file, begin="2017-10-03", days=2).jobs) == 1
     for days in (-1.0, float("nan"), 1e9):
         with pytest.raises(UsageError, check=has_code("value-out-of-range")):
-            philly.read(file, days=days)
+            philly.read_philly(file, days=days)
 
 
 def test_faults_are_as_frequent_as_they_were() -> None:
-    servers = stepfun.read()
-    assert len(servers) == stepfun.SERVERS
-    in_trace = sum(map(len, servers)) / (stepfun.SERVERS * stepfun.DAYS)
+    servers = stepfun.read_faults()
+    assert len(servers) == stepfun.FAULT_SERVERS
+    in_trace = sum(map(len, servers)) / (stepfun.FAULT_SERVERS * stepfun.FAULT_DAYS)
     days = 200.0
-    drawn = stepfun.draw(2000, days * 86400, 1)
+    drawn = stepfun.draw_faults(2000, days * 86400, 1)
     assert len(drawn) / (2000 * days) == pytest.approx(in_trace, rel=0.15)
     assert all(0 <= one.node < 2000 and one.end >= one.start for one in drawn)
-    assert drawn == stepfun.draw(2000, days * 86400, 1)
+    assert drawn == stepfun.draw_faults(2000, days * 86400, 1)
 
 
-@pytest.mark.parametrize("name", bamboo.SHIPPED)
+@pytest.mark.parametrize("name", bamboo.SPOT_FILES)
 def test_spot_nodes_come_and_go(name: str) -> None:
-    drawn = bamboo.draw(range(10, 20), 86400.0, bamboo.SHIPPED[name])
+    drawn = bamboo.draw_spot(range(10, 20), 86400.0, bamboo.SPOT_FILES[name])
     assert {one.node for one in drawn} <= set(range(10, 20)) and len(drawn) > 10
     by_node = [sorted((o.start, o.end) for o in drawn if o.node == n) for n in range(10, 20)]
     for spans in by_node:

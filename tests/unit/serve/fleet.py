@@ -8,8 +8,8 @@ from typing import Any
 
 from headway.fleet.store import Store
 from headway.ledger.leaves import EFFECTIVE, LOST
-from headway.serve.search import Found, Search
-from tests.unit.fleet.made import START, rows_of, together
+from headway.serve.search import Regressions, Search
+from tests.unit.fleet.made import START, merge_rows, run_rows
 
 EVIL = "<script>alert(1)</script>"
 DAY = timedelta(days=1)
@@ -19,17 +19,17 @@ RUNS = 12
 def make(folder: Path) -> Store:
     """Twelve runs on twelve days, of two teams; every third was preempted once, one still runs."""
     store = Store(str(folder))
-    store.write(together(*(_run(number) for number in range(RUNS))))
+    store.write(merge_rows(*(_run(number) for number in range(RUNS))))
     return store
 
 
-class Searched(Search):
+class FinishedSearch(Search):
     """A search that is done and has no finding."""
 
     def __init__(self) -> None:
         super().__init__("")
 
-    def found(self, version: str) -> Found | None:
+    def found(self, version: str) -> Regressions | None:
         return {"regressions": [], "lemons": [], "running": [], "slices": 2, "jobs": RUNS}
 
 
@@ -44,7 +44,7 @@ def _run(number: int) -> dict[str, list[dict[str, Any]]]:
         LOST: 200.0 if number % 3 == 0 else 0.0,
         EFFECTIVE: 3000.0,
     }
-    rows = rows_of(
+    rows = run_rows(
         run_id,
         start=start,
         hours=2,

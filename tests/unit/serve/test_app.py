@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headway.fleet.rows import rows
+from headway.fleet.rows import to_rows
 from headway.fleet.store import Store
 from headway.ledger.run import load
 from headway.serve.panels import PAGES
 from headway.serve.source import Source
 from tests.support import codes, pages
-from tests.unit.fleet.made import rows_of
+from tests.unit.fleet.made import run_rows
 from tests.unit.serve.fleet import EVIL
 from tests.unit.test_docs import code
 
@@ -165,7 +165,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 def test_the_report_of_a_run_whose_folder_is_at_hand(run_folder: Path, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    tables = rows(load(run_folder).ledger)
+    tables = to_rows(load(run_folder).ledger)
     store.write(tables)
     source = Source(store, [run_folder.parent])
     client = pages(source)
@@ -190,7 +190,7 @@ def test_the_report_of_a_run_whose_folder_is_at_hand(run_folder: Path, tmp_path:
 
 def test_a_store_behind_a_url() -> None:
     store = Store("memory://pages-of-a-fleet")
-    store.write(rows_of("remote000001", team="ads"))
+    store.write(run_rows("remote000001", team="ads"))
     source = Source(store)
     client = pages(source)
     assert client.get("/data/runs").json()["paging"]["of"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.errors import install
+from headway.errors import install_command
 from headway.fleet.store import Store
 from tests.support import codes
 
@@ -27,4 +27,4 @@ def test_a_missing_package_is_named(
     assert main(["serve", store.url]) == 2
     error = capsys.readouterr().err
     assert codes(error) == ["missing-package"]
-    assert "needs plotly" in error and install("serve") in error
+    assert "needs plotly" in error and install_command("serve") in error

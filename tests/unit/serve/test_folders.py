@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.serve import folders
-from headway.serve.folders import Folders
+from headway.serve.folders import RunFolders
 from headway.testing import FakeRun
 
 
@@ -38,8 +38,8 @@ def test_a_report_that_takes_long_holds_up_no_other(
         return f"the report of {ledger.run}"
 
     monkeypatch.setattr(folders, "page", page)
-    found = Folders([roots])
-    one, two = (folders._id(roots / name) for name in ("one", "two"))
+    found = RunFolders([roots])
+    one, two = (folders._run_id(roots / name) for name in ("one", "two"))
     texts: list[str | None] = []
     thread = threading.Thread(target=lambda: texts.append(found.report(one)))
     thread.start()
@@ -51,8 +51,8 @@ def test_a_report_that_takes_long_holds_up_no_other(
 
 
 def test_a_folder_that_was_removed_has_no_report(roots: Path) -> None:
-    found = Folders([roots])
-    name = folders._id(roots / "one")
+    found = RunFolders([roots])
+    name = folders._run_id(roots / "one")
     assert found.find(name) == roots / "one"
     shutil.rmtree(roots / "one")
     assert found.report(name) is None

@@ -75,9 +75,9 @@ def test_other_sites_cannot_make_it_work(client: TestClient) -> None:
 def test_too_large_a_request_is_refused(client: TestClient, locked: TestClient) -> None:
     from headway.serve import guard
 
-    assert client.get("/?q=" + "x" * guard.ADDRESS).status_code == 414
-    assert client.get("/", headers={"X": "x" * guard.HEADER}).status_code == 431
-    large = b"token=" + b"x" * guard.BODY
+    assert client.get("/?q=" + "x" * guard.MAX_ADDRESS_BYTES).status_code == 414
+    assert client.get("/", headers={"X": "x" * guard.MAX_HEADER_BYTES}).status_code == 431
+    large = b"token=" + b"x" * guard.MAX_BODY_BYTES
     assert locked.post("/login", content=large).status_code == 413
     in_parts = locked.post("/login", content=iter([large[:3000], large[3000:]]))
     assert in_parts.status_code == 413
@@ -147,9 +147,9 @@ def test_a_made_up_cookie_opens_nothing(locked: TestClient, cookie: str) -> None
 
 
 def test_a_session_ends_with_the_server() -> None:
-    from headway.serve.guard import Keys
+    from headway.serve.guard import TokenAuth
 
-    one, other = Keys(TOKEN), Keys(TOKEN)
+    one, other = TokenAuth(TOKEN), TokenAuth(TOKEN)
     assert one.cookie != other.cookie
 
 
@@ -164,7 +164,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
         return real(a, b)
 
     monkeypatch.setattr(guard.hmac, "compare_digest", noted)
-    keys = guard.Keys(TOKEN)
+    keys = guard.TokenAuth(TOKEN)
     assert not keys.opens("wrong")
     assert not keys.opens("\ud800")
     assert keys.opens(TOKEN)
@@ -178,8 +178,8 @@ def test_wrong_tokens_are_counted(source: Source) -> None:
     locked = pages(source, TOKEN, clock=lambda: now)
     wrong = {"Authorization": "Bearer guess"}
     codes = [locked.post("/login", data={"token": "guess"}).status_code for _ in range(5)]
-    codes += [locked.get("/", headers=wrong).status_code for _ in range(guard.TRIES)]
-    assert codes == [401] * guard.TRIES + [429] * 5
+    codes += [locked.get("/", headers=wrong).status_code for _ in range(guard.TOKEN_TRIES)]
+    assert codes == [401] * guard.TOKEN_TRIES + [429] * 5
     assert locked.post("/login", data={"token": "guess"}).status_code == 429
     now += 60.0
     assert locked.post("/login", data={"token": "guess"}).status_code == 401

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from headway.serve import limits
-from headway.serve.limits import Limit
+from headway.serve.limits import RateLimit
 
 
 def test_a_burst_then_as_many_as_come_back() -> None:
     now = 0.0
-    limit = Limit(burst=3, per_second=2, clock=lambda: now)
+    limit = RateLimit(burst=3, per_second=2, clock=lambda: now)
     assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
     assert limit.allows("b")  # somebody else
     now = 0.5
@@ -18,7 +18,7 @@ def test_a_burst_then_as_many_as_come_back() -> None:
 
 
 def test_the_number_of_callers_is_bounded() -> None:
-    limit = Limit(burst=1, per_second=1, clock=lambda: 0.0)
-    for caller in range(limits.CALLERS + 10):
+    limit = RateLimit(burst=1, per_second=1, clock=lambda: 0.0)
+    for caller in range(limits.MAX_CALLERS + 10):
         limit.allows(str(caller))
-    assert len(limit._callers) == limits.CALLERS
+    assert len(limit._callers) == limits.MAX_CALLERS

@@ -7,33 +7,33 @@ import socket
 import pytest
 
 from headway.errors import UsageError
-from headway.serve.listen import bind, check, known_host, parse
+from headway.serve.listen import bind, check_token, is_known_host, parse_address
 from tests.support import has_code
 
 
 def test_addresses() -> None:
-    assert parse("127.0.0.1:8787") == ("127.0.0.1", 8787)
-    assert parse("[::1]:0") == ("::1", 0)
+    assert parse_address("127.0.0.1:8787") == ("127.0.0.1", 8787)
+    assert parse_address("[::1]:0") == ("::1", 0)
 
 
 @pytest.mark.parametrize("text", ["8787", ":8787", "host:", "host:x", "host:70000", "host:-1"])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(UsageError, check=has_code("address-invalid")):
-        parse(text)
+        parse_address(text)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_this_machine_needs_no_token(host: str) -> None:
-    check(host, None)
+    check_token(host, None)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_any_other_address_needs_one(host: str) -> None:
     with pytest.raises(UsageError, check=has_code("token-missing")):
-        check(host, None)
-    check(host, "a-token-that-is-long")
+        check_token(host, None)
+    check_token(host, "a-token-that-is-long")
     with pytest.raises(UsageError, check=has_code("token-too-short")):
-        check(host, "short")
+        check_token(host, "short")
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:
@@ -60,4 +60,4 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
     ],
 )
 def test_names(header: str, known: bool) -> None:
-    assert known_host(header, frozenset({"fleet.example"})) is known
+    assert is_known_host(header, frozenset({"fleet.example"})) is known

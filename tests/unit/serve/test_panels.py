@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.fleet.regressions.running import Alarm
-from headway.serve.panels import PAGES, PANELS, RUN, alerts
+from headway.serve.panels import PAGES, PANELS, RUN_PAGE, alerts
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 from tests.unit.serve.fleet import EVIL, RUNS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TRAINED = sum(2 * size * 3000 / 3600 for size in SIZES)
 
 
 def told(source: Source, name: str, **given: str) -> dict[str, Any]:
-    return PANELS[name].ask(source, Wanted.of(given))
+    return PANELS[name].ask(source, PageQuery.of(given))
 
 
 def column(payload: dict[str, Any], key: str) -> list[Any]:
@@ -52,7 +52,7 @@ def test_every_panel_answers(client: TestClient, name: str, query: str) -> None:
         assert {plot["x"], *plot.get("lines", ()), *plot.get("parts", ())} <= keys
 
 
-@pytest.mark.parametrize("panel", RUN.panels, ids=lambda panel: panel.name)
+@pytest.mark.parametrize("panel", RUN_PAGE.panels, ids=lambda panel: panel.name)
 def test_every_panel_of_a_run_answers(client: TestClient, panel: Any) -> None:
     answer = client.get(f"/data/{panel.name}?run_id=run000000003")
     assert answer.status_code == 200, answer.text
@@ -186,7 +186,7 @@ def test_changes_are_those_that_the_page_is_about(
     assert rows == [[*told_there, "90.0 to 88.0 %", 100.0, 1.0, f"torch: 2.13.0 to {EVIL}"]]
     for given in ({"team": "search"}, {"since": "1d"}, {"until": "2026-11-05"}):
         assert told(source, "alerts-changes", **given)["rows"] == []
-    assert alerts.marks(source, Wanted())["marks"] == [
+    assert alerts.change_marks(source, PageQuery())["marks"] == [
         {
             "at": "2026-11-11T00:00:00",
             "slice": "ads/dlrm",
@@ -207,5 +207,5 @@ def test_running_jobs_are_told_with_what_is_wrong(
 
 
 def test_every_page_has_its_own_panels() -> None:
-    names = [panel.name for page in (*PAGES, RUN) for panel in page.panels]
+    names = [panel.name for page in (*PAGES, RUN_PAGE) for panel in page.panels]
     assert len(names) == len(set(names))

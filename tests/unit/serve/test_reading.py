@@ -14,17 +14,17 @@ from headway.errors import HeadwayError
 from headway.fleet.compact import compact
 from headway.fleet.store import Store
 from headway.serve import reading as room
-from headway.serve.reading import Reading
+from headway.serve.reading import StoreCache
 from tests.support import has_code
-from tests.unit.fleet.made import rows_of, together
+from tests.unit.fleet.made import merge_rows, run_rows
 
 
 @pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreCache]:
     monkeypatch.setattr(room, "LOOK_S", -1.0)  # it looks each time
     store = Store(str(tmp_path / "store"))
-    store.write(rows_of("a" * 12))
-    made = Reading(store)
+    store.write(run_rows("a" * 12))
+    made = StoreCache(store)
     yield made
     made.close()
 
@@ -33,7 +33,7 @@ def runs(tables: Any) -> Any:
     return tables["runs"].select("run_id").order_by("run_id")
 
 
-def test_answers_are_kept_until_the_store_changes(reading: Reading) -> None:
+def test_answers_are_kept_until_the_store_changes(reading: StoreCache) -> None:
     made = []
 
     def make() -> int:
@@ -42,12 +42,12 @@ def test_answers_are_kept_until_the_store_changes(reading: Reading) -> None:
 
     assert [reading.kept("runs", make) for _ in range(3)] == [1, 1, 1]
     assert len(made) == 1
-    reading.store.write(rows_of("b" * 12))
+    reading.store.write(run_rows("b" * 12))
     assert [reading.kept("runs", make) for _ in range(3)] == [2, 2, 2]
     assert len(made) == 2
 
 
-def test_many_who_ask_the_same_wait_for_one_answer(reading: Reading) -> None:
+def test_many_who_ask_the_same_wait_for_one_answer(reading: StoreCache) -> None:
     begun, go, made, found = threading.Event(), threading.Event(), [], []
 
     def make() -> str:
@@ -68,7 +68,7 @@ def test_many_who_ask_the_same_wait_for_one_answer(reading: Reading) -> None:
     assert (found, made) == (["answer"] * 4, [1])
 
 
-def test_a_slow_question_holds_up_no_others(reading: Reading) -> None:
+def test_a_slow_question_holds_up_no_others(reading: StoreCache) -> None:
     begun, go, found = threading.Event(), threading.Event(), []
 
     def slow(tables: Any) -> Any:
@@ -86,8 +86,10 @@ def test_a_slow_question_holds_up_no_others(reading: Reading) -> None:
     assert found == [{"run_id": "a" * 12}]
 
 
-def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(reading: Reading) -> None:
-    reading.store.write(together(*(rows_of(f"{n:012d}", accelerators=1 + n) for n in range(20))))
+def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(
+    reading: StoreCache,
+) -> None:
+    reading.store.write(merge_rows(*(run_rows(f"{n:012d}", accelerators=1 + n) for n in range(20))))
 
     def of(least: int) -> Any:
         return lambda tables: tables["runs"].filter(tables["runs"].accelerators > least)
@@ -101,7 +103,7 @@ def test_many_questions_at_the_same_time_have_the_answers_of_each_alone(reading:
         reading.rows(runs)
 
 
-def test_what_failed_is_tried_again(reading: Reading) -> None:
+def test_what_failed_is_tried_again(reading: StoreCache) -> None:
     def fail() -> None:
         raise HeadwayError("no")
 
@@ -111,17 +113,17 @@ def test_what_failed_is_tried_again(reading: Reading) -> None:
     assert reading.kept("key", lambda: 7) == 7
 
 
-def test_the_number_of_answers_is_bounded(reading: Reading) -> None:
+def test_the_number_of_answers_is_bounded(reading: StoreCache) -> None:
     made = []
-    for number in (*range(room.KEPT + 10), room.KEPT, 5):
+    for number in (*range(room.MAX_ANSWERS + 10), room.MAX_ANSWERS, 5):
         reading.kept(number, lambda number=number: made.append(number))
-    assert made == [*range(room.KEPT + 10), 5]
+    assert made == [*range(room.MAX_ANSWERS + 10), 5]
 
 
 def test_a_compaction_that_deletes_files_is_survived(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
+    reading: StoreCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading.store.write(rows_of("b" * 12))
+    reading.store.write(run_rows("b" * 12))
     assert len(reading.rows(runs)) == 2
     monkeypatch.setattr(room, "LOOK_S", 3600.0)  # it does not see what comes now
     for _ in range(2):
@@ -129,8 +131,8 @@ def test_a_compaction_that_deletes_files_is_survived(
     assert len(reading.rows(runs)) == 2
 
 
-def test_damaged_files_are_left_out(reading: Reading) -> None:
-    reading.store.write(rows_of("b" * 12))
+def test_damaged_files_are_left_out(reading: StoreCache) -> None:
+    reading.store.write(run_rows("b" * 12))
     for file in reading.store.snapshot().of("runs")[1:]:
         Path(reading.store.place.path(file.name)).write_bytes(b"damaged")
     assert len(reading.rows(runs)) == 1

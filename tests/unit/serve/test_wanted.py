@@ -6,23 +6,23 @@ from datetime import datetime
 
 import pytest
 
-from headway.serve.reading import About
-from headway.serve.wanted import BadAddress, Wanted
+from headway.serve.reading import StoreSummary
+from headway.serve.wanted import BadQuery, PageQuery
 from tests.support import has_code
 
-ABOUT = About(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
+ABOUT = StoreSummary(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
 
 
 def test_what_is_known_is_kept_in_one_order() -> None:
-    one = Wanted.of({"team": "ads", "since": "30d", "other": "x", "model": ""})
-    assert one == Wanted.of({"since": "30d", "team": " ads "})
+    one = PageQuery.of({"team": "ads", "since": "30d", "other": "x", "model": ""})
+    assert one == PageQuery.of({"since": "30d", "team": " ads "})
     assert one.query == "?since=30d&team=ads"
     assert one.where == (("team", "ads"),)
-    assert Wanted.of(dict(one.given)) == one
+    assert PageQuery.of(dict(one.given)) == one
 
 
 def test_ages_count_back_from_the_newest_of_the_store() -> None:
-    since, until = Wanted.of({"since": "30d", "until": "2026-03-20"}).between(ABOUT)
+    since, until = PageQuery.of({"since": "30d", "until": "2026-03-20"}).between(ABOUT)
     assert since == datetime(2026, 3, 2, 0, 0, 1)
     assert until == datetime(2026, 3, 20)
 
@@ -37,7 +37,7 @@ def test_ages_count_back_from_the_newest_of_the_store() -> None:
     ],
 )
 def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -> None:
-    assert Wanted.of(given).period(ABOUT) == period
+    assert PageQuery.of(given).period(ABOUT) == period
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -
     ],
 )
 def test_what_cannot_be_is_one_sentence(given: dict[str, str], code: str) -> None:
-    with pytest.raises(BadAddress, check=has_code(code)):
-        Wanted.of(given)
+    with pytest.raises(BadQuery, check=has_code(code)):
+        PageQuery.of(given)
 
 
 def test_pages_are_numbers_from_1_on() -> None:
-    assert [Wanted.of({"page": text}).page for text in ("0", "7", "9" * 30)] == [1, 7, 1_000_000]
+    assert [PageQuery.of({"page": text}).page for text in ("0", "7", "9" * 30)] == [1, 7, 1_000_000]
 
 
 def test_parameters_come_and_go() -> None:
-    wanted = Wanted.of({"team": "ads", "page": "3", "category": "hang"})
+    wanted = PageQuery.of({"team": "ads", "page": "3", "category": "hang"})
     assert wanted.but(page="", host="node 1").query == "?category=hang&host=node+1&team=ads"
     assert wanted.kept("team").query == "?team=ads"

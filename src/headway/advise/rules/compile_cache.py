@@ -6,19 +6,19 @@ import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headway.advise.intervals import last, length
-from headway.advise.model import Confidence, Cut, Evidence, Proposal
-from headway.advise.replay import leaves_of, spent
+from headway.advise.intervals import length, take_last
+from headway.advise.model import Confidence, Evidence, Proposal, Saving
+from headway.advise.replay import buckets_of, time_in
 from headway.ledger.model import Ledger
 from headway.report.findings import first_compiles
 from headway.report.words import duration
 
-COMPILE = leaves_of("pt2_compile")
+COMPILE_BUCKETS = buckets_of("pt2_compile")
 # Dynamo traces and modules are imported whatever a cache holds.
-KEPT = ("aot_autograd", "inductor", "triton", "autotune")
+CACHED_PARTS = ("aot_autograd", "inductor", "triton", "autotune")
 
 
-class Left(NamedTuple):
+class RemainingCompileTime(NamedTuple):
     """What a start still takes in the compiler once its code is kept, as far as that is known."""
 
     ns: int | None
@@ -26,18 +26,22 @@ class Left(NamedTuple):
     why: str
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_compile_cache(evidence: Evidence) -> Iterator[Proposal]:
     """Each start that compiled is brought down to what one with a cache takes."""
     ledger = evidence.ledger
-    cold = [attempt.index for attempt in ledger.attempts if _cold(ledger, attempt.index)]
+    cold = [attempt.index for attempt in ledger.attempts if _is_cold(ledger, attempt.index)]
     if not cold or ledger.archives:
         return
-    left = _left(evidence)
+    left = _remaining_compile_time(evidence)
     cuts = []
     for attempt in cold:
-        took = spent(ledger, COMPILE, attempt)
-        ns = _saved(ledger, attempt, length(took)) if left.ns is None else length(took) - left.ns
-        cuts.append(Cut(take=last(took, max(ns, 0))))
+        took = time_in(ledger, COMPILE_BUCKETS, attempt)
+        ns = (
+            _cacheable_time(ledger, attempt, length(took))
+            if left.ns is None
+            else length(took) - left.ns
+        )
+        cuts.append(Saving(take=take_last(took, max(ns, 0))))
     yield Proposal(
         title="Keep what torch.compile makes, for the next run and for other nodes",
         cuts=tuple(cuts),
@@ -48,47 +52,51 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     )
 
 
-def _first(ledger: Ledger, attempt: int) -> list[bool]:
+def _cached_flags(ledger: Ledger, attempt: int) -> list[bool]:
     """Of every first compile of an attempt, whether a cache had it."""
     return [one.cached for one in first_compiles(ledger, attempt)]
 
 
-def _cold(ledger: Ledger, attempt: int) -> bool:
-    first = _first(ledger, attempt)
+def _is_cold(ledger: Ledger, attempt: int) -> bool:
+    first = _cached_flags(ledger, attempt)
     return bool(first) and not all(first)
 
 
-def _left(evidence: Evidence) -> Left:
+def _remaining_compile_time(evidence: Evidence) -> RemainingCompileTime:
     """As starts with a full cache took; else by what this run's compiles were made of."""
     archived, local = [], []
     for seen in evidence.all:
         hits = {one.attempt for one in seen.ledger.archives if one.level in ("exact", "job")}
         for attempt in seen.ledger.attempts:
-            first = _first(seen.ledger, attempt.index)
-            took = length(spent(seen.ledger, COMPILE, attempt.index))
+            first = _cached_flags(seen.ledger, attempt.index)
+            took = length(time_in(seen.ledger, COMPILE_BUCKETS, attempt.index))
             if attempt.index in hits and first:
                 archived.append(took)
             elif first and all(first):
                 local.append(took)
     if archived:
         ns = round(statistics.median(archived))
-        return Left(ns, "high", f"starts of this job with a compile cache took {duration(ns)}")
+        return RemainingCompileTime(
+            ns, "high", f"starts of this job with a compile cache took {duration(ns)}"
+        )
     if local:
         ns = round(statistics.median(local))
         why = f"starts of this job that found torch's own cache filled took {duration(ns)}"
-        return Left(ns, "medium", f"{why}; one from an archive is not measured")
+        return RemainingCompileTime(ns, "medium", f"{why}; one from an archive is not measured")
     if evidence.ledger.compile_parts:
         told = "what the compiler's own parts took here that a cache holds; tracing is left"
-        return Left(None, "medium", f"{told}. No start with a cache is measured")
-    return Left(None, "low", "at most: what a start with a cache takes is not measured")
+        return RemainingCompileTime(None, "medium", f"{told}. No start with a cache is measured")
+    return RemainingCompileTime(
+        None, "low", "at most: what a start with a cache takes is not measured"
+    )
 
 
-def _saved(ledger: Ledger, attempt: int, took: int) -> int:
+def _cacheable_time(ledger: Ledger, attempt: int, took: int) -> int:
     """Of one start: the share that a cache holds of all that the run compiled."""
     parts = ledger.compile_parts
     total = sum(parts.values())
     if total:
-        return took * sum(parts.get(name, 0) for name in KEPT) // total
+        return took * sum(parts.get(name, 0) for name in CACHED_PARTS) // total
     by_rank: dict[int, int] = {}
     for one in ledger.compiles:
         if one.attempt == attempt and not one.recompile and not one.cached:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import last, length
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import leaves_of, spent
+from headway.advise.intervals import length, take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import buckets_of, time_in
 from headway.compile.recompiles.advice import Cause
 from headway.compile.recompiles.kinds import KINDS
 from headway.ledger.model import Ledger
-from headway.report.ahead import causes
+from headway.report.ahead import recompile_causes
 from headway.report.words import count, duration
 
-WHERE = (*leaves_of("pt2_compile"), "waste.recompile")
+RECOMPILE_BUCKETS = (*buckets_of("pt2_compile"), "waste.recompile")
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_dynamic_sources(evidence: Evidence) -> Iterator[Proposal]:
     """Every recompile that a setting of torch cures, in each attempt."""
     ledger = evidence.ledger
     cuts, curable = [], []
     for attempt in ledger.attempts:
-        found = [one for one in _causes(ledger, attempt.index) if KINDS[one.kind].marked]
-        during = spent(ledger, WHERE, attempt.index)
+        found = [one for one in _recompile_causes(ledger, attempt.index) if KINDS[one.kind].marked]
+        during = time_in(ledger, RECOMPILE_BUCKETS, attempt.index)
         if found and during:
-            cuts.append(Cut(take=last(during, sum(one.ns for one in found))))
+            cuts.append(Saving(take=take_last(during, sum(one.ns for one in found))))
             curable += found
     if not cuts:
         return
     worst = max(curable, key=lambda one: one.ns)
     again = sum(one.times for one in curable)
-    others = [length(spent(one.ledger, ("waste.recompile",))) for one in evidence.others]
-    here = length(spent(ledger, ("waste.recompile",)))
+    others = [length(time_in(one.ledger, ("waste.recompile",))) for one in evidence.others]
+    here = length(time_in(ledger, ("waste.recompile",)))
     cured = any(other < here // 2 for other in others)
     yield Proposal(
         title="Compile what changes as dynamic from the start",
@@ -47,6 +47,6 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     )
 
 
-def _causes(ledger: Ledger, attempt: int) -> list[Cause]:
+def _recompile_causes(ledger: Ledger, attempt: int) -> list[Cause]:
     again = [one for one in ledger.compiles if one.recompile and not one.missed]
-    return list(causes([one for one in again if one.attempt == attempt]))
+    return list(recompile_causes([one for one in again if one.attempt == attempt]))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import last
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import leaves_of, spent
-from headway.advise.rules.stage_overlap import DATA
+from headway.advise.intervals import take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import buckets_of, time_in
+from headway.advise.rules.stage_overlap import DATA_STAGES
 from headway.ledger.model import Ledger
 from headway.report.words import count, duration
 
-COMPILE = leaves_of("pt2_compile")
+COMPILE_BUCKETS = buckets_of("pt2_compile")
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_fast_batch(evidence: Evidence) -> Iterator[Proposal]:
     """Data is waited for behind the compile; what was compiled ahead in vain is compiled once."""
     ledger = evidence.ledger
     starts = [
-        Cut(take=data, behind=compiled)
+        Saving(take=data, behind=compiled)
         for attempt in ledger.attempts
         if any(one.attempt == attempt.index for one in ledger.compiles)
-        and (data := spent(ledger, leaves_of(*DATA), attempt.index))
-        and (compiled := spent(ledger, COMPILE, attempt.index))
+        and (data := time_in(ledger, buckets_of(*DATA_STAGES), attempt.index))
+        and (compiled := time_in(ledger, COMPILE_BUCKETS, attempt.index))
     ]
     if starts:
         won = sum(cut.most for cut in starts)
@@ -40,7 +40,11 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
             ),
             see="docs/start.md#compile-ahead",
         )
-    missed = [cut for attempt in ledger.attempts if (cut := _missed(ledger, attempt.index)).take]
+    missed = [
+        cut
+        for attempt in ledger.attempts
+        if (cut := _missed_precompile(ledger, attempt.index)).take
+    ]
     if missed:
         yield Proposal(
             title="Make the fast batch like the real ones",
@@ -52,11 +56,11 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         )
 
 
-def _missed(ledger: Ledger, attempt: int) -> Cut:
+def _missed_precompile(ledger: Ledger, attempt: int) -> Saving:
     """As long as the rank took that compiled most again."""
     took: dict[int, int] = {}
     for one in ledger.compiles:
         if one.missed and one.attempt == attempt:
             took[one.rank] = took.get(one.rank, 0) + one.ns
-    during = spent(ledger, (*COMPILE, "waste.recompile"), attempt)
-    return Cut(take=last(during, max(took.values(), default=0)))
+    during = time_in(ledger, (*COMPILE_BUCKETS, "waste.recompile"), attempt)
+    return Saving(take=take_last(during, max(took.values(), default=0)))

@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headway.advise.intervals import Intervals, last, length
-from headway.advise.model import Confidence, Cut, Evidence, Proposal
-from headway.advise.replay import spent
+from headway.advise.intervals import Intervals, length, take_last
+from headway.advise.model import Confidence, Evidence, Proposal, Saving
+from headway.advise.replay import time_in
 from headway.checkpoint import interval
-from headway.ledger.interval import HOUR_S, Observed, of_ledger
+from headway.ledger.interval import HOUR_S, IntervalInputs, ledger_interval_inputs
 from headway.ledger.leaves import EFFECTIVE, LOST, WASTE
 from headway.ledger.model import NS, Ledger
 from headway.report.words import count, duration
 
-BLOCK = "waste.checkpoint_block"
-LOOP = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
+BLOCK_BUCKET = "waste.checkpoint_block"
+LOOP_BUCKETS = (EFFECTIVE, LOST, *(f"waste.{name}" for name in WASTE))
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Loop:
     """The time in which a run could lose something to its interval; seconds."""
 
     seconds: float
-    known: Observed
+    known: IntervalInputs
 
     def expected(self, every: float) -> float:
         """What such an interval loses of this run, at the mean of the rate."""
@@ -34,13 +34,13 @@ class Loop:
         return share * self.seconds
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_interval(evidence: Evidence) -> Iterator[Proposal]:
     """What was lost, less what the best interval would lose of the same run."""
     ledger = evidence.ledger
-    rolled, blocked = spent(ledger, (LOST,)), spent(ledger, (BLOCK,))
+    rolled, blocked = time_in(ledger, (LOST,)), time_in(ledger, (BLOCK_BUCKET,))
     if rolled and not ledger.saves:
-        yield _at_all(ledger, rolled)
-    known, seconds = of_ledger(ledger), length(spent(ledger, LOOP)) / NS
+        yield _first_checkpoint(ledger, rolled)
+    known, seconds = ledger_interval_inputs(ledger), length(time_in(ledger, LOOP_BUCKETS)) / NS
     if known is None or not seconds or not known.cost:
         return
     loop = Loop(seconds, known)
@@ -58,18 +58,18 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     every += "" if known.failures else ", or longer"
     yield Proposal(
         title=f"Save {'more' if oftener else 'less'} often: {every}",
-        cuts=(Cut(take=last(rolled if oftener else blocked, won)),),
+        cuts=(Saving(take=take_last(rolled if oftener else blocked, won)),),
         confidence=_confidence(loop, here),
-        why=_why(ledger, known, now),
+        why=_interval_reason(ledger, known, now),
         code=(f"Checkpointer(store, state, interval={best:.3g})  # or a Tuner",),
         see="docs/checkpoint.md#interval",
     )
 
 
-def _at_all(ledger: Ledger, rolled: Intervals) -> Proposal:
+def _first_checkpoint(ledger: Ledger, rolled: Intervals) -> Proposal:
     return Proposal(
         title="Save checkpoints, and go on from them",
-        cuts=(Cut(take=rolled),),
+        cuts=(Saving(take=rolled),),
         confidence="low",
         why=f"{count(len(ledger.failures), 'failure')} lost {duration(length(rolled))} of "
         "training, and no save was seen; at most: what saves would cost is not measured",
@@ -88,13 +88,15 @@ def _confidence(loop: Loop, here: float) -> Confidence:
     return "medium" if sure else "low"
 
 
-def _why(ledger: Ledger, known: Observed, now: float) -> str:
-    since = f"; now every {_s(now)}" if now else ""
+def _interval_reason(ledger: Ledger, known: IntervalInputs, now: float) -> str:
+    since = f"; now every {_format_seconds(now)}" if now else ""
     mtbf = HOUR_S / known.per_hour
     young, daly = interval.young(known.cost, mtbf), interval.daly(known.cost, mtbf)
     if not known.failures:
         told = f"no failure in {duration(ledger.wall)}, so how often it fails is not known: below "
-        told += f"{known.per_hour:.3g} an hour (95 %), for which Young says {_s(young)}"
+        told += (
+            f"{known.per_hour:.3g} an hour (95 %), for which Young says {_format_seconds(young)}"
+        )
         return told + since
     times = ledger.time_to_recover
     recover = sum(times) / len(times) / NS if times else 0.0
@@ -104,11 +106,11 @@ def _why(ledger: Ledger, known: Observed, now: float) -> str:
     low, high = known.rate.credible()
     ends = sorted(known.best(rate).interval for rate in (low, high))
     told = f"{count(known.failures, 'failure')} in this run: {known.per_hour:.3g} an hour, between "
-    told += f"{low:.3g} and {high:.3g} (95 %), for which {_s(ends[0])} to {_s(ends[1])} is best; "
-    told += f"Young {_s(young)}, Daly {_s(daly)}, with {_s(recover)} to recover "
-    told += f"{_s(exact.interval)} and {100 * exact.wasted:.1f} % lost"
+    told += f"{low:.3g} and {high:.3g} (95 %), for which {_format_seconds(ends[0])} to {_format_seconds(ends[1])} is best; "
+    told += f"Young {_format_seconds(young)}, Daly {_format_seconds(daly)}, with {_format_seconds(recover)} to recover "
+    told += f"{_format_seconds(exact.interval)} and {100 * exact.wasted:.1f} % lost"
     return told + since
 
 
-def _s(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return duration(round(seconds * NS))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import Intervals, last, length, union
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import spent
+from headway.advise.intervals import Intervals, length, take_last, union
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
 from headway.ledger.leaves import DETECTION, DOWNTIME, HANG, LOST, START_STAGES
 from headway.ledger.model import Failure, Ledger
 from headway.report.words import count, duration
 
-FAILED = (LOST, HANG, DETECTION)
-RECOVER = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
-AGAIN = 2  # failures on one of several nodes of a run that are worth a look
+FAILURE_BUCKETS = (LOST, HANG, DETECTION)
+RECOVER_BUCKETS = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
+MIN_FAILURES = 2  # failures on one of several nodes of a run that are worth a look
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
     """What the failures of such a node cost, but for those that chance would give it."""
     ledger = evidence.ledger
     by_node: dict[str, list[Failure]] = {}
@@ -29,13 +29,15 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         known = evidence.lemons.get(node)
         expected = len(failures) / len(nodes) if nodes else len(failures)
         excess = known if known is not None else 1 - expected / len(failures)
-        if known is None and (len(nodes) < 2 or len(failures) < AGAIN):
+        if known is None and (len(nodes) < 2 or len(failures) < MIN_FAILURES):
             continue
-        costs = [_cost(ledger, failure) for failure in failures]
+        costs = [_failure_cost(ledger, failure) for failure in failures]
         total = sum(map(length, costs))
         yield Proposal(
             title=f"Leave out the node {node}",
-            cuts=tuple(Cut(take=last(cost, round(length(cost) * excess))) for cost in costs),
+            cuts=tuple(
+                Saving(take=take_last(cost, round(length(cost) * excess))) for cost in costs
+            ),
             confidence="high" if known is not None else "low",
             why=f"{count(len(failures), 'failure')} began there and cost {duration(total)}; "
             + (
@@ -57,8 +59,8 @@ def _node(ledger: Ledger, failure: Failure) -> str | None:
     return None
 
 
-def _cost(ledger: Ledger, failure: Failure) -> Intervals:
+def _failure_cost(ledger: Ledger, failure: Failure) -> Intervals:
     """Training that was lost by it, and the way back."""
     after = failure.attempt + 1
-    back = spent(ledger, RECOVER, after) if after < len(ledger.attempts) else ()
-    return union(spent(ledger, FAILED, failure.attempt), back)
+    back = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
+    return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), back)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from headway.advise.intervals import last, length
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import spent
+from headway.advise.intervals import length, take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
 from headway.ledger.leaves import LOST
 from headway.ledger.model import NS, Ledger
 from headway.report.words import count, duration
-from headway.schedule.cost import of_ledger
+from headway.schedule.cost import from_ledger
 
 NOTICE_S = 30  # what Slurm gives unless told otherwise; a longer save asks for more
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
     """Each preempted attempt loses no more than the save that its notice leaves time for."""
     ledger = evidence.ledger
-    price = of_ledger(ledger)
-    rolled = [lost for attempt in _evicted(ledger) if (lost := spent(ledger, (LOST,), attempt))]
+    price = from_ledger(ledger)
+    rolled = [
+        lost for attempt in _evicted_attempts(ledger) if (lost := time_in(ledger, (LOST,), attempt))
+    ]
     if not rolled:
         return
     left = round((price.save or 0.0) * NS)
@@ -30,7 +32,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     told += f"one more now would cost {price.lost:,.0f} accelerator-seconds; "
     yield Proposal(
         title="Save at the notice of an eviction",
-        cuts=tuple(Cut(take=last(lost, length(lost) - left)) for lost in rolled),
+        cuts=tuple(Saving(take=take_last(lost, length(lost) - left)) for lost in rolled),
         confidence="medium" if price.save is not None else "low",
         why=told
         + (
@@ -46,6 +48,6 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     )
 
 
-def _evicted(ledger: Ledger) -> set[int]:
+def _evicted_attempts(ledger: Ledger) -> set[int]:
     by_scheduler = {one.attempt for one in ledger.failures if one.owner == "scheduler"}
     return by_scheduler | {one.index for one in ledger.attempts if one.outcome == "preempted"}

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import last
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import leaves_of, spent
-from headway.report.communication import is_installed
+from headway.advise.intervals import take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import buckets_of, time_in
+from headway.report.communication import is_installed_package
 from headway.report.words import count, duration
 
-WHERE = (*leaves_of("process_group_init"), "waste.blocked")
+GROUP_BUCKETS = (*buckets_of("process_group_init"), "waste.blocked")
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_process_groups(evidence: Evidence) -> Iterator[Proposal]:
     """What the rank that lost least by it could do without."""
     made = evidence.ledger.groups_made
-    needless = [one for one in made if one.needless and not is_installed(one.where)]
+    needless = [one for one in made if one.needless and not is_installed_package(one.where)]
     if not needless:
         return
     ns = sum(one.needless for one in needless)
@@ -24,7 +24,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     settled = all(one.settled for one in needless)
     yield Proposal(
         title=f"Make only the process groups that are used ({needless[0].where})",
-        cuts=(Cut(take=last(spent(evidence.ledger, WHERE), ns)),),
+        cuts=(Saving(take=take_last(time_in(evidence.ledger, GROUP_BUCKETS), ns)),),
         confidence="medium" if settled else "low",
         why=f"of {count(calls, 'call')} a rank {duration(ns)} went to groups of other ranks, "
         "unused or repeated ones: an estimate from the times of the calls"

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import last, length
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import spent
+from headway.advise.intervals import length, take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
 from headway.ledger.leaves import PUBLISH
 from headway.report.words import duration
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
     """All of it moves to a job of its own."""
     ledger = evidence.ledger
-    during = spent(ledger, (PUBLISH,))
+    during = time_in(ledger, (PUBLISH,))
     if not during or not ledger.steps:
         return
-    known = [length(spent(one.ledger, (PUBLISH,))) for one in evidence.others if one.ledger.publish]
+    known = [
+        length(time_in(one.ledger, (PUBLISH,))) for one in evidence.others if one.ledger.publish
+    ]
     left = min(known, default=0)
     yield Proposal(
         title="Publish by a job of its own",
-        cuts=(Cut(take=last(during, length(during) - left)),),
+        cuts=(Saving(take=take_last(during, length(during) - left)),),
         confidence="high" if known else "medium",
         why=f"the trainer held its accelerators for {duration(length(during))} of it; "
         + (

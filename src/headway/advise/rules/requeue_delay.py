@@ -5,26 +5,26 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from headway.advise.intervals import Intervals, last, length, union
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import spent
+from headway.advise.intervals import Intervals, length, take_last, union
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
 from headway.ledger.leaves import DETECTION, DOWNTIME
 from headway.ledger.model import Failure, Ledger
 from headway.report.hints import is_restartable, restart_flags
 from headway.report.words import count, duration
 
-BETWEEN = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
+GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
     """Each interruption that Headway may end, brought down to what its own restarts take."""
     ledger = evidence.ledger
     slow = [one for one in ledger.failures if is_restartable(one) and not _by_headway(one)]
-    gaps = [gap for one in slow if (gap := between(ledger, one))]
+    gaps = [gap for one in slow if (gap := gap_after(ledger, one))]
     if not gaps:
         return
     known = [
-        length(between(seen.ledger, one))
+        length(gap_after(seen.ledger, one))
         for seen in evidence.all
         for one in seen.ledger.failures
         if _by_headway(one) and one.attempt + 1 < len(seen.ledger.attempts)
@@ -34,7 +34,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     told += "and the next attempt; "
     yield Proposal(
         title="Start again where the job is, as soon as it dies",
-        cuts=tuple(Cut(take=last(gap, length(gap) - left)) for gap in gaps),
+        cuts=tuple(Saving(take=take_last(gap, length(gap) - left)) for gap in gaps),
         confidence="high" if known else "low",
         why=told
         + (
@@ -47,13 +47,13 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
     )
 
 
-def between(ledger: Ledger, failure: Failure) -> Intervals:
+def gap_after(ledger: Ledger, failure: Failure) -> Intervals:
     """From the death that a failure is to the attempt after it."""
     after = failure.attempt + 1
     if after >= len(ledger.attempts):
         return ()
     return union(
-        spent(ledger, (DETECTION, DOWNTIME), failure.attempt), spent(ledger, BETWEEN, after)
+        time_in(ledger, (DETECTION, DOWNTIME), failure.attempt), time_in(ledger, GAP_BUCKETS, after)
     )
 
 

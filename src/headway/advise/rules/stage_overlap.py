@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headway.advise.intervals import both, last
-from headway.advise.model import Cut, Evidence, Proposal
-from headway.advise.replay import leaves_of, spent
+from headway.advise.intervals import intersect, take_last
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import buckets_of, time_in
 from headway.ledger.leaves import START_STAGES
 from headway.ledger.model import Ledger, StageGraph
 from headway.report.words import count, duration
 
-DATA = ("preproc_creation", "get_first_batch_data")
-MODEL = ("device_init", "process_group_init", "train_module_creation", "init_plugins")
+DATA_STAGES = ("preproc_creation", "get_first_batch_data")
+MODEL_STAGES = ("device_init", "process_group_init", "train_module_creation", "init_plugins")
 
 
-def proposals(evidence: Evidence) -> Iterator[Proposal]:
+def propose_stage_overlap(evidence: Evidence) -> Iterator[Proposal]:
     """The shorter chain goes behind the longer one, and declared stages down to their least."""
     ledger = evidence.ledger
     graphs = {graph.attempt: graph for graph in ledger.stages}
     plain = [
-        Cut(take=data, behind=model)
+        Saving(take=data, behind=model)
         for attempt in ledger.attempts
         if attempt.index not in graphs
-        and (data := spent(ledger, leaves_of(*DATA), attempt.index))
-        and (model := spent(ledger, leaves_of(*MODEL, "checkpoint_load"), attempt.index))
+        and (data := time_in(ledger, buckets_of(*DATA_STAGES), attempt.index))
+        and (model := time_in(ledger, buckets_of(*MODEL_STAGES, "checkpoint_load"), attempt.index))
     ]
     if plain:
         won = sum(cut.most for cut in plain)
@@ -41,7 +41,7 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
             ),
             see="docs/start.md#stages",
         )
-    declared = [cut for graph in graphs.values() if (cut := _slack(ledger, graph)).take]
+    declared = [cut for graph in graphs.values() if (cut := _declared_slack(ledger, graph)).take]
     if declared:
         chain = " -> ".join(next(iter(graphs.values())).critical)
         yield Proposal(
@@ -55,8 +55,8 @@ def proposals(evidence: Evidence) -> Iterator[Proposal]:
         )
 
 
-def _slack(ledger: Ledger, graph: StageGraph) -> Cut:
+def _declared_slack(ledger: Ledger, graph: StageGraph) -> Saving:
     """What a declared start took beyond the least that it can take."""
     window = ((min(row.start for row in graph.rows), graph.end),)
-    during = both(spent(ledger, leaves_of(*START_STAGES), graph.attempt), window)
-    return Cut(take=last(during, max(graph.took - graph.bound, 0)))
+    during = intersect(time_in(ledger, buckets_of(*START_STAGES), graph.attempt), window)
+    return Saving(take=take_last(during, max(graph.took - graph.bound, 0)))

@@ -12,21 +12,21 @@ import os
 import stat
 import time
 
-from headway.checkpoint.behind.image import Unsafe
+from headway.checkpoint.behind.image import CannotStage
 
 PREFIX = ".headway-save-"
 LOCK = ".headway-lock"
 
 
-class Aside:
+class AtomicFile:
     """Where the next content of a file is written; it has the file's own name there."""
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._mode = _mode(target)
+        self._mode = _permissions(target)
         self.parent, name = os.path.split(target)
         while True:
-            self.folder, self._lock = _make(self.parent)
+            self.folder, self._lock = _make_locked_folder(self.parent)
             if self._lock is not None:
                 break
         self.path = os.path.join(self.folder, name)
@@ -41,14 +41,14 @@ class Aside:
 
     def drop(self) -> None:
         """Leave nothing."""
-        _clear(self.folder)
+        _remove_folder(self.folder)
         lock, self._lock = self._lock, None
         if lock is not None:
             with contextlib.suppress(OSError):
                 os.close(lock)
 
 
-def _make(parent: str) -> tuple[str, int | None]:
+def _make_locked_folder(parent: str) -> tuple[str, int | None]:
     """A folder and its lock; no lock if a sweep was faster."""
     folder = os.path.join(parent, f"{PREFIX}{os.getpid()}-{time.monotonic_ns():x}")
     os.mkdir(folder)
@@ -72,22 +72,22 @@ def _make(parent: str) -> tuple[str, int | None]:
     return folder, lock
 
 
-def sweep(parent: str) -> None:
+def remove_abandoned(parent: str) -> None:
     """Remove what processes that were killed have left here."""
     with contextlib.suppress(OSError):
         found = [one.path for one in os.scandir(parent) if one.name.startswith(PREFIX)]
         for folder in found:
-            _sweep(folder)
+            _remove_if_abandoned(folder)
 
 
-def left(parent: str) -> bool:
+def has_abandoned_writes(parent: str) -> bool:
     """Whether a process was killed before all that it saved here was written."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        return any(_dead(one.path) for one in entries if one.name.startswith(PREFIX))
+        return any(_is_abandoned(one.path) for one in entries if one.name.startswith(PREFIX))
     return False
 
 
-def _dead(folder: str) -> bool:
+def _is_abandoned(folder: str) -> bool:
     """Nobody holds its lock, as far as the file system can tell."""
     try:
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
@@ -104,7 +104,7 @@ def _dead(folder: str) -> bool:
     return True
 
 
-def _sweep(folder: str) -> None:
+def _remove_if_abandoned(folder: str) -> None:
     try:
         lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # killed just there, or just being made: then it is made again
@@ -115,14 +115,14 @@ def _sweep(folder: str) -> None:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _clear(folder)
+        _remove_folder(folder)
     except OSError:
         pass  # its process lives
     finally:
         os.close(lock)
 
 
-def _clear(folder: str) -> None:
+def _remove_folder(folder: str) -> None:
     """The lock goes last: a folder without one is empty."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder), key=LOCK.__eq__):
@@ -130,22 +130,22 @@ def _clear(folder: str) -> None:
         os.rmdir(folder)
 
 
-def why_not(target: str) -> Unsafe | None:
+def rename_unsafe_reason(target: str) -> CannotStage | None:
     """Why a rename would not do what writing into this file does."""
     try:
         found = os.stat(target)
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):
-        return Unsafe("the target is no ordinary file", code="not-a-regular-file")
+        return CannotStage("the target is no ordinary file", code="not-a-regular-file")
     if found.st_nlink > 1:
-        return Unsafe("the file has a second name", code="several-links")
+        return CannotStage("the file has a second name", code="several-links")
     if found.st_uid != os.geteuid() or not os.access(target, os.W_OK):
-        return Unsafe("the file is another's, or may not be written", code="not-writable")
+        return CannotStage("the file is another's, or may not be written", code="not-writable")
     return None
 
 
-def _mode(target: str) -> int | None:
+def _permissions(target: str) -> int | None:
     try:
         return stat.S_IMODE(os.stat(target).st_mode)
     except OSError:

@@ -14,14 +14,20 @@ from time import monotonic_ns
 from typing import Any
 
 from headway.checkpoint.behind import aside
-from headway.checkpoint.behind.image import DEVICES, Unsafe
-from headway.checkpoint.behind.memory import room
-from headway.checkpoint.behind.queue import Job, failure, queued
-from headway.checkpoint.behind.save import ENDING, NESTED, copy_failed, no_memory, plain
+from headway.checkpoint.behind.image import DEVICES, CannotStage
+from headway.checkpoint.behind.memory import fits_in_memory
+from headway.checkpoint.behind.queue import BackgroundSave, describe_failures, write_queue
+from headway.checkpoint.behind.save import (
+    ENDING,
+    NESTED,
+    copy_failed,
+    no_memory,
+    save_synchronously,
+)
 from headway.probe import pace
-from headway.probe.recorder import from_the_user
+from headway.probe.recorder import raised_by_user
 
-KNOWN = {
+KNOWN_ARGUMENTS = {
     "checkpoint_id",
     "storage_writer",
     "planner",
@@ -33,11 +39,11 @@ SCALARS = (bool, bytes, complex, float, int, str, type(None))
 STAGERS = 2  # one is written while the other is filled
 
 
-class Staging:
+class StateCopier:
     """Copies of a state, in memory that is used again."""
 
     def __init__(self) -> None:
-        self._stagers: list[tuple[Any, Job | None]] = []
+        self._stagers: list[tuple[Any, BackgroundSave | None]] = []
 
     def stage(self, state: Any) -> tuple[Any, Any]:
         """A copy on the CPU, and the memory it is in."""
@@ -50,118 +56,118 @@ class Staging:
     def _free(self, size: int) -> Any:
         from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
-        free = [at for at, (_, job) in enumerate(self._stagers) if job not in queued.pending]
-        if not free and len(self._stagers) < STAGERS and room(size):
+        free = [at for at, (_, job) in enumerate(self._stagers) if job not in write_queue.pending]
+        if not free and len(self._stagers) < STAGERS and fits_in_memory(size):
             return StateDictStager()
         if not self._stagers:
             raise no_memory(size)
         stager, job = self._stagers.pop(free[0] if free else 0)
         if job is not None and not free:
-            queued.wait_for(job, "memory")
+            write_queue.wait_for(job, "memory")
         return stager
 
-    def keep(self, stager: Any, job: Job | None) -> None:
+    def keep(self, stager: Any, job: BackgroundSave | None) -> None:
         """It is free again after that job."""
         self._stagers.append((stager, job))
 
 
-staging = Staging()
+copier = StateCopier()
 _group: tuple[Any, Any] | None = None  # the job's group of all ranks, and ours
 
 
 def save(saver: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of torch.distributed.checkpoint.save."""
-    if queued.writes():
+    if write_queue.writes():
         return original(*args, **kwargs)
     target = kwargs.get("checkpoint_id") or kwargs.get("storage_writer")
-    nested = queued.busy()
-    with queued.at_work():
+    nested = write_queue.busy()
+    with write_queue.at_work():
         start = monotonic_ns()
-        why = _unlike(args, kwargs)
-        several = why is None and _several(kwargs)
+        why = _unsupported_reason(args, kwargs)
+        several = why is None and _has_several_ranks(kwargs)
         copy = stager = None
         if why is None:
-            why, copy, stager = _copy(saver, args, kwargs, nested, several)
+            why, copy, stager = _copy_state(saver, args, kwargs, nested, several)
         if several:
-            why = _agreed(why)
+            why = _agree(why)
         result = None
         if why is None:
-            result = _behind(saver, original, copy, stager, several, start, kwargs)
+            result = _save_in_background(saver, original, copy, stager, several, start, kwargs)
         elif stager is not None:
-            staging.keep(stager, None)
+            copier.keep(stager, None)
     if why is None:
-        queued.raise_failed()  # of an earlier one; this one is on its way
+        write_queue.raise_failed()  # of an earlier one; this one is on its way
         return result
-    return plain(why, target, original, *args, **kwargs)
+    return save_synchronously(why, target, original, *args, **kwargs)
 
 
-def _unlike(args: Any, kwargs: Any) -> Unsafe | None:
+def _unsupported_reason(args: Any, kwargs: Any) -> CannotStage | None:
     """Why not, by what is the same on all ranks."""
     named = len(args) + ("state_dict" in kwargs) == 1
-    if not named or kwargs.keys() - KNOWN:
-        return Unsafe("old or unknown arguments", code="arguments-not-supported")
+    if not named or kwargs.keys() - KNOWN_ARGUMENTS:
+        return CannotStage("old or unknown arguments", code="arguments-not-supported")
     if kwargs.get("planner") is not None:
-        return Unsafe("it has a planner of its own", code="own-planner")
+        return CannotStage("it has a planner of its own", code="own-planner")
     if kwargs.get("process_group") is not None:
-        return Unsafe("it has a process group of its own", code="own-process-group")
+        return CannotStage("it has a process group of its own", code="own-process-group")
     if kwargs.get("use_collectives") is False:
-        return Unsafe("use_collectives is off", code="collectives-off")
+        return CannotStage("use_collectives is off", code="collectives-off")
     return None
 
 
-def _several(kwargs: Any) -> bool:
+def _has_several_ranks(kwargs: Any) -> bool:
     import torch.distributed as dist
 
     alone = kwargs.get("no_dist") or not dist.is_available() or not dist.is_initialized()
     return not alone
 
 
-def _agreed(why: Unsafe | None) -> Unsafe | None:
+def _agree(why: CannotStage | None) -> CannotStage | None:
     """What one rank cannot do, none does."""
     import torch.distributed as dist
 
     if not dist.is_gloo_available():
-        why = why or Unsafe("there is no gloo", code="gloo-missing")
+        why = why or CannotStage("there is no gloo", code="gloo-missing")
     answers: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(answers, why)
     for rank, other in enumerate(answers):
         if other is not None:
-            return Unsafe(f"rank {rank}: {other}", code=other.code)
+            return CannotStage(f"rank {rank}: {other}", code=other.code)
     return None
 
 
-def _copy(
+def _copy_state(
     saver: Any, args: Any, kwargs: Any, nested: bool, several: bool
-) -> tuple[Unsafe | None, Any, Any]:
+) -> tuple[CannotStage | None, Any, Any]:
     """Why not, else a copy of the state and its memory."""
-    if nested or queued.closed:
+    if nested or write_queue.closed:
         return NESTED if nested else ENDING, None, None
     try:
-        path = _path(kwargs)
+        path = _target_folder(kwargs)
         if os.path.exists(os.path.join(path, ".metadata")):
-            raise Unsafe("there is a checkpoint in that folder", code="checkpoint-in-folder")
+            raise CannotStage("there is a checkpoint in that folder", code="checkpoint-in-folder")
         state = saver._stateful_to_state_dict(args[0] if args else kwargs["state_dict"])
         _check(state)
-        return None, *staging.stage(state)
-    except Unsafe as error:
+        return None, *copier.stage(state)
+    except CannotStage as error:
         return error.with_traceback(None), None, None  # whose frames hold the state
     except Exception as error:
-        if from_the_user(error) and not several:  # other ranks wait for this one's answer
+        if raised_by_user(error) and not several:  # other ranks wait for this one's answer
             raise
         return copy_failed(error), None, None
 
 
-def _path(kwargs: Any) -> str:
+def _target_folder(kwargs: Any) -> str:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     target, writer = kwargs.get("checkpoint_id"), kwargs.get("storage_writer")
     if writer is not None and type(writer) is not FileSystemWriter:
-        raise Unsafe(f"it is written by {type(writer).__name__}", code="own-storage-writer")
+        raise CannotStage(f"it is written by {type(writer).__name__}", code="own-storage-writer")
     if target is None and writer is not None:
         target = writer.path
     text = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
     if not isinstance(text, str) or "://" in text:
-        raise Unsafe("the target is no folder of this machine", code="not-a-local-folder")
+        raise CannotStage("the target is no folder of this machine", code="not-a-local-folder")
     return os.path.realpath(text)
 
 
@@ -177,7 +183,7 @@ def _check(value: Any) -> None:
         _check_tensor(value)
     elif type(value) not in (*SCALARS, torch.dtype, torch.device, torch.Size):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise Unsafe(f"{kind} is in the state", code="type-not-supported", type=kind)
+        raise CannotStage(f"{kind} is in the state", code="type-not-supported", type=kind)
 
 
 def _check_all(values: Iterable[Any]) -> None:
@@ -192,14 +198,16 @@ def _check_tensor(tensor: Any) -> None:
     if kind.startswith("torch.distributed.tensor.") and hasattr(tensor, "_local_tensor"):
         tensor = tensor._local_tensor
     elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise Unsafe(f"{kind} is in the state", code="type-not-supported", type=kind)
+        raise CannotStage(f"{kind} is in the state", code="type-not-supported", type=kind)
     if tensor.layout != torch.strided or tensor.device.type not in DEVICES:
         what = f"a {tensor.layout} tensor on {tensor.device.type}"
-        raise Unsafe(f"{what} is in the state", code="tensor-not-supported")
+        raise CannotStage(f"{what} is in the state", code="tensor-not-supported")
     for kind in ("conj", "neg", "quantized", "nested"):  # their memory is not all that they are
         value = getattr(tensor, f"is_{kind}")
         if value() if callable(value) else value:
-            raise Unsafe(f"a tensor with is_{kind} is in the state", code="tensor-not-supported")
+            raise CannotStage(
+                f"a tensor with is_{kind} is in the state", code="tensor-not-supported"
+            )
 
 
 def _size(state: Any) -> int:
@@ -214,11 +222,11 @@ def _size(state: Any) -> int:
     return 0
 
 
-def _behind(
+def _save_in_background(
     saver: Any, original: Any, copy: Any, stager: Any, several: bool, start: int, kwargs: Any
 ) -> Any:
-    _import_what_torch_does()
-    path = _path(kwargs)
+    _import_fsspec_filesystem()
+    path = _target_folder(kwargs)
     told = {k: v for k, v in kwargs.items() if k not in ("state_dict", "process_group")}
     if not os.path.isabs(kwargs.get("checkpoint_id") or kwargs["storage_writer"].path):
         told["checkpoint_id"] = path  # wherever the job is by then
@@ -232,13 +240,13 @@ def _behind(
         return result
 
     took = monotonic_ns() - start
-    job = Job(path, "dcp.save", _size(copy), write, pace.steps, took)
-    staging.keep(stager, job)
-    queued.submit(job)
-    return _later(saver.Metadata, job)
+    job = BackgroundSave(path, "dcp.save", _size(copy), write, pace.steps, took)
+    copier.keep(stager, job)
+    write_queue.submit(job)
+    return _deferred_metadata(saver.Metadata, job)
 
 
-def _import_what_torch_does() -> None:
+def _import_fsspec_filesystem() -> None:
     """Here, as the writer could wait for the lock of one whose import waits for the writer."""
     with contextlib.suppress(Exception):  # fsspec need not be there
         import_module("torch.distributed.checkpoint._fsspec_filesystem")
@@ -258,11 +266,11 @@ def _own_group() -> Any:
 def forget_group() -> None:
     """Process groups go; before that, all is written."""
     global _group
-    queued.wait("destroy_process_group")
+    write_queue.wait("destroy_process_group")
     _group = None
 
 
-def _later(kind: type, job: Job) -> Any:
+def _deferred_metadata(kind: type, job: BackgroundSave) -> Any:
     """The metadata that torch returns; whoever looks at it waits for the save."""
 
     class Later(kind):  # type: ignore[misc]
@@ -270,9 +278,9 @@ def _later(kind: type, job: Job) -> Any:
             own = object.__getattribute__(self, "__dict__")
             if not name.startswith("__") and not own:
                 job.wait()
-                queued.raise_failed(job.path)
+                write_queue.raise_failed(job.path)
                 if job.error:  # which somebody else was told of
-                    raise failure([job])
+                    raise describe_failures([job])
                 own.update(vars(job.result))
             return object.__getattribute__(self, name)
 

@@ -11,67 +11,67 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headway.checkpoint.behind.queue import Folder, Job, below, queued
+from headway.checkpoint.behind.queue import BackgroundSave, CheckpointFolder, is_below, write_queue
 from headway.journal.writer import now, process_begin
 from headway.probe import imports, pace, unfinished
 from headway.probe.recorder import guard, recorder
 
-FOLDERS = "folders of checkpoints"
+HOOK = "folders of checkpoints"
 _saved: set[str] = set()  # folders that this process has saved before
 
 
-def save(
+def save_folder(
     folder_of: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """A framework's call that saves everything into one folder."""
-    folder = guard(FOLDERS, _folder, folder_of, args, kwargs)
+    folder = guard(HOOK, _begin_folder, folder_of, args, kwargs)
     if folder is None:
         return original(*args, **kwargs)
-    queued.folder = folder
+    write_queue.folder = folder
     try:
         result = original(*args, **kwargs)
     except BaseException:
         folder.failed = True
         raise
     finally:
-        folder.thread = queued.folder = None
-        _finish(folder)
+        folder.thread = write_queue.folder = None
+        _finish_when_written(folder)
     _saved.add(folder.path)
     return result
 
 
-def _folder(folder_of: Callable[..., Any], args: Any, kwargs: Any) -> Folder | None:
+def _begin_folder(folder_of: Callable[..., Any], args: Any, kwargs: Any) -> CheckpointFolder | None:
     """Rank 0 makes a checkpoint one; None for the others, and within another save."""
-    if recorder.rank or queued.folder is not None or queued.busy():
+    if recorder.rank or write_queue.folder is not None or write_queue.busy():
         return None
-    with queued.at_work():
+    with write_queue.at_work():
         target = folder_of(*args, **kwargs)
         if not isinstance(target, (str, os.PathLike)) or "://" in os.fspath(target):
             return None
         path = os.path.realpath(target)
-        existed = path in _saved or unfinished.existed(path, _process_begin())
-        return Folder(path, unfinished.begin(path, existed=existed))
+        existed = path in _saved or unfinished.existed_before(path, _process_begin())
+        return CheckpointFolder(path, unfinished.begin_save(path, existed=existed))
 
 
 def _process_begin() -> float:
     """By the wall clock; of a process that was forked ahead of time, when it was needed."""
-    return time.time() - (now() - max(process_begin(), imports.ENTERED or 0)) / 1e9
+    return time.time() - (now() - max(process_begin(), imports.python_started_at or 0)) / 1e9
 
 
-def _finish(folder: Folder) -> None:
+def _finish_when_written(folder: CheckpointFolder) -> None:
     """When all that is queued so far is written."""
-    if not queued.pending:
+    if not write_queue.pending:
         folder.finish()
         return
-    job = Job(os.path.join(folder.path, "."), "", 0, folder.finish, pace.steps, 0)
+    job = BackgroundSave(os.path.join(folder.path, "."), "", 0, folder.finish, pace.steps, 0)
     job.silent = True
-    queued.submit(job)
+    write_queue.submit(job)
 
 
 def before_removal(path: str) -> None:
     """A framework that removes an older checkpoint counts on the new one, which is written."""
-    folder = queued.folder
+    folder = write_queue.folder
     if folder is None or folder.thread != threading.get_ident() or not os.path.isdir(folder.path):
         return
-    if below(path, os.path.dirname(folder.path)) and not below(path, folder.path):
+    if is_below(path, os.path.dirname(folder.path)) and not is_below(path, folder.path):
         folder.finish()

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from headway.checkpoint.behind.memory import Pool
+from headway.checkpoint.behind.memory import MemoryPool
 from headway.errors import HeadwayError
 from headway.probe import pace
 
-ALIGNED = 64  # bytes
+ALIGNMENT = 64  # bytes
 DEVICES = ("cpu", "cuda")
-ROOM = 0.05  # of a GPU's memory that must be left when the job is back at its peak
+GPU_SPARE_SHARE = 0.05  # of a GPU's memory that must be left when the job is back at its peak
 
 
-class Unsafe(HeadwayError):
+class CannotStage(HeadwayError):
     """What is saved cannot be written behind the training: why."""
 
 
@@ -46,22 +46,22 @@ class Records:
     @property
     def nbytes(self) -> int:
         """Of the storages."""
-        return sum(_aligned(size) for _, data, size in self.kept if not isinstance(data, TEXTS))
+        return sum(_align(size) for _, data, size in self.kept if not isinstance(data, TEXT_TYPES))
 
 
-TEXTS = (bytes, str)
+TEXT_TYPES = (bytes, str)
 
 
-def pickled(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
+def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
     """Let torch pickle it now; raises Unsafe where a part of it cannot be copied."""
     records = Records()
     local = serialization._serialization_tls
     before = local.skip_data
     if before:
-        raise Unsafe("torch.serialization.skip_data is on", code="skip-data-on")
+        raise CannotStage("torch.serialization.skip_data is on", code="skip-data-on")
     local.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
     try:
-        module = SimpleNamespace(Pickler=_pickler(records.storages), __name__="pickle")
+        module = SimpleNamespace(Pickler=_pickler_class(records.storages), __name__="pickle")
         serialization._save(obj, records, module, protocol, no_byteorder)
     finally:
         local.skip_data = before
@@ -82,7 +82,7 @@ class _SkipDataOf:
         return sys._getframe(1).f_locals.get("zip_file") is self._records
 
 
-def _pickler(storages: dict[str, Any]) -> type:
+def _pickler_class(storages: dict[str, Any]) -> type:
     """Notes the storages that torch's own pickler, made from it, gives a key."""
     import torch
 
@@ -94,27 +94,27 @@ def _pickler(storages: dict[str, Any]) -> type:
             def persistent_id(self: Any, obj: Any) -> Any:
                 told = name(self, obj)
                 if told is not None:
-                    storages[told[2]] = _plain(obj)
+                    storages[told[2]] = _untyped_storage(obj)
                 return told
 
             cls.persistent_id = persistent_id  # type: ignore[method-assign]
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, torch.Tensor) and obj.device.type not in DEVICES:
-                raise Unsafe(f"a tensor is on {obj.device.type}", code="device-not-supported")
+                raise CannotStage(f"a tensor is on {obj.device.type}", code="device-not-supported")
             return NotImplemented
 
     return Pickler
 
 
-def _plain(storage: Any) -> Any:
+def _untyped_storage(storage: Any) -> Any:
     storage = getattr(storage, "_untyped_storage", storage)
     if storage.device.type not in DEVICES:
-        raise Unsafe(f"a storage is on {storage.device.type}", code="device-not-supported")
+        raise CannotStage(f"a storage is on {storage.device.type}", code="device-not-supported")
     return storage
 
 
-class Image:
+class StorageCopy:
     """The records with storages of their own."""
 
     def __init__(self, records: Records, piece: mmap.mmap) -> None:
@@ -132,16 +132,16 @@ class Image:
         at, none = 0, torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
         with torch.inference_mode(False), torch.no_grad():
             for name, data, size in records.kept:
-                if isinstance(data, TEXTS):
+                if isinstance(data, TEXT_TYPES):
                     self.kept.append((name, data, size))
                     continue
                 if not size:
                     self.kept.append((name, none, 0))
                     continue
                 place = torch.frombuffer(piece, dtype=torch.uint8, offset=at, count=size)
-                self._take(place, _bytes(data))
+                self._take(place, _as_tensor(data))
                 self.kept.append((name, place.untyped_storage(), size))
-                at += _aligned(size)
+                at += _align(size)
             if self._late:
                 self._mark()
 
@@ -150,7 +150,7 @@ class Image:
 
         if on_gpu(source):
             if source.device not in self._room:
-                self._room[source.device] = _room(source.device)
+                self._room[source.device] = _spare_gpu_bytes(source.device)
             room = self._room[source.device]
             if room >= source.nbytes:
                 self._room[source.device] = room - source.nbytes
@@ -160,10 +160,10 @@ class Image:
 
     def _mark(self) -> None:
         """Note on each GPU where the copies are done."""
-        from headway.checkpoint.snapshot.gpu import gpu
+        from headway.checkpoint.snapshot.gpu import gpu_of
 
         for device in {copy.device for _, copy in self._late}:
-            self._copied.append((gpu(device), gpu(device).moment()))
+            self._copied.append((gpu_of(device), gpu_of(device).moment()))
 
     def drain(self) -> None:
         """Bring what is still on a GPU to the host, beside the training."""
@@ -184,7 +184,7 @@ class Image:
         if self._late:
             threading.Thread(target=drain, name="headway-drain", daemon=True).start()
 
-    def free(self, pool: Pool) -> None:
+    def free(self, pool: MemoryPool) -> None:
         """Give its memory back."""
         piece, self.piece = self.piece, None
         self.kept.clear()
@@ -193,13 +193,13 @@ class Image:
             pool.give(piece)
 
 
-def _bytes(storage: Any) -> Any:
+def _as_tensor(storage: Any) -> Any:
     import torch
 
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _room(device: Any) -> int:
+def _spare_gpu_bytes(device: Any) -> int:
     """Bytes that a GPU can spare, also when the job needs again what it once needed."""
     import torch
 
@@ -208,8 +208,8 @@ def _room(device: Any) -> int:
     free, total = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_reserved(device)
     peak = torch.cuda.max_memory_allocated(device)
-    return int(free + held - peak - total * ROOM)
+    return int(free + held - peak - total * GPU_SPARE_SHARE)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNED) * ALIGNED
+def _align(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

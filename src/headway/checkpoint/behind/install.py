@@ -13,9 +13,9 @@ from typing import Any
 
 from headway.probe import ENV_FOLDER
 from headway.probe.hooks import wrap
-from headway.probe.hooks.checkpoint import saving
+from headway.probe.hooks.checkpoint import save_wrapper
 
-TALKS = (
+COMMUNICATION = (
     "all_gather_object",
     "barrier",
     "broadcast_object_list",
@@ -28,13 +28,13 @@ STAGER = "torch.distributed.checkpoint._state_dict_stager"
 
 def install(serialization: ModuleType) -> None:
     """torch.serialization"""
-    _need(serialization, "_save", "_open_zipfile_writer", "_serialization_tls")
-    _need(serialization.torch._C, "_len_torch_dispatch_stack")
+    _require(serialization, "_save", "_open_zipfile_writer", "_serialization_tls")
+    _require(serialization.torch._C, "_len_torch_dispatch_stack")
 
     def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.behind import save, watch
 
-        watch.arm()
+        watch.install_guard()
         return save.save(serialization, original, *args, **kwargs)
 
     wrap(serialization, "save", save)
@@ -43,19 +43,19 @@ def install(serialization: ModuleType) -> None:
 
 def install_dcp(saver: ModuleType) -> None:
     """torch.distributed.checkpoint.state_dict_saver"""
-    _need(saver, "Metadata", "_stateful_to_state_dict")
-    _need(sys.modules[STAGER], "StateDictStager")
+    _require(saver, "Metadata", "_stateful_to_state_dict")
+    _require(sys.modules[STAGER], "StateDictStager")
 
     def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.behind import dcp, watch
 
-        watch.arm()
+        watch.install_guard()
         return dcp.save(saver, original, *args, **kwargs)
 
     wrap(saver, "save", save)
 
 
-def _need(module: ModuleType, *names: str) -> None:
+def _require(module: ModuleType, *names: str) -> None:
     """Raises where torch has not what this is built on."""
     for name in names:
         getattr(module, name)
@@ -63,19 +63,19 @@ def _need(module: ModuleType, *names: str) -> None:
 
 def install_distributed(c10d: ModuleType) -> None:
     """torch.distributed.distributed_c10d: other ranks may count on what this one has saved."""
-    for name in TALKS:
-        wrap(c10d, name, _waiting)
+    for name in COMMUNICATION:
+        wrap(c10d, name, _after_writes)
 
     def destroy(original: Callable[..., Any], group: Any = None) -> Any:
         dcp = sys.modules.get("headway.checkpoint.behind.dcp")
         if dcp is not None and group in (None, c10d.GroupMember.WORLD):
             dcp.forget_group()
-        return _waiting(original, group)
+        return _after_writes(original, group)
 
     wrap(c10d, "destroy_process_group", destroy)
 
 
-def _waiting(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _after_writes(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     queue = sys.modules.get("headway.checkpoint.behind.queue")
     if queue is not None and not queue.queued.busy():
         queue.queued.wait(getattr(original, "__name__", "another rank"))
@@ -94,18 +94,18 @@ def install_lightning(cloud_io: ModuleType) -> None:
         def in_background(*args: Any) -> Any:
             return save.save(cloud_io.torch.serialization, plain, *args)
 
-        watch.arm()
+        watch.install_guard()
         if isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath):
             return measured(in_background, checkpoint, filepath)
-        return save.plain(save.URL, filepath, plain)
+        return save.save_synchronously(save.URL, filepath, plain)
 
-    measured = saving(lambda checkpoint, filepath: filepath, "torch.save")
+    measured = save_wrapper(lambda checkpoint, filepath: filepath, "torch.save")
     wrap(cloud_io, "_atomic_save", atomic_save)
 
 
 def install_pyarrow(fs: ModuleType) -> None:
     """It copies files by itself, unseen by Python: so Ray Train keeps what a worker has saved."""
-    wrap(fs, "copy_files", _waiting)
+    wrap(fs, "copy_files", _after_writes)
 
 
 def install_trainer_state(callback: ModuleType) -> None:
@@ -114,7 +114,7 @@ def install_trainer_state(callback: ModuleType) -> None:
     def save_to_json(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.behind import pieces
 
-        return pieces.write_last(original, *args, **kwargs)
+        return pieces.write_last_file(original, *args, **kwargs)
 
     wrap(callback.TrainerState, "save_to_json", save_to_json)
 
@@ -125,11 +125,11 @@ def install_last_checkpoint(utils: ModuleType) -> None:
     def get_last_checkpoint(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.behind import pieces
 
-        return pieces.last_whole(original, *args, **kwargs)
+        return pieces.last_complete(original, *args, **kwargs)
 
     wrap(utils, "get_last_checkpoint", get_last_checkpoint)
     if hasattr(utils, "sort_checkpoints"):  # by the times of their folders
-        wrap(utils, "sort_checkpoints", _waiting)
+        wrap(utils, "sort_checkpoints", _after_writes)
 
 
 def install_trainer(trainer: ModuleType) -> None:
@@ -139,11 +139,11 @@ def install_trainer(trainer: ModuleType) -> None:
         name = f"{trainer.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         return os.path.join(self._get_output_dir(trial=trial), name)
 
-    _need(trainer.Trainer, "_get_output_dir")
-    _need(trainer, "PREFIX_CHECKPOINT_DIR")
-    wrap(trainer.Trainer, "_save_checkpoint", _whole(folder))
+    _require(trainer.Trainer, "_get_output_dir")
+    _require(trainer, "PREFIX_CHECKPOINT_DIR")
+    wrap(trainer.Trainer, "_save_checkpoint", _as_checkpoint_folder(folder))
     if hasattr(trainer.Trainer, "_sorted_checkpoints"):
-        wrap(trainer.Trainer, "_sorted_checkpoints", _waiting)
+        wrap(trainer.Trainer, "_sorted_checkpoints", _after_writes)
 
 
 def install_accelerate(accelerator: ModuleType) -> None:
@@ -154,23 +154,27 @@ def install_accelerate(accelerator: ModuleType) -> None:
             return output_dir
         return os.path.join(self.project_dir, "checkpoints", f"checkpoint_{self.save_iteration}")
 
-    _need(accelerator.Accelerator, "project_dir", "save_iteration")
-    wrap(accelerator.Accelerator, "save_state", _whole(folder))
+    _require(accelerator.Accelerator, "project_dir", "save_iteration")
+    wrap(accelerator.Accelerator, "save_state", _as_checkpoint_folder(folder))
 
 
 def install_lightning_trainer(trainer: ModuleType) -> None:
     """lightning.pytorch.trainer.trainer: strategies that shard save a folder."""
-    wrap(trainer.Trainer, "save_checkpoint", _whole(lambda self, filepath, *_, **__: filepath))
+    wrap(
+        trainer.Trainer,
+        "save_checkpoint",
+        _as_checkpoint_folder(lambda self, filepath, *_, **__: filepath),
+    )
 
 
-def _whole(folder_of: Callable[..., Any]) -> Callable[..., Any]:
+def _as_checkpoint_folder(folder_of: Callable[..., Any]) -> Callable[..., Any]:
     """A framework's call that saves all of a checkpoint into one folder."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from headway.checkpoint.behind import folders, watch
 
-        watch.arm()
-        return folders.save(folder_of, original, *args, **kwargs)
+        watch.install_guard()
+        return folders.save_folder(folder_of, original, *args, **kwargs)
 
     return around
 
@@ -181,4 +185,4 @@ def remove_unfinished() -> None:
 
     journal = os.environ.get(ENV_FOLDER)
     if journal:
-        unfinished.remove(journal, unfinished.attempt())
+        unfinished.remove_dead_saves(journal, unfinished.current_attempt())

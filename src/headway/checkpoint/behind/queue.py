@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
 
-from headway.checkpoint.behind.memory import Pool
+from headway.checkpoint.behind.memory import MemoryPool
 from headway.errors import SaveFailed
 from headway.probe.hooks import checkpoint, within
 from headway.probe.recorder import guard, recorder
-from headway.probe.unfinished import Unfinished
+from headway.probe.unfinished import UnfinishedSave
 
-WORTH_NOTING = 1_000_000  # ns; a shorter wait leaves no span
-BEHIND = "behind"
+MIN_NOTED_WAIT_NS = 1_000_000  # ns; a shorter wait leaves no span
+HOOK = "behind"
 
 
 class WriteFailed(SaveFailed, RuntimeError):
@@ -39,10 +39,10 @@ class WriteFailed(SaveFailed, RuntimeError):
         return str(self.args[0])
 
     def __reduce__(self) -> Any:  # the class is made for the error
-        return _write_failed, (self.kind, str(self), self.fields, self.errno)
+        return _make_write_failed, (self.kind, str(self), self.fields, self.errno)
 
 
-class Job:
+class BackgroundSave:
     """One file, or one folder of DCP, on its way to the disk."""
 
     def __init__(
@@ -72,11 +72,11 @@ class Job:
             self.kind, self.errno = type(error), getattr(error, "errno", None)
         del self._write  # with all that it holds
         if not self.silent:
-            guard(BEHIND, self._note, start, monotonic_ns())
+            guard(HOOK, self._note, start, monotonic_ns())
 
     def _note(self, start: int, end: int) -> None:
         told: dict[str, Any] = {"path": self.path, "step": self.step}
-        file = {"error": "write"} if self.error else {"file": checkpoint.file_at(self.path)}
+        file = {"error": "write"} if self.error else {"file": checkpoint.file_identity(self.path)}
         recorder.span(checkpoint.SAVE, start, end, what=self.what, background=True, **told, **file)
         error = {"error": self.error} if self.error else {}
         recorder.emit(
@@ -94,38 +94,38 @@ class Job:
 
 
 @dataclass
-class Folder:
+class CheckpointFolder:
     """A checkpoint of several files that a framework saves."""
 
     path: str
-    record: Unfinished | None
+    record: UnfinishedSave | None
     thread: int | None = field(default_factory=threading.get_ident)  # that is in the save
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[BackgroundSave] = field(default_factory=list)
     failed: bool = False
 
     def finish(self) -> None:
         """All of it is on disk, unless something went wrong: then it stays unfinished."""
         if self.record is None or self.failed or any(job.error for job in self.jobs):
             return
-        _finished.append(self.record)
-        for record in list(_finished):
+        _unremoved_records.append(self.record)
+        for record in list(_unremoved_records):
             with contextlib.suppress(OSError):  # tried again with the next one
                 record.finish()
-                _finished.remove(record)
+                _unremoved_records.remove(record)
 
 
-_finished: list[Unfinished] = []  # whose records are still there
+_unremoved_records: list[UnfinishedSave] = []  # whose records are still there
 
 
-class Queue:
+class WriteQueue:
     """Of this process."""
 
     def __init__(self) -> None:
-        self.pending: list[Job] = []
-        self.failed: list[Job] = []  # that nobody has been told of
-        self.folder: Folder | None = None  # that a framework saves at present
+        self.pending: list[BackgroundSave] = []
+        self.failed: list[BackgroundSave] = []  # that nobody has been told of
+        self.folder: CheckpointFolder | None = None  # that a framework saves at present
         self.closed = False  # the process ends: saves are plain again
-        self.pool = Pool()
+        self.pool = MemoryPool()
         self.ours = threading.local()  # `busy`: this thread works for us, and waits for nobody
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -148,7 +148,7 @@ class Queue:
         finally:
             self.ours.busy = before
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BackgroundSave) -> None:
         """Write it when all before it are written."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="headway-save", daemon=True)
@@ -157,7 +157,7 @@ class Queue:
             self.folder.jobs.append(job)
         if not job.silent:
             recorder.emit("saving", path=job.path, step=job.step)
-            checkpoint.unwritten.add(job.path)
+            checkpoint.unwritten_paths.add(job.path)
         self.pending.append(job)
         self._wake.put(None)
 
@@ -168,7 +168,7 @@ class Queue:
             while self.pending:
                 self._finish(self.pending[0])
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: BackgroundSave) -> None:
         try:
             job.run()
         finally:
@@ -176,24 +176,24 @@ class Queue:
                 self.failed.append(job)
             del self.pending[0]
             if all(other.path != job.path for other in self.pending):
-                checkpoint.unwritten.discard(job.path)
+                checkpoint.unwritten_paths.discard(job.path)
             job.finished()
 
-    def wait(self, why: str, concerns: Callable[[Job], bool] | None = None) -> None:
+    def wait(self, why: str, concerns: Callable[[BackgroundSave], bool] | None = None) -> None:
         """Until what is concerned is written: all, unless told otherwise."""
         jobs = [job for job in self.pending if concerns is None or concerns(job)]
         if not jobs or self.writes():
             return
         self.wait_for(jobs[-1], why)  # they are written in their order
 
-    def wait_for(self, job: Job, why: str) -> None:
+    def wait_for(self, job: BackgroundSave, why: str) -> None:
         """Until that one and all before it are written."""
         start = monotonic_ns()
         self._wake.put(None)
         job.wait()
         end = monotonic_ns()
-        if end - start >= WORTH_NOTING:
-            guard(BEHIND, _note_wait, why, start, end)
+        if end - start >= MIN_NOTED_WAIT_NS:
+            guard(HOOK, _note_wait, why, start, end)
 
     def refuse(self, paths: list[str]) -> None:
         """Raise what failed in this thread's saves before it removes or renames what is near.
@@ -206,12 +206,12 @@ class Queue:
             for job in self.failed
             if job.thread == thread
             and not job.refused
-            and any(below(path, os.path.dirname(os.path.dirname(job.path))) for path in paths)
+            and any(is_below(path, os.path.dirname(os.path.dirname(job.path))) for path in paths)
         ]
         for job in failed:
             job.refused = True
         if failed:
-            raise failure(failed)
+            raise describe_failures(failed)
 
     def raise_failed(self, path: str | None = None) -> None:
         """Say, once, what could not be written: anything, or that path."""
@@ -219,24 +219,24 @@ class Queue:
         for job in told:
             self.failed.remove(job)
         if told:
-            raise failure(told)
+            raise describe_failures(told)
 
 
-def below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     """Whether that lies in the folder, at any depth."""
     return path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def failure(jobs: list[Job]) -> WriteFailed:
+def describe_failures(jobs: list[BackgroundSave]) -> WriteFailed:
     """One sentence on writes that failed."""
     more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
     first = jobs[0]
     sentence = f"{first.path} was not written{more}: {first.error}"
     fields = {"path": first.path, "error": first.error}
-    return _write_failed(first.kind, sentence, fields, first.errno)
+    return _make_write_failed(first.kind, sentence, fields, first.errno)
 
 
-def _write_failed(
+def _make_write_failed(
     kind: type[BaseException], sentence: str, fields: dict[str, Any], errno: int | None
 ) -> WriteFailed:
     made: type[WriteFailed] = WriteFailed
@@ -254,13 +254,13 @@ def _note_wait(why: str, start: int, end: int) -> None:
     recorder.emit("behind", start, end=end, waited=why)
 
 
-queued = Queue()
+write_queue = WriteQueue()
 
 
 def _after_fork() -> None:
     """A child has nothing to write, and no thread."""
-    queued.__init__()  # type: ignore[misc]
-    checkpoint.unwritten.clear()
+    write_queue.__init__()  # type: ignore[misc]
+    checkpoint.unwritten_paths.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -10,11 +10,11 @@ from typing import Literal, get_args
 import torch
 from torch.utils.data import Sampler
 
-from headway.checkpoint.data.ranks import ranks
+from headway.checkpoint.data.ranks import rank_and_world
 from headway.errors import UsageError
 
 Tail = Literal["pad", "short", "drop"]
-LOOKED_AT = 64  # entries of an order that tell it from another
+CHECKED_ENTRIES = 64  # entries of an order that tell it from another
 
 
 class GlobalBatches(Sampler[list[int]]):
@@ -52,7 +52,7 @@ class GlobalBatches(Sampler[list[int]]):
                 f"tail is one of {', '.join(get_args(Tail))}, not {tail!r}", code="tail-unknown"
             )
         self.batch_size, self.seed, self.shuffle, self.tail = batch_size, seed, shuffle, tail
-        self.rank, self.world = ranks(rank, world)
+        self.rank, self.world = rank_and_world(rank, world)
         self.epoch = self.offset = 0
         self._kept: tuple[int, torch.Tensor] | None = None  # the order of one epoch
 
@@ -72,7 +72,7 @@ class GlobalBatches(Sampler[list[int]]):
 
     def check(self, epoch: int) -> int:
         """A number that is another where torch, in another version, shuffles in another way."""
-        order = self.order(epoch)[:: max(1, self.length // LOOKED_AT)]
+        order = self.order(epoch)[:: max(1, self.length // CHECKED_ENTRIES)]
         return zlib.crc32(repr(order.tolist()).encode())
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -8,12 +8,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headway.checkpoint.data.batches import GlobalBatches
-from headway.checkpoint.data.ranks import ranks
-from headway.checkpoint.data.readers import Counted, Place, Reader, Samples, Stateful
+from headway.checkpoint.data.ranks import rank_and_world
+from headway.checkpoint.data.readers import (
+    CountingSource,
+    Cursor,
+    DataSource,
+    SampleSource,
+    StatefulSource,
+)
 from headway.errors import UsageError
 
 VERSION = 1
-WORDS = {
+FIELD_MEANINGS = {
     "version": "the version of the position",
     "kind": "how the data is read",
     "length": "the number of samples",
@@ -55,10 +61,10 @@ class Position:
                 code="optimizer-with-ahead",
             )
         self.source = source
-        self._reader = _reader(source, sampler, *ranks(rank, world))
+        self._reader = _source_for(source, sampler, *rank_and_world(rank, world))
         self._data = {"length": _length(source, sampler), "name": name}
-        self._trained = self._handed = Place()
-        self._pending: deque[tuple[Place, bool]] = deque()  # and whether it ends an epoch
+        self._trained = self._handed = Cursor()
+        self._pending: deque[tuple[Cursor, bool]] = deque()  # and whether it ends an epoch
         self._lock = threading.Lock()  # who reads ahead may do so in a thread
         self._ahead, self._stepped, self._told = ahead, optimizer is not None, False
         self._passes = 0
@@ -117,7 +123,7 @@ class Position:
         """Go on from there; data, order or ranks that do not fit are refused."""
         mine: dict[str, Any] = {"version": VERSION, "kind": self._reader.kind, **self._data}
         _refuse(state, mine)
-        place = Place(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
+        place = Cursor(epoch=state["epoch"], done=state["done"], inner=state.get("inner"))
         _refuse(state, self._reader.same(place))
         with self._lock:
             self._pending.clear()
@@ -133,7 +139,7 @@ class Position:
                 self._mark_all()
         self._hand(number, self._reader.end(start), end=True)
 
-    def _hand(self, number: int, place: Place, *, end: bool) -> None:
+    def _hand(self, number: int, place: Cursor, *, end: bool) -> None:
         if number != self._passes:
             raise UsageError(
                 "this pass over the data is over: the position was moved since",
@@ -156,13 +162,13 @@ class Position:
                 self._pending.clear()
 
 
-def _reader(source: Any, sampler: GlobalBatches | None, rank: int, world: int) -> Reader:
+def _source_for(source: Any, sampler: GlobalBatches | None, rank: int, world: int) -> DataSource:
     sampler = sampler or _sampler(source)
     if sampler is not None:
-        return Samples(source, sampler)
+        return SampleSource(source, sampler)
     if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
-        return Stateful(source, rank, world)
-    return Counted(source, world)
+        return StatefulSource(source, rank, world)
+    return CountingSource(source, world)
 
 
 def _sampler(source: Any) -> GlobalBatches | None:
@@ -191,7 +197,7 @@ def _refuse(state: dict[str, Any], mine: dict[str, Any]) -> None:
             )
         if state[name] != value:
             raise UsageError(
-                f"the position does not fit this data: {WORDS.get(name, name)} was "
+                f"the position does not fit this data: {FIELD_MEANINGS.get(name, name)} was "
                 f"{state[name]!r} and is {value!r} now",
                 code="position-mismatch",
                 name=name,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from headway.errors import UsageError
 
 
-def ranks(rank: int | None, world: int | None) -> tuple[int, int]:
+def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
     """Rank and world size as given, else of the process group, of torchrun, or of one process."""
     if (rank is None) != (world is None):
         raise UsageError("rank and world are given together, or neither", code="rank-without-world")

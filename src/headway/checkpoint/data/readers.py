@@ -18,7 +18,7 @@ from headway.checkpoint.data.batches import GlobalBatches
 from headway.errors import HeadwayWarning, UsageError
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """Between two batches: so many samples, or batches, of an epoch are behind."""
 
     epoch: int = 0
@@ -26,22 +26,22 @@ class Place(NamedTuple):
     inner: Any = None  # what the reader itself calls its state
 
 
-class Reader(Protocol):
+class DataSource(Protocol):
     """A way to know where a reader is."""
 
     kind: str
 
-    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """The rest of the epoch of a place."""
 
-    def end(self, place: Place) -> Place:
+    def end(self, place: Cursor) -> Cursor:
         """The start of the next epoch."""
 
-    def same(self, place: Place) -> dict[str, Any]:
+    def same(self, place: Cursor) -> dict[str, Any]:
         """What must not differ where the place is taken up again."""
 
 
-class Samples:
+class SampleSource:
     """A loader whose batches come from `GlobalBatches`."""
 
     kind = "samples"
@@ -49,32 +49,32 @@ class Samples:
     def __init__(self, source: Iterable[Any], sampler: GlobalBatches) -> None:
         self._source, self._sampler = source, sampler
 
-    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """The loader may run ahead of its batches: only those that came out are counted."""
         self._sampler.seek(place.epoch, place.done)
         for number, batch in enumerate(self._source, 1):
-            yield batch, Place(place.epoch, self._sampler.after(place.done, number))
+            yield batch, Cursor(place.epoch, self._sampler.after(place.done, number))
 
-    def end(self, place: Place) -> Place:
+    def end(self, place: Cursor) -> Cursor:
         """From the first sample on."""
-        return Place(epoch=place.epoch + 1)
+        return Cursor(epoch=place.epoch + 1)
 
-    def same(self, place: Place) -> dict[str, Any]:
+    def same(self, place: Cursor) -> dict[str, Any]:
         """The order of the samples; the numbers of ranks and samples in a batch may change."""
         order = {"seed": self._sampler.seed, "shuffle": self._sampler.shuffle}
         return {**order, "order": self._sampler.check(place.epoch)}
 
 
-class Stateful:
+class StatefulSource:
     """A loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader."""
 
     kind = "stateful"
 
     def __init__(self, source: Any, rank: int, world: int) -> None:
         self._source, self._rank, self._world = source, rank, world
-        self._ended: Place | None = None  # the end of an epoch at which the loader itself stands
+        self._ended: Cursor | None = None  # the end of an epoch at which the loader itself stands
 
-    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """The state is taken with each batch: later it would tell of batches fetched since."""
         loaded = place.inner is not None and place is not self._ended
         if loaded:
@@ -87,16 +87,16 @@ class Stateful:
             found = False
             for number, batch in enumerate(again, place.done + 1):
                 found = True
-                yield batch, Place(place.epoch, number, self._state())
+                yield batch, Cursor(place.epoch, number, self._state())
             if found:
                 break
 
-    def end(self, place: Place) -> Place:
+    def end(self, place: Cursor) -> Cursor:
         """As the loader tells it."""
-        self._ended = Place(epoch=place.epoch + 1, inner=self._state())
+        self._ended = Cursor(epoch=place.epoch + 1, inner=self._state())
         return self._ended
 
-    def same(self, place: Place) -> dict[str, Any]:
+    def same(self, place: Cursor) -> dict[str, Any]:
         """Its state is of one rank among so many."""
         return {"rank": self._rank, "world": self._world}
 
@@ -104,7 +104,7 @@ class Stateful:
         return copy.deepcopy(self._source.state_dict())
 
 
-class Counted:
+class CountingSource:
     """Anything that gives the same batches each time: those that were trained on are skipped."""
 
     kind = "counted"
@@ -122,20 +122,20 @@ class Counted:
                 sampler=sampler,
             )
 
-    def batches(self, place: Place) -> Iterator[tuple[Any, Place]]:
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
         """They have to be made again to be skipped, and that is said."""
         source = iter(self._source)
         self._skip(source, place.done)
         for number, batch in enumerate(source, place.done + 1):
             self._behind = number
-            yield batch, Place(place.epoch, number)
+            yield batch, Cursor(place.epoch, number)
         self._behind = 0
 
-    def end(self, place: Place) -> Place:
+    def end(self, place: Cursor) -> Cursor:
         """From the first batch on."""
-        return Place(epoch=place.epoch + 1)
+        return Cursor(epoch=place.epoch + 1)
 
-    def same(self, place: Place) -> dict[str, Any]:
+    def same(self, place: Cursor) -> dict[str, Any]:
         """What a batch is, and in which order they come."""
         stream = isinstance(getattr(self._source, "dataset", None), IterableDataset)
         return {

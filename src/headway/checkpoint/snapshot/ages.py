@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LISTS = 64  # of ids, that are noted at once: for each alone a GPU would be asked too often
-IDS = 4 << 20  # in them, at most
-KIND = torch.int16  # of an age: two bytes a row; after 32,767 saves it begins again
+MAX_LISTS = 64  # of ids, that are noted at once: for each alone a GPU would be asked too often
+MAX_IDS = 4 << 20  # in them, at most
+VERSION_DTYPE = torch.int16  # of an age: two bytes a row; after 32,767 saves it begins again
 
 
-class Ages:
+class RowVersions:
     """Of the rows of one table, or of several whose changes are told together."""
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -35,7 +35,7 @@ class Ages:
         self._younger.clear()
         self._lists.append(ids)
         self._noted += ids.numel()
-        if len(self._lists) >= LISTS or self._noted > IDS:
+        if len(self._lists) >= MAX_LISTS or self._noted > MAX_IDS:
             self._up_to_date()
 
     def now(self) -> int | None:
@@ -60,7 +60,7 @@ class Ages:
     def _up_to_date(self) -> Tensor | None:
         try:
             if self._ages is None and not self._full:
-                self._ages = torch.zeros(self._count, dtype=KIND, device=self._device)
+                self._ages = torch.zeros(self._count, dtype=VERSION_DTYPE, device=self._device)
             if self._lists and self._ages is not None:
                 self._note(self._ages)
         except torch.OutOfMemoryError:  # the training has all: what was known is not any more
@@ -69,7 +69,7 @@ class Ages:
         return self._ages
 
     def _note(self, ages: Tensor) -> None:
-        if self._time - self._first > torch.iinfo(KIND).max:
+        if self._time - self._first > torch.iinfo(VERSION_DTYPE).max:
             ages.zero_()
             self._first = self._time - 1  # an image of that time lacks what is noted now
         ids = self._lists[0] if len(self._lists) == 1 else torch.cat(self._lists)

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.checkpoint.snapshot.gpu import gpu
+from headway.checkpoint.snapshot.gpu import gpu_of
 
-ROOM = 1.1  # of the copy's bytes that must be free on the GPU
+FREE_MEMORY_FACTOR = 1.1  # of the copy's bytes that must be free on the GPU
 
 
-class DeviceImages:
+class DeviceTensors:
     """The tensors of one GPU, on their way into images."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu = gpu(device)
+        self._gpu = gpu_of(device)
         self._aside: dict[int, Tensor] = {}  # by the number of the tensor; used again
         self._copies = True
         self._copied: Any = None
@@ -69,7 +69,7 @@ class DeviceImages:
         new = {n: tensor for n, tensor in tensors.items() if n not in self._aside}
         if not new:
             return True
-        needed = sum(tensor.nbytes for tensor in new.values()) * ROOM
+        needed = sum(tensor.nbytes for tensor in new.values()) * FREE_MEMORY_FACTOR
         if not self._copies or needed > self._gpu.free():
             return False
         try:

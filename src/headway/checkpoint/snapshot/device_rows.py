@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.checkpoint.snapshot.ages import Ages
-from headway.checkpoint.snapshot.gpu import gpu
-from headway.checkpoint.snapshot.lanes import PIECE
+from headway.checkpoint.snapshot.ages import RowVersions
+from headway.checkpoint.snapshot.gpu import gpu_of
+from headway.checkpoint.snapshot.lanes import PINNED_BUFFER_BYTES
 
 
 class DeviceRows:
@@ -26,16 +26,20 @@ class DeviceRows:
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], images: int, ages: Ages | None = None, start: int = 0
+        self,
+        tensors: Sequence[Tensor],
+        images: int,
+        ages: RowVersions | None = None,
+        start: int = 0,
     ) -> None:
         self.tensors = list(tensors)
         self.count = len(tensors[0])
-        self._gpu = gpu(tensors[0].device)
-        self._ages = ages or Ages(self.count, tensors[0].device)
+        self._gpu = gpu_of(tensors[0].device)
+        self._ages = ages or RowVersions(self.count, tensors[0].device)
         self._start = start
         # Of what time it is; None: it lacks everything. The last is of no image: the last save.
         self._of: list[int | None] = [None] * (images + 1)
-        self._small = max(tensor[:1].nbytes for tensor in tensors) <= PIECE
+        self._small = max(tensor[:1].nbytes for tensor in tensors) <= PINNED_BUFFER_BYTES
         self._views: Sequence[Tensor] = ()  # of the image that is brought up to date at the moment
         self._which = 0
         self._lacked: Tensor | None = None  # of each row, whether it is wanted
@@ -120,14 +124,14 @@ class DeviceRows:
         (marks,) = changes
         try:
             with self._gpu.beside(self._saved):
-                return self._to_host(_found(marks), self._gpu.moment())
+                return self._to_host(_marked_ids(marks), self._gpu.moment())
         except torch.OutOfMemoryError:
             return None
 
     def _gather(self) -> None:
         assert self._lacked is not None
         with self._gpu.beside(self._saved):
-            ids = _found(self._lacked)
+            ids = _marked_ids(self._lacked)
             self._gathered = [ids, *(tensor.index_select(0, ids) for tensor in self.tensors)]
             self._read = self._gpu.moment()
 
@@ -142,5 +146,5 @@ class DeviceRows:
         return here
 
 
-def _found(marks: Tensor) -> Tensor:
+def _marked_ids(marks: Tensor) -> Tensor:
     return marks.nonzero().squeeze(1)

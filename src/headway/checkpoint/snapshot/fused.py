@@ -17,33 +17,35 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from headway.checkpoint.snapshot.ages import Ages
+from headway.checkpoint.snapshot.ages import RowVersions
 from headway.checkpoint.snapshot.gpu import is_capturing, on_gpu
 
-MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
-RESET = "reset_embedding_weight_momentum"
+TABLE_MODULE = "SplitTableBatchedEmbeddingBagsCodegen"
+RESET_METHOD = "reset_embedding_weight_momentum"
 # Those that change no other rows; in their names for FBGEMM.
 OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD", "ADAM", "PARTIAL_ROWWISE_ADAM")
-EVERYWHERE = (  # what else it may do to every row, at a step
+WHOLE_TABLE_UPDATES = (  # what else it may do to every row, at a step
     "_used_rowwise_adagrad_with_counter",
     "_used_rowwise_adagrad_with_global_weight_decay",
 )
-IN_PLACE = ("DEVICE", "HOST")  # there is no cache that knows better
-COLLECTIVE = "DMPCollection"  # TorchRec's, whose ranks change each other's tables
-ARGUMENTS = (
+UNCACHED_LOCATIONS = ("DEVICE", "HOST")  # there is no cache that knows better
+COLLECTIVE_MODULE = "DMPCollection"  # TorchRec's, whose ranks change each other's tables
+FORWARD_ARGUMENTS = (
     *("indices", "offsets", "per_sample_weights", "feature_requires_grad"),
     "batch_size_per_feature_per_rank",
 )
 
-Changing = Callable[[dict[Tensor, Tensor]], None]  # of each table the rows that are about to change
-Announced = Callable[[list[Tensor]], None]  # of all tables of a module
+OnRowChange = Callable[
+    [dict[Tensor, Tensor]], None
+]  # of each table the rows that are about to change
+OnTables = Callable[[list[Tensor]], None]  # of all tables of a module
 
 
-class Fused:
+class FbgemmTables:
     """One module with several tables, and what it keeps of each row."""
 
     def __init__(
-        self, module: Any, changing: Changing, resetting: Announced, lost: Announced
+        self, module: Any, changing: OnRowChange, resetting: OnTables, lost: OnTables
     ) -> None:
         self._module = module
         self._changing, self._resetting, self._lost = changing, resetting, lost
@@ -52,12 +54,12 @@ class Fused:
         self.kept: dict[Tensor, list[Tensor]] = dict(zip(self.tables, states, strict=True))
         self._of_features = [self.tables[number] for number in self._module.feature_table_map]
         # On a GPU, of each table: the ages of all, and where among them are those of its rows.
-        self.shared: dict[Tensor, tuple[Ages, int]] = {}
+        self.shared: dict[Tensor, tuple[RowVersions, int]] = {}
         if on_gpu(self.tables[0]):
             self._share()
         _WATCHED.setdefault(module, []).append(self)
-        self._hook = module.register_forward_hook(_looked_up, with_kwargs=True)
-        _watch_resets(type(module))
+        self._hook = module.register_forward_hook(_on_lookup, with_kwargs=True)
+        _hook_resets(type(module))
 
     def close(self) -> None:
         """It is not looked at any more."""
@@ -81,7 +83,7 @@ class Fused:
             return
         batches = given.get("batch_size_per_feature_per_rank")
         sizes = None if batches is None else [sum(of_ranks) for of_ranks in batches]
-        ends = _ends(offsets, len(self._of_features), sizes)
+        ends = _feature_ends(offsets, len(self._of_features), sizes)
         if self.shared:
             try:
                 self._changing(dict.fromkeys(self.tables, self._among_all(ids, ends)))
@@ -92,13 +94,13 @@ class Fused:
         for table, (begin, end) in zip(
             self._of_features, itertools.pairwise([0, *ends.tolist()]), strict=True
         ):
-            found.setdefault(table, []).append(_known(ids[begin:end].long(), len(table)))
+            found.setdefault(table, []).append(_valid_ids(ids[begin:end].long(), len(table)))
         self._changing({table: torch.cat(lists) for table, lists in found.items()})
 
     def _share(self) -> None:
         *starts, count = itertools.accumulate(map(len, self.tables), initial=0)
         device = self.tables[0].device
-        ages = Ages(count, device)
+        ages = RowVersions(count, device)
         self.shared = {at: (ages, start) for at, start in zip(self.tables, starts, strict=True)}
         about = [[self.shared[table][1], len(table)] for table in self._of_features]
         self._about = torch.tensor(about, device=device)
@@ -108,27 +110,27 @@ class Fused:
         place = torch.arange(len(ids), device=ids.device, dtype=ends.dtype)
         feature = torch.searchsorted(ends.contiguous(), place, right=True)
         start, count = self._about[feature.clamp_(max=len(self._about) - 1)].unbind(1)
-        return start + _known(ids.long(), count)
+        return start + _valid_ids(ids.long(), count)
 
 
 # By module, and not in it: a copy of a module, or one that comes from a file, is nobody's.
-_WATCHED: WeakKeyDictionary[nn.Module, list[Fused]] = WeakKeyDictionary()
-_KINDS: set[type] = set()  # whose resets are told
+_WATCHED: WeakKeyDictionary[nn.Module, list[FbgemmTables]] = WeakKeyDictionary()
+_HOOKED_CLASSES: set[type] = set()  # whose resets are told
 
 
-def _looked_up(module: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
+def _on_lookup(module: nn.Module, args: tuple[Any, ...], named: Any, found: Any) -> None:
     if found.requires_grad:
-        given = dict(zip(ARGUMENTS, args, strict=False)) | named
+        given = dict(zip(FORWARD_ARGUMENTS, args, strict=False)) | named
         for one in tuple(_WATCHED.get(module, ())):
             one.looked_up(given, found)
 
 
-def _watch_resets(kind: Any) -> None:
+def _hook_resets(kind: Any) -> None:
     """Once for all modules of a kind."""
-    reset = getattr(kind, RESET, None)
-    if reset is None or kind in _KINDS:
+    reset = getattr(kind, RESET_METHOD, None)
+    if reset is None or kind in _HOOKED_CLASSES:
         return
-    _KINDS.add(kind)
+    _HOOKED_CLASSES.add(kind)
 
     @wraps(reset)
     def resetting(module: nn.Module, *args: Any, **named: Any) -> Any:
@@ -136,24 +138,24 @@ def _watch_resets(kind: Any) -> None:
             one.resetting()
         return reset(module, *args, **named)
 
-    setattr(kind, RESET, resetting)
+    setattr(kind, RESET_METHOD, resetting)
 
 
-def modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
+def trackable_modules(roots: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """Those whose tables can be tracked, each once."""
     if _has_compiled():  # what is compiled does not ask for new hooks
         return
     seen: set[nn.Module] = set()
     for root in roots:
-        if any(_is_a(module, COLLECTIVE) for module in root.modules()):
+        if any(_is_a(module, COLLECTIVE_MODULE) for module in root.modules()):
             continue
-        for module in _all(root):
-            if module not in seen and _by_rows(module):
+        for module in _all_modules(root):
+            if module not in seen and _is_trackable(module):
                 seen.add(module)
                 yield module
 
 
-def _all(root: nn.Module) -> Iterator[nn.Module]:
+def _all_modules(root: nn.Module) -> Iterator[nn.Module]:
     """TorchRec keeps some of them out of the sight of `modules`."""
     for module in root.modules():
         yield module
@@ -161,12 +163,12 @@ def _all(root: nn.Module) -> Iterator[nn.Module]:
             yield from hidden.modules()
 
 
-def _by_rows(module: Any) -> bool:
+def _is_trackable(module: Any) -> bool:
     return (
-        _is_a(module, MODULE)
+        _is_a(module, TABLE_MODULE)
         and module.optimizer.name in OPTIMIZERS
-        and not any(getattr(module, name, False) for name in EVERYWHERE)
-        and all(where.name in IN_PLACE for _, _, where, _ in module.embedding_specs)
+        and not any(getattr(module, name, False) for name in WHOLE_TABLE_UPDATES)
+        and all(where.name in UNCACHED_LOCATIONS for _, _, where, _ in module.embedding_specs)
     )
 
 
@@ -179,7 +181,7 @@ def _has_compiled() -> bool:
     return utils is not None and bool(utils.counters["frames"]["ok"])
 
 
-def _ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -> Tensor:
+def _feature_ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -> Tensor:
     """Of each feature, where its ids end; `sizes`: of the batch of each, should they differ."""
     if sizes is None:
         size = (len(offsets) - 1) // features
@@ -188,6 +190,6 @@ def _ends(offsets: Tensor, features: int, sizes: Sequence[int] | None) -> Tensor
     return offsets[at.to(offsets.device)]
 
 
-def _known(ids: Tensor, rows: Tensor | int) -> Tensor:
+def _valid_ids(ids: Tensor, rows: Tensor | int) -> Tensor:
     """FBGEMM takes the first row for one that is not there."""
     return torch.where((ids >= 0) & (ids < rows), ids, 0)

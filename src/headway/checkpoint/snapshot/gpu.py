@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from headway.checkpoint.snapshot.lanes import Lanes
+from headway.checkpoint.snapshot.lanes import PinnedTransfer
 
-SPARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
+SPARE_SHARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
 
 
 class Gpu:
@@ -20,17 +20,17 @@ class Gpu:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._lock = threading.Lock()
-        self._lanes: Lanes | None = None
+        self._lanes: PinnedTransfer | None = None
         self._cuda: Any = torch.cuda if device.type == "cuda" else None  # it has no types
         # Before others: what is gathered there is waited for by an optimizer.
         self._stream = self._cuda and self._cuda.Stream(device, priority=-1)
 
     @property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> PinnedTransfer:
         """Made once, as memory that a GPU knows takes long to get."""
         with self._lock:
             if self._lanes is None:
-                self._lanes = Lanes(self.device)
+                self._lanes = PinnedTransfer(self.device)
             return self._lanes
 
     def moment(self) -> Any:
@@ -62,7 +62,7 @@ class Gpu:
         free, total = torch.cuda.mem_get_info(self.device)
         held = torch.cuda.memory_reserved(self.device)
         peak = torch.cuda.max_memory_allocated(self.device)
-        return int(free + held - peak - total * SPARE)
+        return int(free + held - peak - total * SPARE_SHARE)
 
 
 def is_capturing() -> bool:
@@ -76,13 +76,13 @@ def on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-_KNOWN: dict[torch.device, Gpu] = {}
+_GPUS: dict[torch.device, Gpu] = {}
 _LOCK = threading.Lock()
 
 
-def gpu(device: torch.device) -> Gpu:
+def gpu_of(device: torch.device) -> Gpu:
     """The one of this process."""
     with _LOCK:
-        if device not in _KNOWN:
-            _KNOWN[device] = Gpu(device)
-        return _KNOWN[device]
+        if device not in _GPUS:
+            _GPUS[device] = Gpu(device)
+        return _GPUS[device]

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LARGE = 1 << 16  # bytes: what is smaller is copied at once
+DEFERRED_MIN_BYTES = 1 << 16  # bytes: what is smaller is copied at once
 
 
-class HostImages:
+class HostTensors:
     """The tensors of one rank in the host's memory, on their way into images."""
 
     def __init__(self) -> None:
@@ -28,7 +28,9 @@ class HostImages:
 
         `fixed`: those that nothing changes before the next optimizer step.
         """
-        later = {n for n, tensor in tensors.items() if n in fixed and tensor.nbytes >= LARGE}
+        later = {
+            n for n, tensor in tensors.items() if n in fixed and tensor.nbytes >= DEFERRED_MIN_BYTES
+        }
         now = [n for n in tensors if n not in later]
         if now:
             torch._foreach_copy_([views[n] for n in now], [tensors[n] for n in now])

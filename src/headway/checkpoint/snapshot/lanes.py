@@ -19,15 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LANES = min(8, max(4, len(os.sched_getaffinity(0)) // 2))
-PIECE = 32 << 20  # bytes of a lane's buffer
-NUMPY = importlib.util.find_spec("numpy") is not None
+TRANSFER_THREADS = min(8, max(4, len(os.sched_getaffinity(0)) // 2))
+PINNED_BUFFER_BYTES = 32 << 20  # bytes of a lane's buffer
+HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
 
-class Lanes:
+class PinnedTransfer:
     """Of one GPU."""
 
-    def __init__(self, device: torch.device, lanes: int = LANES, piece: int = PIECE) -> None:
+    def __init__(
+        self, device: torch.device, lanes: int = TRANSFER_THREADS, piece: int = PINNED_BUFFER_BYTES
+    ) -> None:
         self.device = device
         self.piece = piece
         pinned = device.type == "cuda"
@@ -43,18 +45,18 @@ class Lanes:
 
         `after`: an event on the GPU that comes before the first byte is read.
         """
-        self._bring(pieces(pairs, self.piece), after, self._down)
+        self._bring(byte_blocks(pairs, self.piece), after, self._down)
 
     def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Each first one, which is on the GPU, becomes the second; returns when it is there."""
-        self._bring(pieces(pairs, self.piece), None, self._up)
+        self._bring(byte_blocks(pairs, self.piece), None, self._up)
 
     def to_rows(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], after: Any = None) -> None:
         """Of each first one the rows that the second names become the third, which is on the GPU.
 
         No row is longer than a buffer.
         """
-        self._bring(rows(parts, self.piece), after, self._down_to_rows)
+        self._bring(row_blocks(parts, self.piece), after, self._down_to_rows)
 
     def _bring(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
         with self._free:  # one at a time: the buffers are the same
@@ -100,7 +102,7 @@ class Lanes:
         part.copy_(there, non_blocking=True)
         if stream is not None:
             stream.synchronize()
-        move(host, part)
+        copy_bytes(host, part)
 
     @staticmethod
     def _down_to_rows(
@@ -115,27 +117,29 @@ class Lanes:
     @staticmethod
     def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
         part = buffer[: host.nbytes]
-        move(part, host)
+        copy_bytes(part, host)
         there.copy_(part, non_blocking=True)
         if stream is not None:
             stream.synchronize()  # the buffer is needed again
 
 
-def move(to: Tensor, source: Tensor) -> None:
+def copy_bytes(to: Tensor, source: Tensor) -> None:
     """By one thread, in which Python meanwhile does nothing: others may."""
     ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
 
 
 def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
     """By one thread as well: torch takes one for every core, and would for every lane again."""
-    if not NUMPY:
+    if not HAS_NUMPY:
         table.index_copy_(0, ids, rows)
     elif rows.numel():
         there, here = (one.view(torch.uint8).view(len(one), -1) for one in (table, rows))
         there.numpy()[ids.numpy()] = here.numpy()
 
 
-def pieces(pairs: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def byte_blocks(
+    pairs: Sequence[tuple[Tensor, Tensor]], size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The bytes of each pair, in pieces; both tensors are contiguous."""
     for one, other in pairs:
         flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)]
@@ -143,7 +147,7 @@ def pieces(pairs: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[tuple[
             yield flat[0][at : at + size], flat[1][at : at + size]
 
 
-def rows(
+def row_blocks(
     parts: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """A few rows of each part at a time."""

@@ -11,20 +11,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LARGE = 1 << 20  # bytes: from there on a tensor begins at a page
+PAGE_ALIGNED_MIN_BYTES = 1 << 20  # bytes: from there on a tensor begins at a page
 PAGE, LINE = 4096, 64
-BLOCK = 512  # bytes, as st_blocks counts
+STAT_BLOCK_BYTES = 512  # bytes, as st_blocks counts
 MADV_POPULATE_WRITE = 23  # since Linux 5.14; what is in the pages stays
-PIECE = 64 << 20  # bytes that are populated by one call
+POPULATE_BYTES = 64 << 20  # bytes that are populated by one call
 
 
-class Memory:
+class MappedBuffer:
     """One image's bytes, and tensors in them."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.size = size
         self._map = mmap.mmap(descriptor, size)
-        self._pages = os.fstat(descriptor).st_blocks * BLOCK  # bytes that there is memory for
+        self._pages = (
+            os.fstat(descriptor).st_blocks * STAT_BLOCK_BYTES
+        )  # bytes that there is memory for
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @property
@@ -51,19 +53,19 @@ class Memory:
         if self._pages >= size:
             return
         madvise = ctypes.CDLL(None, use_errno=True).madvise
-        for offset in range(0, size, PIECE):
+        for offset in range(0, size, POPULATE_BYTES):
             address = ctypes.c_void_p(self.address + offset)
-            length = ctypes.c_size_t(min(PIECE, size - offset))
+            length = ctypes.c_size_t(min(POPULATE_BYTES, size - offset))
             if madvise(address, length, MADV_POPULATE_WRITE):
                 return  # an older kernel: the first copy does it
 
 
-def place(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
+def lay_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
     """Where each tensor goes, and the size of it all."""
     offsets, end = [], 0
     for tensor in tensors:
         nbytes = tensor.numel() * tensor.dtype.itemsize
-        step = PAGE if nbytes >= LARGE else LINE
+        step = PAGE if nbytes >= PAGE_ALIGNED_MIN_BYTES else LINE
         offset = -(-end // step) * step
         offsets.append(offset)
         end = offset + nbytes

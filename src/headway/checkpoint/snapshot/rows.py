@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 22  # bytes of a table that are copied under one lock: a millisecond
-SCATTERED = 8  # times as long takes a row here and a row there
+BLOCK_BYTES = 1 << 22  # bytes of a table that are copied under one lock: a millisecond
+SCATTERED_FACTOR = 8  # times as long takes a row here and a row there
 
 
-class Rows:
+class HostRows:
     """A table in the host's memory, and what its optimizer keeps of each row."""
 
     def __init__(self, tensors: Sequence[Tensor], images: int) -> None:
@@ -28,7 +28,7 @@ class Rows:
         self._lacking: list[list[Tensor] | None] = [None] * (images + 1)
         self._noted = [0] * (images + 1)  # ids in each list; some are there twice
         self.row_bytes = sum(tensor[:1].nbytes for tensor in tensors)
-        self.block = max(1, BLOCK // max(1, self.row_bytes))
+        self.block = max(1, BLOCK_BYTES // max(1, self.row_bytes))
         self._lock = threading.Lock()
         self._image: Sequence[Tensor] = ()  # the one that is brought up to date at the moment
         self._which = 0
@@ -62,7 +62,7 @@ class Rows:
 
     def ids(self, lists: Sequence[Tensor]) -> Tensor:
         """Those in the lists in order, each once, in the host's memory."""
-        return _marked(lists, self.count).nonzero().squeeze(1)
+        return _row_mask(lists, self.count).nonzero().squeeze(1)
 
     def begin(self, image: int, views: Sequence[Tensor]) -> bool:
         """From now on that image becomes the table as it is at this moment."""
@@ -97,7 +97,7 @@ class Rows:
             if self._image:
                 wanted = self._wanted()
                 end = self.count if self._ids is None else len(self._ids)
-                block = self.block if self._ids is None else max(1, self.block // SCATTERED)
+                block = self.block if self._ids is None else max(1, self.block // SCATTERED_FACTOR)
                 while self._at < end:
                     first, self._at = self._at, min(self._at + block, end)
                     copied = self._copy_block(first, self._at, wanted)
@@ -143,7 +143,7 @@ class Rows:
             if lacked is None:
                 self._pending = torch.ones(self.count, dtype=torch.bool)
             else:
-                self._pending = _marked(lacked, self.count)
+                self._pending = _row_mask(lacked, self.count)
                 self._ids = self._pending.nonzero().squeeze(1)
         return self._pending
 
@@ -169,7 +169,7 @@ class Rows:
             image.index_copy_(0, ids, tensor.index_select(0, ids))
 
 
-def _marked(lists: Sequence[Tensor], count: int) -> Tensor:
+def _row_mask(lists: Sequence[Tensor], count: int) -> Tensor:
     """Of so many rows, whether each is in one of the lists of ids."""
     found = torch.zeros(count, dtype=torch.bool)
     if lists:

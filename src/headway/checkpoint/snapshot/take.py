@@ -14,20 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from headway.checkpoint.snapshot.device import DeviceImages
-from headway.checkpoint.snapshot.gpu import gpu, is_capturing
-from headway.checkpoint.snapshot.host import HostImages
-from headway.checkpoint.snapshot.tracking import Table, Tracker
+from headway.checkpoint.snapshot.device import DeviceTensors
+from headway.checkpoint.snapshot.gpu import gpu_of, is_capturing
+from headway.checkpoint.snapshot.host import HostTensors
+from headway.checkpoint.snapshot.tracking import RowTracker, Table
 from headway.errors import HeadwayWarning
 from headway.threads import TorchThread
 
 PATIENCE_S = 30.0  # with an image that is under way when the process ends
-HOOKS = "_optimizer_step_pre_hooks"  # of every optimizer that torch has set up
-FEW = 0.3  # of a table's rows: with more than that changed, the table is saved as a whole
+PRE_HOOKS = "_optimizer_step_pre_hooks"  # of every optimizer that torch has set up
+MAX_CHANGED_SHARE = (
+    0.3  # of a table's rows: with more than that changed, the table is saved as a whole
+)
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedRows:
     """Rows of a table that have changed since the save before."""
 
     tensors: list[int]  # the table and what is kept of its rows, by their numbers
@@ -35,25 +37,25 @@ class Changed:
 
 
 # Is told when the image is there, whether it is good, and in what it differs from the last one.
-Whole = Callable[[bool, list[Changed]], None]
+OnCaptured = Callable[[bool, list[ChangedRows]], None]
 
 
-class Taker:
+class StateCapture:
     """Of one rank's tensors; one image at a time."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
     ) -> None:
-        self._devices: dict[torch.device, DeviceImages] = {}
-        inner = dict.fromkeys(map(_within, optimizers))
-        optimizers = [one for one in inner if hasattr(one, HOOKS)]  # others step unseen
-        self._optimizers = [one for one in optimizers if not _fused(one)]
+        self._devices: dict[torch.device, DeviceTensors] = {}
+        inner = dict.fromkeys(map(_innermost, optimizers))
+        optimizers = [one for one in inner if hasattr(one, PRE_HOOKS)]  # others step unseen
+        self._optimizers = [one for one in optimizers if not _is_fused(one)]
         # Whether hooks have told of a step since the last image, or ever, or of one in a graph.
         self._stepped = self._ever_stepped = self._captured = False
         self._is_changed_past = False  # what optimizers own was changed by something else before
-        self._host = HostImages()
+        self._host = HostTensors()
         self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
-        self.tracker = Tracker(optimizers, images, modules, self._fence_devices)
+        self.tracker = RowTracker(optimizers, images, modules, self._fence_devices)
         self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._idle = threading.Event()
         self._idle.set()
@@ -69,7 +71,7 @@ class Taker:
         image: int,
         tensors: Sequence[Tensor],
         views: Sequence[Tensor],
-        whole: Whole,
+        whole: OnCaptured,
         written: bool = True,
         by_rows: bool = True,
     ) -> None:
@@ -87,7 +89,7 @@ class Taker:
             whole(False, [])
             if not isinstance(error, Exception):
                 raise
-            _say(error)
+            _warn(error)
         else:
             self._idle.clear()
             if self._ended:  # the process ends, and saves once more
@@ -100,7 +102,7 @@ class Taker:
         image: int,
         tensors: Sequence[Tensor],
         views: Sequence[Tensor],
-        whole: Whole,
+        whole: OnCaptured,
         written: bool,
         by_rows: bool,
     ) -> Callable[[], None]:
@@ -130,7 +132,7 @@ class Taker:
         known = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
         self._stepped = False
         for device in on_devices.keys() - self._devices.keys():
-            self._devices[device] = DeviceImages(device)
+            self._devices[device] = DeviceTensors(device)
         for device, images in self._devices.items():
             images.begin(on_devices.get(device, {}), views, fixed, copies=known)
         changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
@@ -176,7 +178,7 @@ class Taker:
     def _prepare(self) -> None:
         """What the first image would wait for."""
         for device in {tensor.device for tensor in self._of_optimizers() if tensor.is_cuda}:
-            _ = gpu(device).lanes
+            _ = gpu_of(device).lanes
 
     def _fixed(self, tensors: Sequence[Tensor]) -> set[int]:
         """Of these, the numbers of those that nothing but an optimizer's step changes."""
@@ -195,8 +197,8 @@ class Taker:
     def _bring(
         self,
         tables: list[tuple[Table, list[int], list[Tensor] | None]],
-        devices: list[DeviceImages],
-        whole: Whole,
+        devices: list[DeviceTensors],
+        whole: OnCaptured,
     ) -> None:
         good, changed = False, []
         try:
@@ -209,8 +211,8 @@ class Taker:
             for rows, numbers, lists in tables:
                 rows.finish()
                 found = None if lists is None else rows.ids(lists)
-                if found is not None and found.numel() <= FEW * rows.count:
-                    changed.append(Changed(numbers, found))
+                if found is not None and found.numel() <= MAX_CHANGED_SHARE * rows.count:
+                    changed.append(ChangedRows(numbers, found))
             settled = self.tracker.settled() and settled
             good, self.tracker.torn = settled and not self.tracker.torn, False
         finally:
@@ -218,7 +220,7 @@ class Taker:
                 self._void([rows for rows, _, _ in tables], devices)
             whole(good, changed)
 
-    def _void(self, tables: Iterable[Table], devices: Iterable[DeviceImages]) -> None:
+    def _void(self, tables: Iterable[Table], devices: Iterable[DeviceTensors]) -> None:
         """Nobody knows what is in the image, and no optimizer has to wait for it."""
         for rows in tables:
             rows.give_up()
@@ -239,24 +241,24 @@ class Taker:
         try:
             asked()
         except Exception as error:  # the image was said to be bad; the next may be good
-            _say(error)
+            _warn(error)
         finally:
             self._idle.set()
 
 
-def _say(error: Exception) -> None:
+def _warn(error: Exception) -> None:
     text = f"an image of the state could not be made: {error}"
     warnings.warn(HeadwayWarning(text, code="image-failed"), stacklevel=2)
 
 
-def _within(optimizer: Optimizer) -> Optimizer:
+def _innermost(optimizer: Optimizer) -> Optimizer:
     """What steps within a wrapper that has no hooks of its own, as Accelerate's."""
     inner = getattr(optimizer, "optimizer", None)
-    if hasattr(optimizer, HOOKS) or not isinstance(inner, Optimizer):
+    if hasattr(optimizer, PRE_HOOKS) or not isinstance(inner, Optimizer):
         return optimizer
-    return _within(inner)
+    return _innermost(inner)
 
 
-def _fused(optimizer: Optimizer) -> bool:
+def _is_fused(optimizer: Optimizer) -> bool:
     """Whether the backward pass may change what it owns, unseen: so it is with TorchRec's."""
     return any(base.__module__.partition(".")[0] == "torchrec" for base in type(optimizer).__mro__)

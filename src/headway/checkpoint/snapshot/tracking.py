@@ -19,12 +19,12 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from headway.checkpoint.snapshot import fused
 from headway.checkpoint.snapshot.device_rows import DeviceRows
 from headway.checkpoint.snapshot.gpu import is_capturing, on_gpu
-from headway.checkpoint.snapshot.rows import Rows
+from headway.checkpoint.snapshot.rows import HostRows
 
-Table = Rows | DeviceRows
+Table = HostRows | DeviceRows
 
 
-class Tracker:
+class RowTracker:
     """The tables of some optimizers, and those in modules that need none."""
 
     def __init__(
@@ -49,11 +49,11 @@ class Tracker:
         self._spoilt: set[Tensor] = set()  # they were changed past it while an image was made
         self._hooks: dict[Optimizer, list[Any]] = {}
         for optimizer in optimizers:
-            if _by_rows(optimizer):
+            if _changes_gradient_rows_only(optimizer):
                 self._hook(optimizer)
         self._fused = [
-            fused.Fused(module, self._fused_change, self._fused_reset, self._fused_lost)
-            for module in fused.modules(modules)
+            fused.FbgemmTables(module, self._fused_change, self._fused_reset, self._fused_lost)
+            for module in fused.trackable_modules(modules)
         ]
         self._shared = {table: at for one in self._fused for table, at in one.shared.items()}
         for one in self._fused:
@@ -77,20 +77,24 @@ class Tracker:
         for optimizer in self._hooks:
             if not self._is_next_to_step(optimizer):
                 self._hook(optimizer)
-        places = {_place(tensor): number for number, tensor in live.items()}
+        places = {_memory_key(tensor): number for number, tensor in live.items()}
         found: dict[int, Table] = {}
         for table, kept in list(self._kept.items()):
             known = [table, *kept()]
-            parts = [part for part in known if _place(part) in places]  # others save the others
+            parts = [
+                part for part in known if _memory_key(part) in places
+            ]  # others save the others
             if not parts:
                 continue
             rows = self.tables.get(table)
-            if rows is None or [_place(t) for t in rows.tensors] != [_place(t) for t in parts]:
+            if rows is None or [_memory_key(t) for t in rows.tensors] != [
+                _memory_key(t) for t in parts
+            ]:
                 rows = self.tables[table] = self._made(table, parts)
                 self._versions[table] = _versions(rows)
             elif _versions(rows) != self._versions[table] and self._changed_past(table, rows):
                 continue
-            found.update({places[_place(part)]: rows for part in parts})
+            found.update({places[_memory_key(part)]: rows for part in parts})
         return found
 
     def settled(self) -> bool:
@@ -126,7 +130,7 @@ class Tracker:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self._stepping = True
         # What is replayed tells nobody which rows it changes; a momentum may have been set.
-        lost = is_capturing() or not _by_rows(optimizer)
+        lost = is_capturing() or not _changes_gradient_rows_only(optimizer)
         closure = named.get("closure", args[1] if len(args) > 1 else None)
         next_to_step = self._is_next_to_step(optimizer)
         unsure = closure is not None or not next_to_step  # a closure makes the gradients
@@ -143,7 +147,7 @@ class Tracker:
             elif not grad.is_sparse:
                 self._lost(parameter)
             elif parameter not in self._dense:
-                self._kept.setdefault(parameter, partial(_kept_by_row, optimizer, parameter))
+                self._kept.setdefault(parameter, partial(_row_state, optimizer, parameter))
                 self._will_change(parameter, grad._indices()[0])
 
     def _fused_change(self, found: dict[Tensor, Tensor]) -> None:
@@ -189,7 +193,7 @@ class Tracker:
         if grad is not None and not grad.is_sparse:
             self._lost(table)
         elif grad is not None and table not in self._dense:
-            self._kept.setdefault(table, partial(_kept_by_row, optimizer, table))
+            self._kept.setdefault(table, partial(_row_state, optimizer, table))
         if rows is None or _versions(rows) == self._versions.get(table):
             return
         if known and grad is not None and grad.is_sparse:
@@ -222,7 +226,7 @@ class Tracker:
         parts = [part.detach() for part in parts]
         if on_gpu(table):
             return DeviceRows(parts, self.images, *self._shared.get(table, ()))
-        return Rows(parts, self.images)
+        return HostRows(parts, self.images)
 
     def _changed_past(self, table: Tensor, rows: Table) -> bool:
         """Whether it has spoilt an image: then it may again, and the table is tracked no more."""
@@ -243,18 +247,18 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _by_rows(optimizer: Optimizer) -> bool:
+def _changes_gradient_rows_only(optimizer: Optimizer) -> bool:
     """Whether, of a table with a sparse gradient, it changes the rows of that gradient only."""
     if type(optimizer) is SGD:
         return not any(group["momentum"] for group in optimizer.param_groups)
     return type(optimizer) in (Adagrad, SparseAdam)
 
 
-def _kept_by_row(optimizer: Optimizer, table: Tensor) -> list[Tensor]:
+def _row_state(optimizer: Optimizer, table: Tensor) -> list[Tensor]:
     state = optimizer.state.get(table, {})
     kept = [state[name] for name in sorted(state) if isinstance(state[name], Tensor)]
     return [tensor for tensor in kept if tensor.dim() and len(tensor) == len(table)]
 
 
-def _place(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+def _memory_key(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
     return tensor.data_ptr(), tensor.shape, tensor.stride()

@@ -15,12 +15,12 @@ from typing import Any
 
 from headway.checkpoint.store import disk, names, owners
 from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.manifest import METADATA, File, Manifest, Part, Unreadable
-from headway.checkpoint.store.place import Folder, Place, failing, place
+from headway.checkpoint.store.manifest import METADATA, File, Manifest, RankPart, UnreadableData
+from headway.checkpoint.store.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.errors import SaveFailed, UsageError
 
-Describe = Callable[[Sequence[Part]], bytes]  # the content of .metadata
+MetadataBuilder = Callable[[Sequence[RankPart]], bytes]  # the content of .metadata
 
 
 class Draft:
@@ -32,11 +32,11 @@ class Draft:
                 f"a checkpoint has at least one rank, not {world}", code="world-size-invalid"
             )
         self.step, self.save_id, self.world = step, save_id, world
-        self.place: Place = place(store)
-        named = names.draft if self.place.renames else names.remote_step
+        self.place: Place = open_place(store)
+        named = names.draft_name if self.place.renames else names.remote_step_name
         self.name = named(step, save_id)
         self._lock: int | None = None
-        self._read: dict[int, Part] = {}  # of which rank the note is known
+        self._read: dict[int, RankPart] = {}  # of which rank the note is known
 
     @property
     def failure(self) -> str:
@@ -50,12 +50,14 @@ class Draft:
 
     def __enter__(self) -> Draft:
         """Make the folder and say that it is in use."""
-        with failing(self.failure):
+        with os_errors_as_save_failed(self.failure):
             self.place.make()
             if self.place.renames:
                 self._hold()
             else:
-                self.place.write(f"{self.name}/{owners.name()}", owners.describe())
+                self.place.write(
+                    f"{self.name}/{owners.owner_file_name()}", owners.identify_process()
+                )
         return self
 
     def _hold(self) -> None:
@@ -64,7 +66,7 @@ class Draft:
             self.place.make(self.name)
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    self._lock = disk.lock(f"{self.folder}/{names.LOCK}", shared=True)
+                    self._lock = disk.lock(f"{self.folder}/{names.DRAFT_LOCK}", shared=True)
                 except disk.NoLocks:
                     return
 
@@ -79,9 +81,9 @@ class Draft:
             disk.close(self._lock)
             self._lock = None
         elif not self.place.renames:
-            self.place.delete(f"{self.name}/{owners.name()}")
+            self.place.delete(f"{self.name}/{owners.owner_file_name()}")
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RankPart]:
         """Those that are done, by rank, each read once; what cannot be read is not done."""
         there = set(self.place.names(self.name))
         known, self._read = self._read, {}
@@ -89,7 +91,7 @@ class Draft:
             name = manifests.part_name(rank)
             if name not in there:
                 continue
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableData):
                 if rank not in known:
                     known[rank] = manifests.part_from_bytes(self.place.read(f"{self.name}/{name}"))
                 self._read[rank] = known[rank]
@@ -98,7 +100,7 @@ class Draft:
 
 def commit(
     draft: Draft,
-    metadata: Describe,
+    metadata: MetadataBuilder,
     *,
     kind: str = "full",
     parent: str | None = None,
@@ -111,8 +113,8 @@ def commit(
             f"a checkpoint is full, or a delta with a parent, not {kind} of {parent}",
             code="checkpoint-kind-invalid",
         )
-    told = _plain(extra or {})
-    with failing(draft.failure):
+    told = _json_copy(extra or {})
+    with os_errors_as_save_failed(draft.failure):
         parts = _checked_parts(draft)
         described = _write_metadata(draft, metadata(parts))
         with draft.place.locked():
@@ -134,13 +136,13 @@ def commit(
                 files=(described, *(part.file for part in parts)),
                 extra=told,
             )
-            name = _publish(draft, one)
+            name = _make_visible(draft, one)
             draft.place.write(names.LATEST, f"{name}\n".encode())
-            _tidy(draft.place, name)
+            _remove_draft_files(draft.place, name)
     return Checkpoint(name, draft.place.path(name), one)
 
 
-def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _json_copy(extra: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(extra)))
         return found
@@ -150,7 +152,7 @@ def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _checked_parts(draft: Draft) -> list[Part]:
+def _checked_parts(draft: Draft) -> list[RankPart]:
     """The parts of all ranks, with their files as large as they say."""
     parts = draft.parts()
     missing = sorted(set(range(draft.world)) - {part.rank for part in parts})
@@ -181,46 +183,46 @@ def _write_metadata(draft: Draft, content: bytes) -> File:
     return File(name=METADATA, size=len(content), crc32=zlib.crc32(content), sha256=digest)
 
 
-def _publish(draft: Draft, one: Manifest) -> str:
+def _make_visible(draft: Draft, one: Manifest) -> str:
     """The instant from which it is there."""
-    draft.place.write(f"{draft.name}/{manifests.NAME}", manifests.to_bytes(one))
-    if not isinstance(draft.place, Folder):
+    draft.place.write(f"{draft.name}/{manifests.MANIFEST}", manifests.manifest_to_bytes(one))
+    if not isinstance(draft.place, LocalPlace):
         return draft.name
-    name = names.step(draft.step)
-    _make_way(draft.place, name)
+    name = names.step_name(draft.step)
+    _rename_existing(draft.place, name)
     draft.place.rename(draft.name, name)
     return name
 
 
-def _make_way(where: Folder, name: str) -> None:
+def _rename_existing(where: LocalPlace, name: str) -> None:
     """Put a checkpoint of the same step aside; until the new one has its name, it still counts."""
     if name not in where.names():
         return
-    if manifests.NAME not in where.names(name):
+    if manifests.MANIFEST not in where.names(name):
         raise SaveFailed(
             f"{where.path(name)} is in the way and is no checkpoint of Headway; move it elsewhere",
             code="name-taken",
             path=where.path(name),
         )
     try:
-        old = manifests.from_bytes(where.read(f"{name}/{manifests.NAME}")).save_id
-    except Unreadable:
+        old = manifests.manifest_from_bytes(where.read(f"{name}/{manifests.MANIFEST}")).save_id
+    except UnreadableData:
         old = secrets.token_hex(8)
-    where.rename(name, names.aside(int(name.removeprefix("step-")), old))
+    where.rename(name, names.replaced_name(int(name.removeprefix("step-")), old))
 
 
-def _tidy(where: Place, name: str) -> None:
+def _remove_draft_files(where: Place, name: str) -> None:
     """Take away what only a draft needs; what is left of it does no harm and is swept."""
     with contextlib.suppress(OSError):
         for left in where.names(name):
-            if leftover(left):
+            if is_draft_file(left):
                 where.delete(f"{name}/{left}")
 
 
-def leftover(name: str) -> bool:
+def is_draft_file(name: str) -> bool:
     """Whether a file belongs to a draft, and not to a checkpoint."""
     return (
-        name == names.LOCK
-        or name.startswith((names.OWNER, "part-"))
-        or names.NEW.fullmatch(name) is not None
+        name == names.DRAFT_LOCK
+        or name.startswith((names.OWNER_PREFIX, "part-"))
+        or names.REPLACEMENT.fullmatch(name) is not None
     )

@@ -41,22 +41,29 @@ from torch.futures import Future
 
 from headway.checkpoint.store import disk, packed, trust
 from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.manifest import IDS, ROWS, Item, Part, Unreadable, changed
+from headway.checkpoint.store.manifest import (
+    IDS_SUFFIX,
+    ROWS_SUFFIX,
+    Item,
+    RankPart,
+    UnreadableData,
+    delta_tables,
+)
 from headway.checkpoint.store.part import BytesItem, TensorItem
-from headway.checkpoint.store.place import Remote
+from headway.checkpoint.store.place import FsspecPlace
 from headway.checkpoint.store.sums import summed
 from headway.errors import CheckpointDamaged, HeadwayError, SaveFailed, UsageError
 
-THREADS = 4  # that read at once
-PIECE = 1 << 20  # bytes that each reads at a time
+READ_THREADS = 4  # that read at once
+READ_BYTES = 1 << 20  # bytes that each reads at a time
 # The end of a tensor's name that could be taken for what names of items have there.
-ITEM_LIKE = re.compile(rf"(\[[\d, ]*\]|{IDS}|{ROWS})\Z")
+ITEM_LIKE = re.compile(rf"(\[[\d, ]*\]|{IDS_SUFFIX}|{ROWS_SUFFIX})\Z")
 
 
 # Saving
 
 
-def record(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
     """The `data.pkl` of a tensor in row-major order, as `torch.save` makes it, without its data.
 
     The tensor refers to its data as to an object elsewhere, which this stands in for.
@@ -106,7 +113,7 @@ class _Rebuilt:
         return self._how
 
 
-def raw(tensor: torch.Tensor) -> memoryview:
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor on the CPU in row-major order; the tensor lives as long as they do."""
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
         raise ValueError("only a contiguous tensor on the CPU has its bytes in order")
@@ -128,7 +135,9 @@ def items(plan: SavePlan, planner: SavePlanner) -> list[TensorItem | BytesItem]:
             found.append(BytesItem(name, data.getvalue()))
             continue
         tensor = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        found.append(TensorItem(name, record(tensor.dtype, tensor.shape), raw(tensor)))
+        found.append(
+            TensorItem(name, tensor_pickle(tensor.dtype, tensor.shape), tensor_bytes(tensor))
+        )
     return found
 
 
@@ -139,27 +148,29 @@ def item_name(index: MetadataIndex) -> str:
     return f"{index.fqn}[{', '.join(map(str, index.offset))}]"
 
 
-def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = "") -> bytes:
+def build_metadata(
+    planned: Metadata | bytes, parts: Sequence[RankPart], save_id: str = ""
+) -> bytes:
     """The content of `.metadata`: what the global plan says, and where each item of it lies.
 
     Items are known by their `item_name`. It is all there once they are laid out: the parts need
     not be written yet. Of a delta it is the tensors that are in it as a whole.
     """
     whole = trust.load_metadata(planned) if isinstance(planned, bytes) else planned
-    missing = {item_name(index): index for index in indices(whole)}
+    missing = {item_name(index): index for index in item_indices(whole)}
     by_rows = set()  # tensors, as soon as one of their shards is
     for part in parts:
-        for name in changed(part.file):
-            by_rows.add(_planned(missing, name, part).fqn)
+        for name in delta_tables(part.file):
+            by_rows.add(_pop_planned(missing, name, part).fqn)
     storage = {}
     for part in parts:
         for item in part.file.items:
-            if item.name.endswith((IDS, ROWS)):
+            if item.name.endswith((IDS_SUFFIX, ROWS_SUFFIX)):
                 continue
-            index = _planned(missing, item.name, part)
+            index = _pop_planned(missing, item.name, part)
             if index.fqn in by_rows:
                 continue
-            how = None if item.unpacked is None else [packed.DESCRIPTOR]
+            how = None if item.unpacked is None else [packed.ZSTD_DESCRIPTOR]
             storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
     if missing:
         absent = next(iter(missing))
@@ -173,7 +184,7 @@ def metadata(planned: Metadata | bytes, parts: Sequence[Part], save_id: str = ""
     return pickle.dumps(replace(whole, storage_data=storage, storage_meta=where, version=version))
 
 
-def _planned(missing: dict[str, MetadataIndex], name: str, part: Part) -> MetadataIndex:
+def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -> MetadataIndex:
     if name not in missing:
         raise SaveFailed(
             f"rank {part.rank} has saved {name}, which is not planned",
@@ -184,7 +195,7 @@ def _planned(missing: dict[str, MetadataIndex], name: str, part: Part) -> Metada
     return missing.pop(name)
 
 
-def indices(planned: Metadata) -> Iterator[MetadataIndex]:
+def item_indices(planned: Metadata) -> Iterator[MetadataIndex]:
     """Of all items of a checkpoint."""
     for name, told in planned.state_dict_metadata.items():
         if not isinstance(told, TensorStorageMetadata):
@@ -197,7 +208,7 @@ def indices(planned: Metadata) -> Iterator[MetadataIndex]:
 # Loading
 
 
-class Reader(FileSystemReader):
+class CheckpointReader(FileSystemReader):
     """Reads checkpoints of a store without a copy in between; any other as torch does.
 
     `check`: compare the checksum of everything that is read. `mapped`: through the page cache, as
@@ -211,12 +222,12 @@ class Reader(FileSystemReader):
         *,
         check: bool = False,
         mapped: bool = True,
-        threads: int = THREADS,
+        threads: int = READ_THREADS,
         trusted: bool | None = None,
     ) -> None:
         super().__init__(path)
         self._trusted = trusted
-        self._remote = Remote(str(path)) if "://" in str(path) else None
+        self._remote = FsspecPlace(str(path)) if "://" in str(path) else None
         self._check, self._mapped, self._threads = check, mapped, threads
         self._metadata: Metadata | None = None
 
@@ -233,7 +244,7 @@ class Reader(FileSystemReader):
                 raise
             except Exception as error:  # a damaged pickle may raise anything
                 why = f"its {manifests.METADATA} cannot be read: {error}"
-                raise damaged(self.path, why, code="metadata-not-readable") from None
+                raise damaged_error(self.path, why, code="metadata-not-readable") from None
             if found.storage_meta is None:
                 found.storage_meta = StorageMeta()
             found.storage_meta.load_id = self.load_id
@@ -244,7 +255,7 @@ class Reader(FileSystemReader):
     def trusted(self) -> bool:
         """Whether what is read may run code."""
         if self._trusted is None:
-            self._trusted = self._remote is None and trust.is_own(self.path)
+            self._trusted = self._remote is None and trust.only_user_can_write(self.path)
         return self._trusted
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -252,7 +263,7 @@ class Reader(FileSystemReader):
         super().reset(checkpoint_id)
         if checkpoint_id:
             url = str(checkpoint_id)
-            self._remote = Remote(url) if "://" in url else None
+            self._remote = FsspecPlace(url) if "://" in url else None
         self._metadata = None
 
     def set_up_storage_reader(
@@ -272,7 +283,7 @@ class Reader(FileSystemReader):
             info = self.storage_data[one.storage_index]
             if (info.relative_path, info.offset) not in known:
                 name = one.storage_index.fqn
-                raise damaged(
+                raise damaged_error(
                     self.path, f"its manifest does not know {name}", code="item-not-in-manifest"
                 )
             wanted.setdefault((info.relative_path, info.offset), []).append(one)
@@ -302,28 +313,28 @@ class Reader(FileSystemReader):
         """Where the raw bytes of each item lie; None if this is no checkpoint of a store."""
         try:
             if self._remote is not None:
-                content = self._remote.read(manifests.NAME)
+                content = self._remote.read(manifests.MANIFEST)
             else:
-                content = disk.read(os.path.join(self.path, manifests.NAME))
-            manifest = manifests.from_bytes(content)
+                content = disk.read(os.path.join(self.path, manifests.MANIFEST))
+            manifest = manifests.manifest_from_bytes(content)
         except FileNotFoundError:
             return None
-        except Unreadable as error:
+        except UnreadableData as error:
             why = f"its manifest cannot be used: {error}"
-            raise damaged(self.path, why, code=error.code) from None
+            raise damaged_error(self.path, why, code=error.code) from None
         return {(file.name, item.offset): item for file in manifest.files for item in file.items}
 
-    def _open(self, name: str) -> Source:
+    def _open(self, name: str) -> RangeReader:
         try:
             if self._remote is not None:
-                return _Elsewhere(self._remote, name)
-            return _Local(os.path.join(self.path, name), self._mapped)
+                return _RemoteFile(self._remote, name)
+            return _LocalFile(os.path.join(self.path, name), self._mapped)
         except FileNotFoundError:
-            raise damaged(self.path, f"{name} is missing", code="file-missing") from None
+            raise damaged_error(self.path, f"{name} is missing", code="file-missing") from None
 
     def _read(
         self,
-        source: Source,
+        source: RangeReader,
         item: Item,
         requests: Sequence[ReadItem],
         targets: dict[int, torch.Tensor],
@@ -337,12 +348,12 @@ class Reader(FileSystemReader):
         self._verify(source, item, len(data), summed(data) if self._check else 0)
         try:
             if room is not None and item.unpacked:
-                packed.unpack(data, item.unpacked[0], room)
+                packed.decompress_into(data, item.unpacked[0], room)
                 return b""
-            data = packed.content(data, item)
-        except Unreadable as error:
+            data = packed.item_content(data, item)
+        except UnreadableData as error:
             why = f"{item.name} in {source.name}: {error}"
-            raise damaged(self.path, why, code=error.code, item=item.name) from None
+            raise damaged_error(self.path, why, code=error.code, item=item.name) from None
         if requests[0].type == LoadItemType.BYTE_IO:
             return data
         tensor = self._tensor(requests[0].storage_index, data)
@@ -357,13 +368,13 @@ class Reader(FileSystemReader):
             target.copy_(found)
         return b""
 
-    def _verify(self, source: Source, item: Item, size: int, crc32: int) -> None:
+    def _verify(self, source: RangeReader, item: Item, size: int, crc32: int) -> None:
         if size != item.size:
             why = f"{source.name} ends before {item.name}"
-            raise damaged(self.path, why, code="truncated", item=item.name)
+            raise damaged_error(self.path, why, code="truncated", item=item.name)
         if self._check and crc32 != item.crc32:
             why = f"{item.name} in {source.name} was changed"
-            raise damaged(self.path, why, code="checksum-mismatch", item=item.name)
+            raise damaged_error(self.path, why, code="checksum-mismatch", item=item.name)
 
     def _room(
         self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
@@ -380,7 +391,7 @@ class Reader(FileSystemReader):
         if not fits or not same or not plain:
             return None
         increment_version(target)  # who watches for changes would not see this one
-        return raw(target)
+        return tensor_bytes(target)
 
     def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
         assert self._metadata is not None
@@ -396,7 +407,7 @@ class Reader(FileSystemReader):
         return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
 
 
-def damaged(
+def damaged_error(
     path: str | os.PathLike[str], why: str, *, code: str, item: str = ""
 ) -> CheckpointDamaged:
     """The error of a checkpoint that cannot be loaded; `why` is a clause."""
@@ -404,14 +415,14 @@ def damaged(
     return CheckpointDamaged(sentence, code=code, why=why, item=item)
 
 
-def opened(path: str, name: str) -> Source:
+def open_file(path: str, name: str) -> RangeReader:
     """A file of a checkpoint."""
     if "://" in path:
-        return _Elsewhere(Remote(path), name)
-    return _Local(os.path.join(path, name), mapped=True)
+        return _RemoteFile(FsspecPlace(path), name)
+    return _LocalFile(os.path.join(path, name), mapped=True)
 
 
-class Source(Protocol):
+class RangeReader(Protocol):
     """A file that is read in places."""
 
     name: str
@@ -423,10 +434,10 @@ class Source(Protocol):
         """The same into memory that is there; how many there were, and their checksum if asked."""
 
 
-class _Elsewhere:
+class _RemoteFile:
     """In an object store."""
 
-    def __init__(self, where: Remote, name: str) -> None:
+    def __init__(self, where: FsspecPlace, name: str) -> None:
         self.name = name
         self._where = where
 
@@ -441,7 +452,7 @@ class _Elsewhere:
         return len(data), summed(data) if check else 0
 
 
-class _Local:
+class _LocalFile:
     """On a disk."""
 
     def __init__(self, path: str, mapped: bool) -> None:
@@ -469,7 +480,7 @@ class _Local:
         with open(self._path, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), at, len(room), os.POSIX_FADV_SEQUENTIAL)
             while done < len(room):
-                with room[done : done + PIECE] as piece:
+                with room[done : done + READ_BYTES] as piece:
                     got = os.preadv(file.fileno(), [piece], at + done)
                     if not got:
                         break

@@ -22,10 +22,16 @@ from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
 from torch.distributed.checkpoint.utils import find_tensor_shard
 
 from headway.checkpoint.store import dcp, packed
-from headway.checkpoint.store.manifest import IDS, ROWS, Item, Manifest, Unreadable
+from headway.checkpoint.store.manifest import (
+    IDS_SUFFIX,
+    ROWS_SUFFIX,
+    Item,
+    Manifest,
+    UnreadableData,
+)
 from headway.checkpoint.store.sums import summed
 
-Place = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
+TensorPart = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
 
 
 def apply_rows(
@@ -43,19 +49,21 @@ def apply_rows(
     wanted = [
         (name, chunk, here)
         for name, target in flat.items()
-        for chunk, here in _overlapping(told[name].chunks, _places(name, target))
-        if delta.has(_item(name, chunk))
+        for chunk, here in _overlapping(told[name].chunks, _local_parts(name, target))
+        if delta.has(_item_name(name, chunk))
     ]
-    with ThreadPoolExecutor(dcp.THREADS, thread_name_prefix="headway-read") as pool:
+    with ThreadPoolExecutor(dcp.READ_THREADS, thread_name_prefix="headway-read") as pool:
         ahead: deque[Future[tuple[Tensor, Tensor]]] = deque()
-        coming = (pool.submit(delta.rows, _item(name, chunk), chunk) for name, chunk, _ in wanted)
-        ahead.extend(itertools.islice(coming, dcp.THREADS))
+        coming = (
+            pool.submit(delta.rows, _item_name(name, chunk), chunk) for name, chunk, _ in wanted
+        )
+        ahead.extend(itertools.islice(coming, dcp.READ_THREADS))
         for name, chunk, here in wanted:
             ids, content = ahead.popleft().result()
             ahead.extend(itertools.islice(coming, 1))
             rows = content.view(told[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
             for local, place in here:
-                _put(local, place, ids, rows, chunk)
+                _write_rows(local, place, ids, rows, chunk)
 
 
 class _Delta:
@@ -64,41 +72,41 @@ class _Delta:
     def __init__(self, path: str, manifest: Manifest) -> None:
         self._path = path
         self._items = {item.name: (f.name, item) for f in manifest.files for item in f.items}
-        self._files: dict[str, dcp.Source] = {}
+        self._files: dict[str, dcp.RangeReader] = {}
 
     def has(self, item: str) -> bool:
         """Whether it has something of a shard."""
-        return item in self._items or item + IDS in self._items
+        return item in self._items or item + IDS_SUFFIX in self._items
 
     def rows(self, item: str, chunk: ChunkStorageMetadata) -> tuple[Tensor, Tensor]:
         """Which rows of the table it has of a shard, and their bytes."""
         first = chunk.offsets[0]
         if item in self._items:
             return torch.arange(first, first + chunk.sizes[0]), self._read(item)
-        ids = self._read(item + IDS).view(torch.int64)
-        return ids + first, self._read(item + ROWS)
+        ids = self._read(item + IDS_SUFFIX).view(torch.int64)
+        return ids + first, self._read(item + ROWS_SUFFIX)
 
     def _read(self, name: str) -> Tensor:
         file, item = self._items[name]
         if file not in self._files:
-            self._files[file] = dcp.opened(self._path, file)
+            self._files[file] = dcp.open_file(self._path, file)
         data = self._files[file].bytes(item.data, item.size)
         if summed(data) != item.crc32:
             why = f"{name} was changed"
-            raise dcp.damaged(self._path, why, code="checksum-mismatch", item=name)
-        content = _content(self._path, data, item)
+            raise dcp.damaged_error(self._path, why, code="checksum-mismatch", item=name)
+        content = _decompressed(self._path, data, item)
         return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
 
 
-def _content(path: str, data: memoryview, item: Item) -> memoryview:
+def _decompressed(path: str, data: memoryview, item: Item) -> memoryview:
     try:
-        return packed.content(data, item)
-    except Unreadable as error:
+        return packed.item_content(data, item)
+    except UnreadableData as error:
         why = f"{item.name}: {error}"
-        raise dcp.damaged(path, why, code=error.code, item=item.name) from None
+        raise dcp.damaged_error(path, why, code=error.code, item=item.name) from None
 
 
-def _places(name: str, target: Any) -> list[Place]:
+def _local_parts(name: str, target: Any) -> list[TensorPart]:
     """The memory of this rank that a tensor is in."""
     return [
         (find_tensor_shard(target, MetadataIndex(name, chunk.offsets)).detach(), chunk)
@@ -107,24 +115,24 @@ def _places(name: str, target: Any) -> list[Place]:
 
 
 def _overlapping(
-    chunks: Iterable[ChunkStorageMetadata], places: Sequence[Place]
-) -> Iterator[tuple[ChunkStorageMetadata, list[Place]]]:
+    chunks: Iterable[ChunkStorageMetadata], places: Sequence[TensorPart]
+) -> Iterator[tuple[ChunkStorageMetadata, list[TensorPart]]]:
     """The chunks that this rank has something of, and where."""
     for chunk in chunks:
-        if here := [place for place in places if _meet(chunk, place[1])]:
+        if here := [place for place in places if _overlap(chunk, place[1])]:
             yield chunk, here
 
 
-def _item(name: str, chunk: ChunkStorageMetadata) -> str:
+def _item_name(name: str, chunk: ChunkStorageMetadata) -> str:
     return dcp.item_name(MetadataIndex(name, chunk.offsets))
 
 
-def _meet(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+def _overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
     sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     return all(max(a, b) < min(a + m, b + n) for a, m, b, n in sides)
 
 
-def _put(
+def _write_rows(
     local: Tensor,
     place: ChunkStorageMetadata,
     ids: Tensor,

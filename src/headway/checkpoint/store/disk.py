@@ -26,7 +26,7 @@ def create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
 
 
-def past_cache(fd: int, past: bool) -> bool:
+def set_direct_io(fd: int, past: bool) -> bool:
     """Whether from now on what is written goes past the page cache, and that can be had."""
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
@@ -114,11 +114,11 @@ def changed(path: str) -> float:
 
 def read(path: str) -> bytes:
     """All of a file."""
-    with open(path, "rb", opener=_file) as file:
+    with open(path, "rb", opener=_open_nonblocking) as file:
         return file.read()
 
 
-def _file(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Not waiting for somebody to write, where a pipe was put in the place of a file."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
@@ -130,7 +130,7 @@ def _file(path: str, flags: int) -> int:
 def pieces(path: str) -> Iterator[memoryview]:
     """A file piece by piece; each is overwritten by the next."""
     room = memoryview(bytearray(PIECE))
-    with open(path, "rb", buffering=0, opener=_file) as file:
+    with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
         while got := file.readinto(room):
             yield room[:got]
 

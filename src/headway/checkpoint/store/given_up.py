@@ -16,7 +16,7 @@ from headway.checkpoint.store.place import Place
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class AbortMark:
     """What the mark says."""
 
     rank: int
@@ -24,45 +24,45 @@ class GivenUp:
     code: str = ""  # of the problem
 
 
-def mark(draft: Draft, given: GivenUp) -> bool:
+def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
     """Leave it, in the place of one that is there; False if the store does not take it."""
-    owner = json.loads(owners.describe())
+    owner = json.loads(owners.identify_process())
     content = json.dumps({**asdict(given), "owner": owner}).encode()
     where = draft.place
     try:
         where.make()
         with where.locked():  # or a sweep takes away what is half written
-            where.write(names.given_up(draft.step, draft.save_id), content)
+            where.write(names.abort_mark_name(draft.step, draft.save_id), content)
     except Exception:  # of whatever the store is
         return False
     return True
 
 
-def marked(draft: Draft) -> GivenUp | None:
+def find_abort_mark(draft: Draft) -> AbortMark | None:
     """What was left; None if nobody has given it up."""
     try:
-        found = json.loads(draft.place.read(names.given_up(draft.step, draft.save_id)))
-        return GivenUp(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
+        found = json.loads(draft.place.read(names.abort_mark_name(draft.step, draft.save_id)))
+        return AbortMark(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
     except Exception:  # of whatever the store is: looked for again
         return None
 
 
-def clear(where: Place, before: float) -> None:
+def remove_abort_marks(where: Place, before: float) -> None:
     """After a checkpoint: take marks of this process and of dead ones away, and very old ones."""
     for name in where.names():
-        if names.GIVEN_UP.fullmatch(name) is None:
+        if names.ABORT_MARK.fullmatch(name) is None:
             continue
         with contextlib.suppress(FileNotFoundError):
-            if _over(where, name, before):
+            if _is_expired(where, name, before):
                 where.delete(name)
 
 
-def _over(where: Place, name: str, before: float) -> bool:
+def _is_expired(where: Place, name: str, before: float) -> bool:
     try:
         owner = json.dumps(json.loads(where.read(name))["owner"]).encode()
     except (ValueError, KeyError, TypeError):
         owner = b""
-    if owner == owners.describe():
+    if owner == owners.identify_process():
         return True
-    gone = owners.gone(owner)
+    gone = owners.process_ended(owner)
     return where.changed(name) < before if gone is None else gone

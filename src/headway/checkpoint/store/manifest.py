@@ -12,14 +12,17 @@ from typing import Any
 from headway.errors import HeadwayError
 
 SCHEMA = 1
-NAME = "manifest.json"
+MANIFEST = "manifest.json"
 METADATA = ".metadata"
-ID = r"[0-9A-Za-z][\w-]{0,63}"
+SAVE_ID = r"[0-9A-Za-z][\w-]{0,63}"
 KINDS = ("full", "delta")
-IDS, ROWS = "#ids", "#rows"  # of a table in a delta: which rows have changed, and their bytes
+IDS_SUFFIX, ROWS_SUFFIX = (
+    "#ids",
+    "#rows",
+)  # of a table in a delta: which rows have changed, and their bytes
 
 
-class Unreadable(HeadwayError):
+class UnreadableData(HeadwayError):
     """One clause that says why: "it ..."."""
 
 
@@ -54,7 +57,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """What one rank has written, once it is done."""
 
     rank: int
@@ -81,9 +84,11 @@ class Manifest:
         return sum(file.size for file in self.files)
 
 
-def changed(file: File) -> list[str]:
+def delta_tables(file: File) -> list[str]:
     """The tensors of which a file has only the rows that have changed."""
-    return [item.name.removesuffix(IDS) for item in file.items if item.name.endswith(IDS)]
+    return [
+        item.name.removesuffix(IDS_SUFFIX) for item in file.items if item.name.endswith(IDS_SUFFIX)
+    ]
 
 
 def part_name(rank: int) -> str:
@@ -96,29 +101,29 @@ def data_name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
-def part_to_bytes(part: Part) -> bytes:
+def part_to_bytes(part: RankPart) -> bytes:
     """As it lies in a draft."""
-    return _sealed({"schema": SCHEMA, "rank": part.rank, "file": _file_to_json(part.file)})
+    return _seal({"schema": SCHEMA, "rank": part.rank, "file": _file_to_json(part.file)})
 
 
-def part_from_bytes(content: bytes) -> Part:
+def part_from_bytes(content: bytes) -> RankPart:
     """Read one; Unreadable says what is wrong."""
-    found = _unsealed(content)
+    found = _unseal(content)
     try:
-        return Part(_count(found["rank"]), _file_from_json(found["file"]))
+        return RankPart(_count(found["rank"]), _file_from_json(found["file"]))
     except (KeyError, TypeError, ValueError):
-        raise Unreadable("it is no part of a checkpoint", code="not-a-part") from None
+        raise UnreadableData("it is no part of a checkpoint", code="not-a-part") from None
 
 
-def to_bytes(manifest: Manifest) -> bytes:
+def manifest_to_bytes(manifest: Manifest) -> bytes:
     """As it lies in a checkpoint."""
     plain = {**vars(manifest), "files": [_file_to_json(file) for file in manifest.files]}
-    return _sealed({"schema": SCHEMA, **plain})
+    return _seal({"schema": SCHEMA, **plain})
 
 
-def from_bytes(content: bytes) -> Manifest:
+def manifest_from_bytes(content: bytes) -> Manifest:
     """Read one; Unreadable says what is wrong."""
-    found = _unsealed(content)
+    found = _unseal(content)
     try:
         del found["schema"]
         made = float(found.pop("made"))
@@ -127,7 +132,7 @@ def from_bytes(content: bytes) -> Manifest:
         counts = (manifest.step, manifest.world, manifest.sequence)
         fine = (
             all(_count(count) == count for count in counts)
-            and re.fullmatch(ID, manifest.save_id) is not None
+            and re.fullmatch(SAVE_ID, manifest.save_id) is not None
             and manifest.kind in KINDS
             and (manifest.kind == "delta") == isinstance(manifest.parent, str)
             and isinstance(manifest.extra, dict)
@@ -135,32 +140,34 @@ def from_bytes(content: bytes) -> Manifest:
     except (KeyError, TypeError, ValueError):
         fine = False
     if not fine:
-        raise Unreadable("it is no manifest of Headway", code="not-a-manifest")
+        raise UnreadableData("it is no manifest of Headway", code="not-a-manifest")
     return manifest
 
 
-def _sealed(body: dict[str, Any]) -> bytes:
+def _seal(body: dict[str, Any]) -> bytes:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return _wrapped(text.encode())
+    return _wrap(text.encode())
 
 
-def _wrapped(text: bytes) -> bytes:
+def _wrap(text: bytes) -> bytes:
     return b'{"sha256":"%s",\n"sealed":%s}\n' % (hashlib.sha256(text).hexdigest().encode(), text)
 
 
-def _unsealed(content: bytes) -> dict[str, Any]:
+def _unseal(content: bytes) -> dict[str, Any]:
     """What was sealed; every byte of it is looked at."""
     begin, end = b'{"sha256":"', b"}\n"
     if not content.startswith(begin[: len(content)]):
-        raise Unreadable("it was not written by Headway", code="not-of-headway")
+        raise UnreadableData("it was not written by Headway", code="not-of-headway")
     if not content.endswith(end):
-        raise Unreadable("its end is missing", code="truncated")
-    text = content[len(_wrapped(b"")) - len(end) : -len(end)]
-    if content != _wrapped(text):
-        raise Unreadable("it was changed: its checksum is another one", code="checksum-mismatch")
+        raise UnreadableData("its end is missing", code="truncated")
+    text = content[len(_wrap(b"")) - len(end) : -len(end)]
+    if content != _wrap(text):
+        raise UnreadableData(
+            "it was changed: its checksum is another one", code="checksum-mismatch"
+        )
     found = json.loads(text)
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise Unreadable("it was written by another version of Headway", code="other-schema")
+        raise UnreadableData("it was written by another version of Headway", code="other-schema")
     return found
 
 

@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from headway.checkpoint.store.manifest import Item, Unreadable
+from headway.checkpoint.store.manifest import Item, UnreadableData
 from headway.errors import MissingExtra
 
-DESCRIPTOR = "stream.zstd/1"
-LEVEL = 3  # of zstd, and of torch
-CHUNK = 1 << 20  # bytes of a frame that are handed on at once
-THREADS = 4  # that compress at once, if there are so many cores: the training needs some too
+ZSTD_DESCRIPTOR = "stream.zstd/1"
+ZSTD_LEVEL = 3  # of zstd, and of torch
+ZSTD_CHUNK_BYTES = 1 << 20  # bytes of a frame that are handed on at once
+ZSTD_THREADS = 4  # that compress at once, if there are so many cores: the training needs some too
 
 
-class Packing:
+class ZstdFrame:
     """A frame that is being made."""
 
     def __init__(self, chunker: Any) -> None:
@@ -31,21 +31,21 @@ class Packing:
         return chunks
 
 
-class Packer:
+class ZstdCompressor:
     """Makes frames, one after the other."""
 
     def __init__(self) -> None:
-        threads = min(len(os.sched_getaffinity(0)), THREADS)
-        self._compressor = needed().ZstdCompressor(level=LEVEL, threads=threads)
+        threads = min(len(os.sched_getaffinity(0)), ZSTD_THREADS)
+        self._compressor = require_zstd().ZstdCompressor(level=ZSTD_LEVEL, threads=threads)
 
-    def begin(self, size: int) -> Packing:
+    def begin(self, size: int) -> ZstdFrame:
         """One of so many bytes."""
-        return Packing(self._compressor.chunker(size=size, chunk_size=CHUNK))
+        return ZstdFrame(self._compressor.chunker(size=size, chunk_size=ZSTD_CHUNK_BYTES))
 
 
-def unpack(data: memoryview, at: int, room: memoryview) -> None:
+def decompress_into(data: memoryview, at: int, room: memoryview) -> None:
     """Fill the room from the frame, from that byte of its content on, and need no other memory."""
-    zstd = needed()
+    zstd = require_zstd()
     done = 0
     try:
         with zstd.ZstdDecompressor().stream_reader(data) as reader:
@@ -53,22 +53,22 @@ def unpack(data: memoryview, at: int, room: memoryview) -> None:
             while done < len(room) and (got := reader.readinto(room[done:])):
                 done += got
     except zstd.ZstdError:
-        raise Unreadable("it cannot be decompressed", code="not-decompressible") from None
+        raise UnreadableData("it cannot be decompressed", code="not-decompressible") from None
     if done != len(room):
-        raise Unreadable("it ends too early", code="truncated")
+        raise UnreadableData("it ends too early", code="truncated")
 
 
-def content(data: memoryview, item: Item) -> memoryview:
+def item_content(data: memoryview, item: Item) -> memoryview:
     """The raw bytes of an item, from those that are in the file."""
     if item.unpacked is None:
         return data
     at, size = item.unpacked
     room = memoryview(bytearray(size))
-    unpack(data, at, room)
+    decompress_into(data, at, room)
     return room
 
 
-def needed() -> Any:
+def require_zstd() -> Any:
     """The package, or one sentence."""
     try:
         import zstandard

@@ -14,20 +14,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from headway.checkpoint.store import disk
 
-SPARE_CORES = len(os.sched_getaffinity(0)) > 2  # then the page cache is the faster way
+USE_PAGE_CACHE = len(os.sched_getaffinity(0)) > 2  # then the page cache is the faster way
 PAGE = 4096
-LARGE = 1 << 20  # bytes: from there on the data of a tensor begins at a page of its file
-ROOM = 8 << 20
+DIRECT_MIN_BYTES = 1 << 20  # bytes: from there on the data of a tensor begins at a page of its file
+DIRECT_BUFFER_BYTES = 8 << 20
 
 
-class Past:
+class DirectFile:
     """Of a file that is open, and that `disk.past_cache` has said yes to."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._at = 0  # in the file, of the room that is filled
         self._filled = 0
-        self._room, self._other = mmap.mmap(-1, ROOM), mmap.mmap(-1, ROOM)
+        self._room, self._other = (
+            mmap.mmap(-1, DIRECT_BUFFER_BYTES),
+            mmap.mmap(-1, DIRECT_BUFFER_BYTES),
+        )
         self._thread = ThreadPoolExecutor(1, "headway-disk")
         self._written: Future[None] | None = None
 
@@ -38,23 +41,27 @@ class Past:
         """
         with memoryview(data) as view:
             done = 0
-            if len(view) >= LARGE and self._end % PAGE == 0 and _address(view) % PAGE == 0:
+            if (
+                len(view) >= DIRECT_MIN_BYTES
+                and self._end % PAGE == 0
+                and _address(view) % PAGE == 0
+            ):
                 done = len(view) - len(view) % PAGE
                 self._hand_over_room()
                 self._hand_over(view, done)
             while done < len(view):
-                size = min(len(view) - done, ROOM - self._filled)
+                size = min(len(view) - done, DIRECT_BUFFER_BYTES - self._filled)
                 self._room[self._filled : self._filled + size] = view[done : done + size]
                 done += size
                 self._filled += size
-                if self._filled == ROOM:
+                if self._filled == DIRECT_BUFFER_BYTES:
                     self._hand_over_room()
 
     def finish(self, *, sync: bool) -> None:
         """It is whole."""
         try:
             self._settle()
-            disk.past_cache(self._fd, False)  # what is left is no whole block
+            disk.set_direct_io(self._fd, False)  # what is left is no whole block
             with memoryview(self._room) as view, view[: self._filled] as rest:
                 disk.write_at(self._fd, rest, self._at)
             if sync:
@@ -94,7 +101,7 @@ class Past:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                disk.past_cache(self._fd, False)  # it was said to work, and does not
+                disk.set_direct_io(self._fd, False)  # it was said to work, and does not
                 disk.write_at(self._fd, pages, at)
 
     def _settle(self) -> None:

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from headway.checkpoint.store import disk
-from headway.checkpoint.store.past import SPARE_CORES, Past
+from headway.checkpoint.store.past import USE_PAGE_CACHE, DirectFile
 from headway.errors import SaveFailed, UsageError
 from headway.journal import remote
 
-WRITEBACK = 64 << 20  # bytes after which the disk is told to begin
+WRITEBACK_BYTES = 64 << 20  # bytes after which the disk is told to begin
 LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def failing(what: str) -> Iterator[None]:
+def os_errors_as_save_failed(what: str) -> Iterator[None]:
     """What the disk says, as one sentence."""
     try:
         yield
@@ -85,26 +85,26 @@ class Place(Protocol):
         """Nobody else changes which checkpoints there are meanwhile, where that can be had."""
 
 
-def place(url: str | os.PathLike[str]) -> Place:
+def open_place(url: str | os.PathLike[str]) -> Place:
     """The place that a path or URL names."""
     named = os.fspath(url)
     if "://" in named and not named.startswith("file://"):
-        return Remote(named)
-    return Folder(named.removeprefix("file://"))
+        return FsspecPlace(named)
+    return LocalPlace(named.removeprefix("file://"))
 
 
-class _File:
+class PageCacheFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._at = 0
         self._begun = 0  # bytes that the disk was told of
 
     def write(self, data: bytes | memoryview) -> None:
-        for start in range(0, len(data), WRITEBACK):
-            with memoryview(data)[start : start + WRITEBACK] as piece:
+        for start in range(0, len(data), WRITEBACK_BYTES):
+            with memoryview(data)[start : start + WRITEBACK_BYTES] as piece:
                 disk.write_at(self._fd, piece, self._at)
                 self._at += len(piece)
-            if self._at - self._begun >= WRITEBACK:
+            if self._at - self._begun >= WRITEBACK_BYTES:
                 disk.start_writeback(self._fd, self._begun, self._at - self._begun)
                 self._begun = self._at
 
@@ -121,7 +121,7 @@ class _File:
             disk.close(fd)
 
 
-class Folder:
+class LocalPlace:
     """A folder of this machine, or one that is mounted."""
 
     renames = True
@@ -170,7 +170,11 @@ class Folder:
     def open(self, name: str) -> Output:
         """Begin a file."""
         fd = disk.create(self.path(name))
-        return Past(fd) if not SPARE_CORES and disk.past_cache(fd, True) else _File(fd)
+        return (
+            DirectFile(fd)
+            if not USE_PAGE_CACHE and disk.set_direct_io(fd, True)
+            else PageCacheFile(fd)
+        )
 
     def make(self, folder: str = "") -> None:
         """Make a folder, and those above it."""
@@ -208,7 +212,7 @@ class Folder:
             disk.close(fd)
 
 
-class _Object:
+class ObjectFile:
     def __init__(self, file: Any) -> None:
         self._file = file
 
@@ -227,7 +231,7 @@ class _Object:
                 discard()
 
 
-class Remote:
+class FsspecPlace:
     """Anything that fsspec knows; files are there whole or not at all."""
 
     renames = False
@@ -261,7 +265,7 @@ class Remote:
         """When something in it was last changed."""
         self._fs.invalidate_cache()
         found = self._fs.find(self._at(name), detail=True).values()
-        return max(map(remote.changed, found), default=0.0)
+        return max(map(remote.modified_at, found), default=0.0)
 
     def read(self, name: str) -> bytes:
         """All of a file."""
@@ -286,7 +290,7 @@ class Remote:
     def open(self, name: str) -> Output:
         """Begin a file."""
         self._fs.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
-        return _Object(self._fs.open(self._at(name), "wb"))
+        return ObjectFile(self._fs.open(self._at(name), "wb"))
 
     def make(self, folder: str = "") -> None:
         """Make a folder, where there are such things."""

@@ -10,12 +10,12 @@ from typing import Literal
 
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
-from headway.checkpoint.store.manifest import METADATA, File, Manifest, Unreadable
-from headway.checkpoint.store.place import Place, place
+from headway.checkpoint.store.manifest import METADATA, File, Manifest, UnreadableData
+from headway.checkpoint.store.place import Place, open_place
 from headway.checkpoint.store.sums import summed
 from headway.errors import with_code
 
-LOOKS = 5  # at a list from which something went away meanwhile
+MAX_SCANS = 5  # at a list from which something went away meanwhile
 
 Depth = Literal["quick", "full"]  # sizes and checksums of what is small, or of every byte
 
@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Unusable:
+class UnreadableCheckpoint:
     """A folder that has the name of a checkpoint and cannot be read as one."""
 
     name: str
@@ -44,7 +44,7 @@ class Unusable:
 
 
 @dataclass(frozen=True)
-class Found:
+class RestorePoint:
     """The checkpoint to go on from, and for each newer one that is not good a note with a code."""
 
     checkpoint: Checkpoint | None
@@ -56,17 +56,17 @@ class Store:
     """Checkpoints in one place."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.place: Place = place(url)
+        self.place: Place = open_place(url)
 
     def checkpoints(self) -> list[Checkpoint]:
         """All that are committed, the newest first; only the last save of a step."""
-        return current(self.listed()[0])
+        return without_replaced(self.listed()[0])
 
-    def listed(self) -> tuple[list[Checkpoint], list[Unusable]]:
+    def listed(self) -> tuple[list[Checkpoint], list[UnreadableCheckpoint]]:
         """All that are committed, also those that were replaced, and what cannot be read."""
-        for _ in range(LOOKS):
+        for _ in range(MAX_SCANS):
             good: list[Checkpoint] = []
-            bad: list[Unusable] = []
+            bad: list[UnreadableCheckpoint] = []
             before = self.place.names()
             for name in before:
                 match = self._matched(name)
@@ -79,42 +79,42 @@ class Store:
                     bad.append(found)
             if not bad or {one.name for one in bad} <= set(self.place.names()):
                 break
-        return sorted(good, key=_age, reverse=True), bad
+        return sorted(good, key=_commit_order, reverse=True), bad
 
     def _matched(self, name: str) -> str | None:
         """The step in the name of a checkpoint."""
-        forms = (names.STEP, names.ASIDE) if self.place.renames else (names.REMOTE_STEP,)
+        forms = (names.STEP, names.REPLACED) if self.place.renames else (names.REMOTE_STEP,)
         for form in forms:
             if match := form.fullmatch(name):
                 return match[1]
         return None
 
-    def _look(self, name: str, step: int) -> Checkpoint | Unusable | None:
+    def _look(self, name: str, step: int) -> Checkpoint | UnreadableCheckpoint | None:
         try:
-            content = self.place.read(f"{name}/{manifests.NAME}")
+            content = self.place.read(f"{name}/{manifests.MANIFEST}")
         except (FileNotFoundError, NotADirectoryError):
             if not self.place.renames:  # still being written
                 return None
-            why = with_code(f"it has no {manifests.NAME}", code="manifest-missing")
-            return Unusable(name, step, why)
+            why = with_code(f"it has no {manifests.MANIFEST}", code="manifest-missing")
+            return UnreadableCheckpoint(name, step, why)
         except OSError as error:
             why = f"its manifest cannot be read: {error.strerror or error}"
-            return Unusable(name, step, with_code(why, code="manifest-not-readable"))
+            return UnreadableCheckpoint(name, step, with_code(why, code="manifest-not-readable"))
         try:
-            one = manifests.from_bytes(content)
-        except Unreadable as error:
+            one = manifests.manifest_from_bytes(content)
+        except UnreadableData as error:
             why = f"its manifest cannot be used: {error}"
-            return Unusable(name, step, with_code(why, code=error.code))
+            return UnreadableCheckpoint(name, step, with_code(why, code=error.code))
         if one.step != step or (not self.place.renames and not name.endswith(f"-{one.save_id}")):
             why = with_code(
                 f"its manifest is that of step {one.step}", code="manifest-of-other-step"
             )
-            return Unusable(name, step, why)
+            return UnreadableCheckpoint(name, step, why)
         return Checkpoint(name, self.place.path(name), one)
 
     def newest_good(
         self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
-    ) -> Found:
+    ) -> RestorePoint:
         """The newest that is whole, with all it builds on; why newer ones are passed over.
 
         `damaged`: by save id, what was found when one was read.
@@ -122,7 +122,7 @@ class Store:
         good, bad = self.listed()
         notes: list[str] = []
         found: Checkpoint | None = None
-        for one in current(good):
+        for one in without_replaced(good):
             why = self.verify(one, verify, good, damaged)
             if not why:
                 found = one
@@ -130,7 +130,7 @@ class Store:
             notes.append(f"{one.name} is passed over: {why}")
         reached = found.step if found else -1
         notes += [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
-        return Found(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
+        return RestorePoint(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
 
     def verify(
         self,
@@ -168,9 +168,9 @@ class Store:
 
     def _verify_alone(self, one: Checkpoint, depth: Depth, fresh: bool) -> str:
         try:
-            if not fresh and self.place.read(f"{one.name}/{manifests.NAME}") != manifests.to_bytes(
-                one.manifest
-            ):
+            if not fresh and self.place.read(
+                f"{one.name}/{manifests.MANIFEST}"
+            ) != manifests.manifest_to_bytes(one.manifest):
                 return with_code("its manifest is another one by now", code="manifest-replaced")
             for file in one.manifest.files:
                 why = self._verify_file(f"{one.name}/{file.name}", file, depth)
@@ -204,17 +204,17 @@ class Store:
         return with_code(why, code="checksum-mismatch") if changed else ""
 
 
-def current(good: Iterable[Checkpoint]) -> list[Checkpoint]:
+def without_replaced(good: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Without those that were replaced: the last save of each step, in order."""
     steps: set[int] = set()
     found = []
-    for one in sorted(good, key=lambda one: names.ASIDE.fullmatch(one.name) is not None):
+    for one in sorted(good, key=lambda one: names.REPLACED.fullmatch(one.name) is not None):
         if one.step not in steps:
             steps.add(one.step)
             found.append(one)
-    return sorted(found, key=_age, reverse=True)
+    return sorted(found, key=_commit_order, reverse=True)
 
 
-def _age(one: Checkpoint) -> tuple[int, float, int]:
+def _commit_order(one: Checkpoint) -> tuple[int, float, int]:
     """By the count of commits; the rest decides where two jobs counted the same."""
     return one.manifest.sequence, one.manifest.made, one.step

@@ -9,9 +9,9 @@ from typing import Literal
 
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import names
-from headway.checkpoint.store.place import Folder, Place, failing
-from headway.checkpoint.store.read import Checkpoint, Store, current
-from headway.checkpoint.store.sweep import put_away
+from headway.checkpoint.store.place import LocalPlace, Place, os_errors_as_save_failed
+from headway.checkpoint.store.read import Checkpoint, Store, without_replaced
+from headway.checkpoint.store.sweep import move_to_trash
 from headway.errors import UsageError
 
 
@@ -44,7 +44,7 @@ class Policy:
             )
 
 
-def wanted(newest_first: Sequence[Checkpoint], policy: Policy) -> list[Checkpoint]:
+def kept_by_policy(newest_first: Sequence[Checkpoint], policy: Policy) -> list[Checkpoint]:
     """Those that the rules keep, of checkpoints that are good."""
     kept = [*newest_first[: policy.last]]
     if policy.every is not None:
@@ -71,22 +71,22 @@ def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
     """Delete what no rule keeps; the names of it. What is not good is not counted, and stays."""
     shelf = Store(store)
     where = shelf.place
-    with failing(f"{where.url} cannot be cleared"):
+    with os_errors_as_save_failed(f"{where.url} cannot be cleared"):
         if not where.names():
             return []
         with where.locked():
-            doomed = _doomed(shelf, policy)
-            gone = [_take(where, one) for one in doomed]
+            doomed = _deletable(shelf, policy)
+            gone = [_withdraw(where, one) for one in doomed]
         for name in gone:
             where.delete_folder(name)
     return [one.name for one in doomed]
 
 
-def _doomed(shelf: Store, policy: Policy) -> list[Checkpoint]:
+def _deletable(shelf: Store, policy: Policy) -> list[Checkpoint]:
     listed, _ = shelf.listed()
     good = [one for one in listed if not shelf.verify(one, known=listed, fresh=True)]
-    newest_first = [one for one in current(listed) if one in good]
-    kept = wanted(newest_first, policy) + [one for one in listed if one not in good]
+    newest_first = [one for one in without_replaced(listed) if one in good]
+    kept = kept_by_policy(newest_first, policy) + [one for one in listed if one not in good]
     kept += [one for one in listed if names.ANCHOR in shelf.place.names(one.name)]
     ids = _with_parents(kept, listed)
     return [one for one in good if one.manifest.save_id not in ids]
@@ -104,20 +104,20 @@ def _with_parents(kept: Sequence[Checkpoint], listed: Sequence[Checkpoint]) -> s
     return ids
 
 
-def _take(where: Place, one: Checkpoint) -> str:
-    return put_away(where, one.name) if isinstance(where, Folder) else one.name
+def _withdraw(where: Place, one: Checkpoint) -> str:
+    return move_to_trash(where, one.name) if isinstance(where, LocalPlace) else one.name
 
 
 def pin(store: str | os.PathLike[str], one: Checkpoint) -> None:
     """Make it an anchor: it is kept until it is released."""
     where = Store(store).place
-    with failing(f"{one.path} cannot be made an anchor"), where.locked():
-        where.size(f"{one.name}/{manifests.NAME}")
+    with os_errors_as_save_failed(f"{one.path} cannot be made an anchor"), where.locked():
+        where.size(f"{one.name}/{manifests.MANIFEST}")
         where.write(f"{one.name}/{names.ANCHOR}", b"")
 
 
 def release(store: str | os.PathLike[str], one: Checkpoint) -> None:
     """It is no anchor any more."""
     where = Store(store).place
-    with failing(f"{one.path} is still an anchor"):
+    with os_errors_as_save_failed(f"{one.path} is still an anchor"):
         where.delete(f"{one.name}/{names.ANCHOR}")

@@ -10,18 +10,18 @@ try:  # ten times as fast
 except ImportError:
     from zlib import crc32 as summed
 
-__all__ = ["SMALL", "Beside", "combine", "summed"]
+__all__ = ["THREADED_MIN_BYTES", "ChecksumThread", "crc32_combine", "summed"]
 
 POLYNOMIAL = 0xEDB88320
-SMALL = 1 << 16  # bytes for which waking a thread costs more than it saves
+THREADED_MIN_BYTES = 1 << 16  # bytes for which waking a thread costs more than it saves
 
 
-def combine(first: int, second: int, size: int) -> int:
+def crc32_combine(first: int, second: int, size: int) -> int:
     """The checksum of two stretches of bytes, from that of each; `size`: bytes of the second."""
     power = 0
     while size:
         if size & 1:
-            first = _apply(_zeros(power), first)
+            first = _apply(_zeros_matrix(power), first)
         size >>= 1
         power += 1
     return first ^ second
@@ -30,13 +30,13 @@ def combine(first: int, second: int, size: int) -> int:
 _ZEROS: list[tuple[int, ...]] = []  # what 2**n bytes of zeros do to a checksum
 
 
-def _zeros(power: int) -> tuple[int, ...]:
+def _zeros_matrix(power: int) -> tuple[int, ...]:
     while len(_ZEROS) <= power:
         if _ZEROS:
-            _ZEROS.append(_squared(_ZEROS[-1]))
+            _ZEROS.append(_square(_ZEROS[-1]))
         else:
             bit = (POLYNOMIAL, *(1 << at for at in range(31)))
-            _ZEROS.append(_squared(_squared(_squared(bit))))
+            _ZEROS.append(_square(_square(_square(bit))))
     return _ZEROS[power]
 
 
@@ -50,11 +50,11 @@ def _apply(matrix: tuple[int, ...], vector: int) -> int:
     return total
 
 
-def _squared(matrix: tuple[int, ...]) -> tuple[int, ...]:
+def _square(matrix: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(_apply(matrix, row) for row in matrix)
 
 
-class Beside:
+class ChecksumThread:
     """Sums in a thread of its own, while others write the same bytes."""
 
     def __init__(self) -> None:

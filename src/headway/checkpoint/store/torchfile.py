@@ -12,9 +12,9 @@ import zlib
 from dataclasses import dataclass
 
 ALIGNMENT = 64  # of the data, from the beginning of the zip
-LARGE = 0xFFFFFFFF  # sizes from here on stand in the fields of zip64
-UTF8, SUM_BEHIND = 1 << 11, 1 << 3  # flags of an entry
-DAY = 0x21  # 1980-01-01: a zip has to have one
+ZIP64_MIN = 0xFFFFFFFF  # sizes from here on stand in the fields of zip64
+UTF8, DATA_DESCRIPTOR = 1 << 11, 1 << 3  # flags of an entry
+DOS_DATE = 0x21  # 1980-01-01: a zip has to have one
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Entry:
 
     @property
     def large(self) -> bool:
-        return self.size >= LARGE
+        return self.size >= ZIP64_MIN
 
     @property
     def wide(self) -> bytes:
@@ -36,20 +36,20 @@ class _Entry:
 
     def header(self, padding: bytes = b"") -> bytes:
         """What stands before its bytes."""
-        behind = self.flags & SUM_BEHIND
-        size = LARGE if self.large else 0 if behind else self.size
+        behind = self.flags & DATA_DESCRIPTOR
+        size = ZIP64_MIN if self.large else 0 if behind else self.size
         crc32 = 0 if behind else self.crc32
         extra = self.wide + padding
         needs = 45 if self.large else 20
-        fields = (0x04034B50, needs, self.flags, 0, 0, DAY, crc32, size, size)
+        fields = (0x04034B50, needs, self.flags, 0, 0, DOS_DATE, crc32, size, size)
         lengths = (len(self.name), len(extra))
         return struct.pack("<IHHHHHIIIHH", *fields, *lengths) + self.name + extra
 
     def listing(self) -> bytes:
         """What stands in the list at the end."""
-        size = LARGE if self.large else self.size
+        size = ZIP64_MIN if self.large else self.size
         needs = 45 if self.large else 20
-        fields = (0x02014B50, needs, needs, self.flags, 0, 0, DAY, self.crc32, size, size)
+        fields = (0x02014B50, needs, needs, self.flags, 0, 0, DOS_DATE, self.crc32, size, size)
         lengths = (len(self.name), len(self.wide), 0, 0, 0, 0, self.offset)
         return struct.pack("<IHHHHHHIIIHHHHHII", *fields, *lengths) + self.name + self.wide
 
@@ -60,7 +60,7 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class Frame:
+class ZipFrame:
     """What stands around the bytes of a tensor."""
 
     head: bytes
@@ -83,7 +83,7 @@ class Frame:
         return behind + listed + _end(len(entries), len(listed), at)
 
 
-def frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> Frame:
+def zip_frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> ZipFrame:
     """The frame of a tensor: `record` is its `data.pkl`, `size` the bytes of its data."""
     head = b""
     before = []
@@ -97,19 +97,19 @@ def frame(record: bytes, size: int, byteorder: str = sys.byteorder) -> Frame:
         before.append(entry)
         head += entry.header() + content
     # Last, so that nothing but the list lies behind the first 4 GiB.
-    data = _Entry(b"archive/data/0", size, 0, UTF8 | SUM_BEHIND, len(head))
+    data = _Entry(b"archive/data/0", size, 0, UTF8 | DATA_DESCRIPTOR, len(head))
     start = len(head) + len(data.header()) + 4
     room = -start % ALIGNMENT
     head += data.header(b"FB" + struct.pack("<H", room) + bytes(room))
-    return Frame(head, size, tuple(before), data)
+    return ZipFrame(head, size, tuple(before), data)
 
 
 def _end(count: int, size: int, at: int) -> bytes:
     """The end of a zip whose list of `size` bytes begins at `at`."""
     wide = b""
-    if at >= LARGE:
+    if at >= ZIP64_MIN:
         fields = (0x06064B50, 44, 45, 45, 0, 0, count, count, size, at)
         wide = struct.pack("<IQHHIIQQQQ", *fields)
         wide += struct.pack("<IIQI", 0x07064B50, 0, at + size, 1)
-    fields_32 = (0x06054B50, 0, 0, count, count, size, min(at, LARGE), 0)
+    fields_32 = (0x06054B50, 0, 0, count, count, size, min(at, ZIP64_MIN), 0)
     return wide + struct.pack("<IHHHHIIH", *fields_32)

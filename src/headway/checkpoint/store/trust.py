@@ -21,13 +21,13 @@ from torch.distributed.checkpoint.metadata import Metadata
 from headway.checkpoint.state import Name, Skeleton
 from headway.errors import CheckpointUntrusted
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ALLOW = "torch.serialization.add_safe_globals"
-DESCRIBED = (
+METADATA_CLASSES = (
     *("Metadata", "MetadataIndex", "StorageMeta", "BytesStorageMetadata", "TensorStorageMetadata"),
     *("ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING"),
 )
-PLAIN = {
+ALLOWED_CLASSES = {
     ("collections", "OrderedDict"),
     ("builtins", "dict"),
     ("builtins", "list"),
@@ -38,11 +38,11 @@ PLAIN = {
     ("pathlib", "PosixPath"),
     ("pathlib", "PurePosixPath"),
     (filesystem.__name__, "_StorageInfo"),
-    *((described.__name__, name) for name in DESCRIBED),
+    *((described.__name__, name) for name in METADATA_CLASSES),
 }
 
 
-def is_own(folder: str | os.PathLike[str]) -> bool:
+def only_user_can_write(folder: str | os.PathLike[str]) -> bool:
     """Whether nobody but this user and root can have written a checkpoint, or can replace it."""
     path = os.fspath(folder).removeprefix("file://")
     if "://" in path:
@@ -53,13 +53,15 @@ def is_own(folder: str | os.PathLike[str]) -> bool:
             found += [entry.stat() for entry in entries]
     except OSError:
         return False
-    return all(one.st_uid in (os.geteuid(), 0) and not one.st_mode & OTHERS for one in found)
+    return all(
+        one.st_uid in (os.geteuid(), 0) and not one.st_mode & OTHERS_CAN_WRITE for one in found
+    )
 
 
 def load_metadata(content: bytes, *, trusted: bool = False) -> Metadata:
     """The content of `.metadata`; CheckpointUntrusted if it names anything that it never has."""
     try:
-        found = _Restricted(io.BytesIO(content)).load()
+        found = _RestrictedUnpickler(io.BytesIO(content)).load()
     except CheckpointUntrusted:
         if not trusted:
             raise
@@ -78,30 +80,32 @@ def load_value(content: io.BytesIO, *, trusted: bool = False) -> Any:
             return torch.load(content, weights_only=True)
         except pickle.UnpicklingError as error:
             content.seek(0)
-            raise _refused(_unsafe(content), str(error).partition("\n")[0]) from None
+            raise _untrusted_error(
+                _unsafe_classes(content), str(error).partition("\n")[0]
+            ) from None
 
 
-class _Restricted(pickle.Unpickler):
+class _RestrictedUnpickler(pickle.Unpickler):
     """Makes nothing but what a checkpoint of DCP is described by."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Raises for any other."""
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        if (module, name) not in PLAIN:
+        if (module, name) not in ALLOWED_CLASSES:
             text = f"its .metadata needs {module}.{name}, which no checkpoint of DCP does"
             raise CheckpointUntrusted(text, classes=[f"{module}.{name}"])
         return super().find_class(module, name)
 
 
-def _unsafe(content: io.BytesIO) -> list[str]:
+def _unsafe_classes(content: io.BytesIO) -> list[str]:
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(content))
     except Exception:  # it is damaged besides
         return []
 
 
-def _refused(classes: list[str], why: str) -> CheckpointUntrusted:
+def _untrusted_error(classes: list[str], why: str) -> CheckpointUntrusted:
     if not classes:
         return CheckpointUntrusted(
             f"a value cannot be loaded without running code: {why}; "

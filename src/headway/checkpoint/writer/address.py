@@ -17,12 +17,12 @@ from headway.checkpoint.store import disk
 from headway.checkpoint.writer import wire
 from headway.errors import HeadwayError
 
-WAITING = 128  # ranks that look at once
-PUBLIC = ("/tmp", "/dev/shm")  # anybody may have taken the name in them
-KINDS = ("", ".lock", ".log")  # of files of a writer: its socket, who has it, and its errors
+BACKLOG = 128  # ranks that look at once
+PUBLIC_FOLDERS = ("/tmp", "/dev/shm")  # anybody may have taken the name in them
+SUFFIXES = ("", ".lock", ".log")  # of files of a writer: its socket, who has it, and its errors
 
 
-class NoFolder(HeadwayError):
+class NoPrivateFolder(HeadwayError):
     """There is no place in which sockets are this user's alone."""
 
     code = "no-folder-for-writers"
@@ -31,15 +31,15 @@ class NoFolder(HeadwayError):
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
     """A path to the folder, short enough for a socket, for as long as it is held."""
-    descriptor = _opened()
+    descriptor = _open_folder()
     try:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
 
 
-def _opened() -> int:
-    bases = [*PUBLIC, os.environ.get("XDG_RUNTIME_DIR", "")]
+def _open_folder() -> int:
+    bases = [*PUBLIC_FOLDERS, os.environ.get("XDG_RUNTIME_DIR", "")]
     with contextlib.suppress(OSError):
         bases.insert(0, tempfile.gettempdir())
     own = _own_base()
@@ -57,7 +57,7 @@ def _opened() -> int:
             if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
                 return descriptor
             os.close(descriptor)  # somebody else was there first
-    raise NoFolder(
+    raise NoPrivateFolder(
         f"no folder for checkpoint writers can be made in {', '.join(filter(None, [*bases, own]))}"
     )
 
@@ -75,15 +75,15 @@ def connect(name: str, timeout_s: float) -> socket.socket:
         end.settimeout(timeout_s)
         with folder() as path:
             end.connect(f"{path}/{name}")
-        if not is_own(end):
-            raise wire.Gone("it is another user's process")
+        if not is_own_peer(end):
+            raise wire.PeerClosed("it is another user's process")
     except BaseException:
         end.close()
         raise
     return end
 
 
-def is_own(end: socket.socket) -> bool:
+def is_own_peer(end: socket.socket) -> bool:
     """Whether the process at the other end is this user's."""
     return wire.peer(end)[1] == os.geteuid()
 
@@ -101,7 +101,7 @@ class Address:
                 with contextlib.suppress(FileNotFoundError):  # of one that was killed
                     os.unlink(f"{path}/{name}")
                 self.socket.bind(f"{path}/{name}")
-                self.socket.listen(WAITING)
+                self.socket.listen(BACKLOG)
             except OSError:
                 self.release()
                 raise
@@ -124,28 +124,28 @@ class Address:
         self.socket.close()
         if self._lock < 0:
             return
-        with contextlib.suppress(OSError, NoFolder), folder() as path:
+        with contextlib.suppress(OSError, NoPrivateFolder), folder() as path:
             _unlink(path, self._name)
         disk.close(self._lock)
         self._lock = -1
 
 
 def _unlink(path: str, name: str) -> None:
-    for kind in KINDS:
+    for kind in SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{path}/{name}{kind}")
 
 
-def log(name: str) -> int:
+def open_log(name: str) -> int:
     """A descriptor of the file for what a writer says before it ends."""
     with folder() as path:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(f"{path}/{name}.log", flags, 0o600)
 
 
-def last_words(name: str) -> str:
+def last_log_line(name: str) -> str:
     """The last line of that file; empty where there is none."""
-    with contextlib.suppress(OSError, NoFolder), folder() as path:
+    with contextlib.suppress(OSError, NoPrivateFolder), folder() as path:
         lines = disk.read(f"{path}/{name}.log")[-4096:].decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
     return ""

@@ -10,14 +10,14 @@ import time
 from typing import Any
 
 from headway.checkpoint.writer import address, wire
-from headway.checkpoint.writer.address import NoFolder
+from headway.checkpoint.writer.address import NoPrivateFolder
 from headway.errors import HeadwayError
 
 START_S = 30.0  # for Python to come up on a machine that is busy
 ANSWER_S = 60.0
-LOOK_S = 0.005
-DYING_S = 3.0  # a process that was killed may still be there
-started: list[subprocess.Popen[bytes]] = []  # by this process; or Python warns of them
+CONNECT_POLL_S = 0.005
+TAKEN_RETRY_S = 3.0  # a process that was killed may still be there
+child_processes: list[subprocess.Popen[bytes]] = []  # by this process; or Python warns of them
 
 
 class WriterFailed(HeadwayError):
@@ -30,12 +30,12 @@ class WriterTaken(WriterFailed):
     code = "writer-taken"
 
 
-class Client:
+class WriterClient:
     """Connected to the writer of this name; it is started if it is not there."""
 
     def __init__(self, name: str, linger_s: float) -> None:
         self.name = name
-        self._end, self.found, self._handles = _connected(name, linger_s)
+        self._end, self.found, self._handles = _connect(name, linger_s)
 
     def images(self) -> list[int]:
         """Descriptors of the images that it holds; they are the caller's from now on."""
@@ -56,7 +56,7 @@ class Client:
         """Something that needs no answer."""
         try:
             wire.send(self._end, {"op": op, **message}, descriptors)
-        except wire.Gone as error:
+        except wire.PeerClosed as error:
             raise WriterFailed(
                 f"the checkpoint writer is gone: {error}", code="writer-gone"
             ) from None
@@ -84,7 +84,7 @@ class Client:
         try:
             wire.send(self._end, message)
             answer, handles = wire.receive(self._end)
-        except (wire.Gone, TimeoutError) as error:
+        except (wire.PeerClosed, TimeoutError) as error:
             raise WriterFailed(
                 f"the checkpoint writer does not answer: {error}", code="writer-silent"
             ) from None
@@ -93,19 +93,19 @@ class Client:
         return answer, handles
 
 
-def look(name: str) -> tuple[dict[str, Any], list[int]] | None:
+def peek(name: str) -> tuple[dict[str, Any], list[int]] | None:
     """What the writer of another rank holds, and its descriptors; None where there is none."""
     try:
         with address.connect(name, ANSWER_S) as end:
             wire.send(end, {"op": "look"})
             return wire.receive(end)
-    except (OSError, wire.Gone, NoFolder):
+    except (OSError, wire.PeerClosed, NoPrivateFolder):
         return None
 
 
-def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
+def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any], list[int]]:
     until = time.monotonic() + START_S
-    patience = time.monotonic() + DYING_S
+    patience = time.monotonic() + TAKEN_RETRY_S
     child: subprocess.Popen[bytes] | None = None
     while time.monotonic() < until:
         end: socket.socket | None = None
@@ -118,14 +118,14 @@ def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any
             end.close()
             if time.monotonic() > patience:
                 raise WriterTaken(f"another process uses the checkpoint writer {name}")
-        except NoFolder as error:
+        except NoPrivateFolder as error:
             raise WriterFailed(str(error), code=error.code) from None
-        except (OSError, wire.Gone):
+        except (OSError, wire.PeerClosed):
             if end is not None:
                 end.close()
             code = child.poll() if child is not None else 0
             if code is not None and code > 0:
-                why = f": {words}" if (words := address.last_words(name)) else ""
+                why = f": {words}" if (words := address.last_log_line(name)) else ""
                 raise WriterFailed(
                     f"the checkpoint writer ended with code {code}{why}",
                     code="writer-ended",
@@ -133,7 +133,7 @@ def _connected(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any
                 ) from None
             if code is not None:  # of one that ends the name may still have been taken
                 child = _start(name, linger_s)
-        time.sleep(LOOK_S)
+        time.sleep(CONNECT_POLL_S)
     raise WriterFailed(
         f"no checkpoint writer came up within {START_S:g} s", code="writer-start-timeout"
     )
@@ -144,7 +144,7 @@ def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
     command = [sys.executable, "-m", "headway.checkpoint.writer", name, str(linger_s)]
     try:
-        log = address.log(name)
+        log = address.open_log(name)
         try:
             child = subprocess.Popen(
                 command,
@@ -160,5 +160,5 @@ def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
         raise WriterFailed(
             f"the checkpoint writer cannot be started: {error}", code="writer-not-started"
         ) from None
-    started.append(child)
+    child_processes.append(child)
     return child

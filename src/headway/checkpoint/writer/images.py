@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-EMPTY, FILLING, WHOLE = "empty", "filling", "whole"
+EMPTY, FILLING, READY = "empty", "filling", "whole"
 
 
 @dataclass
-class Image:
+class StagingBuffer:
     """One moment of one rank, or room for it."""
 
     descriptor: int
@@ -24,25 +24,25 @@ class Image:
     @cached_property
     def view(self) -> memoryview:
         """What is in it: mapped once, as each page costs the first who looks at it."""
-        return mapped(os.dup(self.descriptor))
+        return map_memory(os.dup(self.descriptor))
 
     def public(self) -> dict[str, Any]:
         """What a rank that comes back needs to read it."""
         return {"state": self.state, "step": self.step, **self.told}
 
 
-class Images:
+class BufferSet:
     """All of a rank's, of one size."""
 
     def __init__(self) -> None:
-        self.all: list[Image] = []
+        self.all: list[StagingBuffer] = []
 
     def reserve(self, count: int, size: int) -> None:
         """Room for that many; what is there stays if it fits."""
         if [image.size for image in self.all] == [size] * count:
             return
         self.close()
-        self.all = [Image(_memory(size), size) for _ in range(count)]
+        self.all = [StagingBuffer(_create_memory(size), size) for _ in range(count)]
 
     def close(self) -> None:
         """Let go of them; a write that is under way has its view."""
@@ -51,13 +51,13 @@ class Images:
         self.all = []
 
 
-def mapped(descriptor: int) -> memoryview:
+def map_memory(descriptor: int) -> memoryview:
     """Gone when nothing refers to it any more; the descriptor is closed."""
     with open(descriptor, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
-def _memory(size: int) -> int:
+def _create_memory(size: int) -> int:
     descriptor = os.memfd_create("headway-checkpoint", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)

@@ -21,36 +21,39 @@ from typing import Any
 
 from headway.checkpoint.store import disk
 from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.given_up import GivenUp
+from headway.checkpoint.store.given_up import AbortMark
 from headway.checkpoint.store.sweep import sweep
 from headway.checkpoint.writer import address, wire
 from headway.checkpoint.writer.address import Address
-from headway.checkpoint.writer.images import EMPTY, FILLING, WHOLE, Images
+from headway.checkpoint.writer.images import EMPTY, FILLING, READY, BufferSet
 from headway.checkpoint.writer.write import (
-    Job,
-    abandoned,
-    all_there,
-    check,
-    clear_up,
+    WriteJob,
+    abort,
+    aborted_error,
+    all_parts_written,
+    clean_up,
     code_of,
-    finish,
-    give_up,
-    lost,
-    problem,
-    settled,
+    commit_parts,
+    error_outcome,
+    is_settled,
+    read_abort_mark,
+    verify_committed,
     write,
 )
 from headway.errors import HeadwayError, SaveFailed
 
-LOOK_S = 0.5  # how often it asks itself whether it is still wanted
-FIRST_S = 10.0  # for the first word of whoever comes
-PARTS_S = 0.01  # how often it looks for the parts of other ranks, at first
-LOCAL_S = (PARTS_S, 0.25)  # the shortest and the longest time between two looks at a folder,
-REMOTE_S = (0.2, 5.0)  # and at an object store, where each look is some requests
-PATIENCE_S = 600.0  # for them
-KEPT = 100  # outcomes that are kept
+IDLE_CHECK_S = 0.5  # how often it asks itself whether it is still wanted
+FIRST_MESSAGE_S = 10.0  # for the first word of whoever comes
+COMMIT_POLL_S = 0.01  # how often it looks for the parts of other ranks, at first
+LOCAL_POLL_S = (
+    COMMIT_POLL_S,
+    0.25,
+)  # the shortest and the longest time between two looks at a folder,
+REMOTE_POLL_S = (0.2, 5.0)  # and at an object store, where each look is some requests
+PARTS_TIMEOUT_S = 600.0  # for them
+MAX_OUTCOMES = 100  # outcomes that are kept
 NICE = 10  # a tenth of what the training gets of a core, where both want it
-DCP = "headway.checkpoint.store.dcp"  # what imports torch
+DCP_MODULE = "headway.checkpoint.store.dcp"  # what imports torch
 
 
 class Writer:
@@ -66,11 +69,11 @@ class Writer:
         self.listening = listening
         self.linger_s = linger_s
         self._release = release
-        self.images = Images()
+        self.images = BufferSet()
         self.layouts: dict[str, dict[str, Any]] = {}
-        self.jobs: queue.Queue[Asked] = queue.Queue()
+        self.jobs: queue.Queue[WriteRequest] = queue.Queue()
         self.busy: list[int] = []  # images that are written, or wait for it
-        self.waiting: list[Waiting] = []  # for the parts of other ranks, in order
+        self.waiting: list[PendingCommit] = []  # for the parts of other ranks, in order
         self.made = ""  # the save of the last checkpoint
         self.outcomes: list[dict[str, Any]] = []
         self.count = 0  # of all outcomes
@@ -97,14 +100,14 @@ class Writer:
         """Until nobody wants it any more."""
         threading.Thread(target=self._write_all, daemon=True).start()
         threading.Thread(target=self._commit_all, daemon=True).start()
-        self.listening.settimeout(LOOK_S)
+        self.listening.settimeout(IDLE_CHECK_S)
         while not (self._forgotten() and not self._at_work()):
             try:
                 end, _ = self.listening.accept()
             except TimeoutError:
                 continue
             except OSError:  # closed: the rank has said that it ends
-                self.ended.wait(FIRST_S)
+                self.ended.wait(FIRST_MESSAGE_S)
                 return
             threading.Thread(target=self._meet, args=(end,), daemon=True).start()
 
@@ -118,11 +121,11 @@ class Writer:
 
     def _meet(self, end: socket.socket) -> None:
         """One rank at a time: another one is told so, and may come again, or only look."""
-        with end, contextlib.suppress(wire.Gone, TimeoutError):
-            if not address.is_own(end):
+        with end, contextlib.suppress(wire.PeerClosed, TimeoutError):
+            if not address.is_own_peer(end):
                 return
             process, _ = wire.peer(end)
-            end.settimeout(FIRST_S)
+            end.settimeout(FIRST_MESSAGE_S)
             first, handles = wire.receive(end)
             wire.close(handles)
             if first.get("op") == "look":
@@ -162,14 +165,14 @@ class Writer:
 
     def _prepare(self, _: dict[str, Any]) -> None:
         """It will commit, and needs torch for that: imported now, nobody waits for it then."""
-        threading.Thread(target=importlib.import_module, args=(DCP,), daemon=True).start()
+        threading.Thread(target=importlib.import_module, args=(DCP_MODULE,), daemon=True).start()
 
     def _reserve(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             self.images.reserve(message["count"], message["size"])
         except OSError as error:
             text = f"no memory for {message['count']} images: {error}"
-            return problem(SaveFailed(text, code="no-memory-for-images"))
+            return error_outcome(SaveFailed(text, code="no-memory-for-images"))
         return self._status()
 
     def _filling(self, message: dict[str, Any]) -> None:
@@ -184,7 +187,7 @@ class Writer:
     def _whole(self, message: dict[str, Any]) -> None:
         number = message["image"]
         image = self.images.all[number]
-        image.state = WHOLE if message["good"] else EMPTY
+        image.state = READY if message["good"] else EMPTY
         asked = message["job"]
         image.told = {"layout": message["layout"], "values": message["values"]}
         image.told |= {key: asked[key] for key in ("world", "extra")}
@@ -194,18 +197,18 @@ class Writer:
             return
         about = {"values": message["values"], "layout": self.layouts[message["layout"]]}
         about["changed"] = message["changed"]
-        job = Job(step=image.step, **about, **asked)
+        job = WriteJob(step=image.step, **about, **asked)
         if not message["good"]:
             wire.close(message["handles"])
             if job.world > 1:
                 with contextlib.suppress(HeadwayError):  # there may be no such store
-                    given = GivenUp(job.rank, "its image is not whole", "image-not-whole")
-                    give_up(job, job.draft(), given)
+                    given = AbortMark(job.rank, "its image is not whole", "image-not-whole")
+                    abort(job, job.draft(), given)
             return
         (ids,) = message["handles"]
         with self.lock:
             self.busy.append(number)
-        self.jobs.put(Asked(job, self.asker, number, image.view, ids))
+        self.jobs.put(WriteRequest(job, self.asker, number, image.view, ids))
 
     def _all(self) -> dict[str, Any]:
         images = [image.public() for image in self.images.all]
@@ -233,10 +236,10 @@ class Writer:
         """The name is free before the rank hears of it: the next of that name may be started."""
         self.ending = time.monotonic()
         while self._at_work():
-            if wire.left(message["from"]):  # killed while it waits: another one may come
+            if wire.peer_closed(message["from"]):  # killed while it waits: another one may come
                 self.ending = None
-                raise wire.Gone("the rank has gone")
-            time.sleep(PARTS_S)
+                raise wire.PeerClosed("the rank has gone")
+            time.sleep(COMMIT_POLL_S)
         self.listening.shutdown(socket.SHUT_RDWR)
         self._release()
         return self._status()
@@ -248,42 +251,42 @@ class Writer:
             try:
                 self._write(asked, begun)
             except Exception as error:  # whatever it is, the next one may be written
-                self._over(asked.job, asked.asker, begun, problem(error))
+                self._over(asked.job, asked.asker, begun, error_outcome(error))
             with self.lock:
                 self.busy.remove(asked.image)
 
-    def _write(self, asked: Asked, begun: float) -> None:
+    def _write(self, asked: WriteRequest, begun: float) -> None:
         job = self._standing(asked.job)
         self._sweep(job)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
             handles.callback(wire.close, (asked.ids,))
             draft = job.draft()
             try:
-                if given := abandoned(job, draft):
-                    raise lost(job, given)
+                if given := read_abort_mark(job, draft):
+                    raise aborted_error(job, given)
                 stack.enter_context(draft)
                 handles.pop_all()  # it is closed by whoever reads it
                 size = write(job, draft, asked.view, asked.ids, self._has_moved)
             except BaseException as error:
-                mine = _given_up(job.rank, error)
-                given = abandoned(job, draft) or mine
-                give_up(job, draft, given)
+                mine = _abort_mark(job.rank, error)
+                given = read_abort_mark(job, draft) or mine
+                abort(job, draft, given)
                 if given is not mine:  # whatever came of that, such as a folder that is gone
-                    raise lost(job, given) from error
+                    raise aborted_error(job, given) from error
                 raise
             took = {"bytes": size, "written_s": time.monotonic() - begun}
             with self.lock:
                 held = stack.pop_all()
-                self.waiting.append(Waiting(job, draft, asked.asker, begun, took, held))
+                self.waiting.append(PendingCommit(job, draft, asked.asker, begun, took, held))
 
-    def _sweep(self, job: Job) -> None:
+    def _sweep(self, job: WriteJob) -> None:
         """Once for each store: what the writers before this one have left when they were killed."""
         if job.rank == 0 and job.store not in self._swept:
             self._swept.add(job.store)
             with contextlib.suppress(Exception):  # the commit does it again
                 sweep(job.store)
 
-    def _standing(self, job: Job) -> Job:
+    def _standing(self, job: WriteJob) -> WriteJob:
         """Tables by their rows only where the save that these build on is there, or may yet be."""
         with self.lock:
             known = {self.made, *(one.job.save_id for one in self.waiting)}
@@ -292,7 +295,7 @@ class Writer:
     def _commit_all(self) -> None:
         """The newest that all ranks have written; an older one that is not will never be."""
         while True:
-            time.sleep(PARTS_S)
+            time.sleep(COMMIT_POLL_S)
             self._looked = time.monotonic()
             self._look(self._looked)
 
@@ -312,59 +315,63 @@ class Writer:
                 self._drop(one, given)
             one.next = now + pause_s(now - one.since, local=one.draft.place.renames)
 
-    def _hopeless(self, one: Waiting) -> GivenUp | None:
+    def _hopeless(self, one: PendingCommit) -> AbortMark | None:
         """Why it will never be a checkpoint; None if it may be."""
         now = time.monotonic()
         mine = one.job.rank
-        if now - one.since > PATIENCE_S:
-            return GivenUp(mine, "not all ranks have written their part", "ranks-missing")
-        if one.asker != self.asker and self.ending is not None and now - self.ending > FIRST_S:
-            return GivenUp(mine, "the ranks that have begun it are gone", "ranks-gone")
+        if now - one.since > PARTS_TIMEOUT_S:
+            return AbortMark(mine, "not all ranks have written their part", "ranks-missing")
+        if (
+            one.asker != self.asker
+            and self.ending is not None
+            and now - self.ending > FIRST_MESSAGE_S
+        ):
+            return AbortMark(mine, "the ranks that have begun it are gone", "ranks-gone")
         with contextlib.suppress(Exception):  # looked for again
-            if given := abandoned(one.job, one.draft):
+            if given := read_abort_mark(one.job, one.draft):
                 return given
             if mine == 0 and not any(part.rank == 0 for part in one.draft.parts()):
-                return GivenUp(mine, "its files were taken away", "files-removed")
+                return AbortMark(mine, "its files were taken away", "files-removed")
         return None
 
-    def _commit(self, one: Waiting, older: list[Waiting]) -> None:
+    def _commit(self, one: PendingCommit, older: list[PendingCommit]) -> None:
         for other in older:
             if _ready(other):
                 self._commit(other, [])
             else:
                 why = f"step {one.job.step} is there already"
-                self._drop(other, GivenUp(other.job.rank, why, "newer-step-saved"))
+                self._drop(other, AbortMark(other.job.rank, why, "newer-step-saved"))
         outcome = dict(one.took)
         try:
             with one.held:
                 if one.job.rank == 0:
-                    outcome |= finish(one.job, one.draft)
+                    outcome |= commit_parts(one.job, one.draft)
                 else:
-                    check(one.job, one.draft)
+                    verify_committed(one.job, one.draft)
             self.made = one.job.save_id
             if one.job.rank == 0:
-                clear_up(one.job)
+                clean_up(one.job)
         except Exception as error:
-            outcome |= problem(error)
+            outcome |= error_outcome(error)
             if one.job.rank == 0 and "name" not in outcome:
-                give_up(one.job, one.draft, _given_up(0, error))
+                abort(one.job, one.draft, _abort_mark(0, error))
         self._over(one.job, one.asker, one.begun, outcome, one)
 
-    def _drop(self, one: Waiting, given: GivenUp) -> None:
+    def _drop(self, one: PendingCommit, given: AbortMark) -> None:
         with contextlib.suppress(Exception):  # what is left of it is swept
             one.held.close()
             if one.job.rank == 0:
-                give_up(one.job, one.draft, given)
-        outcome = {**one.took, **problem(lost(one.job, given))}
+                abort(one.job, one.draft, given)
+        outcome = {**one.took, **error_outcome(aborted_error(one.job, given))}
         self._over(one.job, one.asker, one.begun, outcome, one)
 
     def _over(
         self,
-        job: Job,
+        job: WriteJob,
         asker: int,
         begun: float,
         became: dict[str, Any],
-        waited: Waiting | None = None,
+        waited: PendingCommit | None = None,
     ) -> None:
         """Told to the process that has asked for it; if that is gone, nobody wants to know."""
         outcome = {"step": job.step, "seconds": time.monotonic() - begun, **became}
@@ -374,14 +381,14 @@ class Writer:
             if asker == self.asker:
                 self.count += 1
                 outcome["number"] = self.count
-                self.outcomes = [*self.outcomes[1 - KEPT :], outcome]
+                self.outcomes = [*self.outcomes[1 - MAX_OUTCOMES :], outcome]
 
 
 @dataclass(frozen=True)
-class Asked:
+class WriteRequest:
     """An image that is to be written, and the rows of it that have changed."""
 
-    job: Job
+    job: WriteJob
     asker: int  # the process
     image: int
     view: memoryview
@@ -389,10 +396,10 @@ class Asked:
 
 
 @dataclass(eq=False)
-class Waiting:
+class PendingCommit:
     """A part that is written, until the checkpoint is there."""
 
-    job: Job
+    job: WriteJob
     draft: Draft
     asker: int
     begun: float
@@ -404,25 +411,25 @@ class Waiting:
 
 def pause_s(waited_s: float, *, local: bool) -> float:
     """Until the next look: a quarter of the time for which was waited, within bounds."""
-    shortest, longest = LOCAL_S if local else REMOTE_S
+    shortest, longest = LOCAL_POLL_S if local else REMOTE_POLL_S
     return min(max(shortest, waited_s / 4), longest)
 
 
-def _ready(one: Waiting) -> bool:
+def _ready(one: PendingCommit) -> bool:
     """For rank 0, that all parts are there; for the others, that it has done with them.
 
     Until then each holds the draft, so that nobody takes it for one that was left behind.
     """
     try:
         if one.job.rank:
-            return settled(one.draft)
-        return all_there(one.job, one.draft)
+            return is_settled(one.draft)
+        return all_parts_written(one.job, one.draft)
     except Exception:  # of whatever the store is: looked for again
         return False
 
 
-def _given_up(rank: int, error: BaseException) -> GivenUp:
-    return GivenUp(rank, str(error) or type(error).__name__, code_of(error))
+def _abort_mark(rank: int, error: BaseException) -> AbortMark:
+    return AbortMark(rank, str(error) or type(error).__name__, code_of(error))
 
 
 def main(name: str, linger_s: float) -> None:

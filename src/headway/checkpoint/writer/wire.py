@@ -13,14 +13,14 @@ from typing import Any
 HEADER = struct.Struct("!Q")
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 DESCRIPTORS = 16  # that one message may carry
-LONGEST = 1 << 32  # bytes: more is no message, but somebody who says something else
+MAX_MESSAGE_BYTES = 1 << 32  # bytes: more is no message, but somebody who says something else
 
 
-class Gone(ConnectionError):
+class PeerClosed(ConnectionError):
     """The other end is not there any more."""
 
 
-class NotAMessage(Gone):
+class NotAMessage(PeerClosed):
     """The other end says something else than messages."""
 
 
@@ -31,15 +31,15 @@ def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int]
         socket.send_fds(end, [HEADER.pack(len(content))], list(descriptors), socket.MSG_NOSIGNAL)
         end.sendall(content)
     except OSError as error:
-        raise Gone(str(error)) from None
+        raise PeerClosed(str(error)) from None
 
 
 def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """The next message; raises Gone where none will come, TimeoutError where none has come yet."""
-    header, descriptors = _received(end)
+    header, descriptors = _receive_header(end)
     try:
         while len(header) < HEADER.size:
-            header += _some(end, HEADER.size - len(header))
+            header += _receive_some(end, HEADER.size - len(header))
         return _message(end, *HEADER.unpack(header)), descriptors
     except BaseException:
         close(descriptors)
@@ -48,8 +48,8 @@ def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _message(end: socket.socket, length: int) -> dict[str, Any]:
     content = bytearray()
-    while length <= LONGEST and len(content) < length:
-        content += _some(end, length - len(content))
+    while length <= MAX_MESSAGE_BYTES and len(content) < length:
+        content += _receive_some(end, length - len(content))
     try:
         message = json.loads(content)
     except ValueError:
@@ -66,7 +66,7 @@ def peer(end: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def left(end: socket.socket) -> bool:
+def peer_closed(end: socket.socket) -> bool:
     """Whether nobody is at the other end any more."""
     looking = select.poll()
     looking.register(end, select.POLLRDHUP)  # a hang-up and an error are told of always
@@ -79,25 +79,25 @@ def close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _received(end: socket.socket) -> tuple[bytes, list[int]]:
+def _receive_header(end: socket.socket) -> tuple[bytes, list[int]]:
     try:
         header, descriptors, _, _ = socket.recv_fds(end, HEADER.size, DESCRIPTORS)
     except TimeoutError:
         raise
     except OSError as error:
-        raise Gone(str(error)) from None
+        raise PeerClosed(str(error)) from None
     if not header:
-        raise Gone("the other end has closed")
+        raise PeerClosed("the other end has closed")
     return header, descriptors
 
 
-def _some(end: socket.socket, most: int) -> bytes:
+def _receive_some(end: socket.socket, most: int) -> bytes:
     try:
         content = end.recv(min(most, 1 << 20))
     except TimeoutError:
         raise
     except OSError as error:
-        raise Gone(str(error)) from None
+        raise PeerClosed(str(error)) from None
     if not content:
-        raise Gone("the other end has closed")
+        raise PeerClosed("the other end has closed")
     return content

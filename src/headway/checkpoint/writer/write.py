@@ -12,21 +12,21 @@ from typing import Any
 from headway.checkpoint.store import given_up
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.given_up import GivenUp
-from headway.checkpoint.store.manifest import IDS, ROWS, changed
+from headway.checkpoint.store.given_up import AbortMark
+from headway.checkpoint.store.manifest import IDS_SUFFIX, ROWS_SUFFIX, delta_tables
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Policy, pin, retain
 from headway.checkpoint.store.sweep import sweep
-from headway.checkpoint.writer.images import mapped
+from headway.checkpoint.writer.images import map_memory
 from headway.errors import HeadwayError, SaveFailed
 
-PICKED = 1 << 20  # bytes of rows that are picked at once
-UNKNOWN = "save-failed"  # the code of what is no error of Headway
+ROW_BLOCK_BYTES = 1 << 20  # bytes of rows that are picked at once
+OTHER_ERROR = "save-failed"  # the code of what is no error of Headway
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class WriteJob:
     """One image that is to be written, with all that is needed to do it without the rank."""
 
     step: int
@@ -50,7 +50,7 @@ class Job:
 
 
 def write(
-    job: Job,
+    job: WriteJob,
     draft: Draft,
     image: memoryview,
     ids: int,
@@ -60,46 +60,46 @@ def write(
 
     `ids`: a descriptor, which is closed: of the rows that have changed, one table after the other.
     """
-    items = list(_items(job, image, mapped(ids)))
+    items = list(_items(job, image, map_memory(ids)))
     how: dict[str, Any] = {"rate": job.rate, "compress": job.compress is not None}
     how["moved"] = moved
     return write_part(draft.folder, job.rank, items, **how).file.size
 
 
-def all_there(job: Job, draft: Draft) -> bool:
+def all_parts_written(job: WriteJob, draft: Draft) -> bool:
     """Whether every rank has written its part."""
     return len(draft.parts()) == job.world
 
 
-def settled(draft: Draft) -> bool:
+def is_settled(draft: Draft) -> bool:
     """Whether rank 0 has made a checkpoint of it, or has given it up."""
     left = draft.place.names(draft.name)
-    return not left or (not draft.place.renames and manifests.NAME in left)
+    return not left or (not draft.place.renames and manifests.MANIFEST in left)
 
 
-def check(job: Job, draft: Draft) -> None:
+def verify_committed(job: WriteJob, draft: Draft) -> None:
     """By the other ranks: the checkpoint is there."""
     if not any(one.manifest.save_id == job.save_id for one in Store(job.store).listed()[0]):
-        raise lost(job, abandoned(job, draft) or GivenUp(0, ""))
+        raise aborted_error(job, read_abort_mark(job, draft) or AbortMark(0, ""))
 
 
-def abandoned(job: Job, draft: Draft) -> GivenUp | None:
+def read_abort_mark(job: WriteJob, draft: Draft) -> AbortMark | None:
     """Which rank has given it up, if one has."""
-    return given_up.marked(draft) if job.world > 1 else None
+    return given_up.find_abort_mark(draft) if job.world > 1 else None
 
 
-def give_up(job: Job, draft: Draft, given: GivenUp) -> None:
+def abort(job: WriteJob, draft: Draft, given: AbortMark) -> None:
     """No rank need wait for it: a mark says so, and rank 0 takes away what was written."""
     known = job.world == 1 or (job.rank != 0 and given.rank != job.rank)  # the mark is another's
-    said = known or given_up.mark(draft, given)
+    said = known or given_up.write_abort_mark(draft, given)
     if job.rank == 0:
         with contextlib.suppress(OSError):
             draft.place.delete_folder(draft.name)
     if not said:  # on a disk that was full there may be room now
-        given_up.mark(draft, given)
+        given_up.write_abort_mark(draft, given)
 
 
-def lost(job: Job, given: GivenUp) -> SaveFailed:
+def aborted_error(job: WriteJob, given: AbortMark) -> SaveFailed:
     """What the rank hears of it."""
     by = f" by rank {given.rank}" if given.rank != job.rank else ""
     why = f": {given.why}" if given.why else ""
@@ -107,7 +107,7 @@ def lost(job: Job, given: GivenUp) -> SaveFailed:
     return SaveFailed(sentence, code="save-given-up", rank=given.rank, cause=given.code)
 
 
-def problem(error: Exception) -> dict[str, Any]:
+def error_outcome(error: Exception) -> dict[str, Any]:
     """What an outcome says of it."""
     fields = error.fields if isinstance(error, HeadwayError) else {}
     return {"error": str(error) or type(error).__name__, "code": code_of(error), "fields": fields}
@@ -115,27 +115,27 @@ def problem(error: Exception) -> dict[str, Any]:
 
 def code_of(error: BaseException) -> str:
     """That of an error of Headway, else one for all others."""
-    return error.code if isinstance(error, HeadwayError) else UNKNOWN
+    return error.code if isinstance(error, HeadwayError) else OTHER_ERROR
 
 
-def finish(job: Job, draft: Draft) -> dict[str, Any]:
+def commit_parts(job: WriteJob, draft: Draft) -> dict[str, Any]:
     """Make a checkpoint of all parts; older ones go where the rules say so."""
-    delta = any(changed(part.file) for part in draft.parts())
+    delta = any(delta_tables(part.file) for part in draft.parts())
     kind, parent = ("delta", job.parent) if delta else ("full", None)
-    made = commit(draft, _described(job), kind=kind, parent=parent, extra=job.extra)
+    made = commit(draft, _metadata_builder(job), kind=kind, parent=parent, extra=job.extra)
     if job.anchor:
         pin(job.store, made)
     return {"name": made.name}
 
 
-def clear_up(job: Job) -> None:
+def clean_up(job: WriteJob) -> None:
     """What was left by those who were killed, and what no rule keeps."""
     sweep(job.store)
     if job.keep is not None:
         retain(job.store, Policy(**job.keep))
 
 
-def _items(job: Job, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
+def _items(job: WriteJob, view: memoryview, ids: memoryview) -> Iterator[TensorItem | BytesItem]:
     tables = {number: one for one in job.changed for number in one["tensors"]}
     if tables and importlib.util.find_spec("numpy") is None:
         tables = {}  # then they are written as a whole
@@ -156,13 +156,13 @@ def _rows(
     import numpy
 
     count, at = changed["ids"], changed["at"]
-    yield BytesItem(name + IDS, ids[at : at + 8 * count])
+    yield BytesItem(name + IDS_SUFFIX, ids[at : at + 8 * count])
     which = numpy.frombuffer(ids, numpy.int64, count, at)
     whole = numpy.frombuffer(data, numpy.uint8).reshape(changed["count"], -1)
-    yield BytesItem(name + ROWS, Picked(whole, which))
+    yield BytesItem(name + ROWS_SUFFIX, RowSelection(whole, which))
 
 
-class Picked:
+class RowSelection:
     """Some rows of a table, one after the other: in pieces that a core's cache holds."""
 
     def __init__(self, whole: Any, which: Any) -> None:
@@ -172,14 +172,14 @@ class Picked:
         return int(self._which.size * self._whole.shape[1])
 
     def __iter__(self) -> Iterator[memoryview]:
-        count = max(1, PICKED // max(1, self._whole.shape[1]))
+        count = max(1, ROW_BLOCK_BYTES // max(1, self._whole.shape[1]))
         for start in range(0, len(self._which), count):
             yield self._whole[self._which[start : start + count]].data.cast("B")
 
 
-def _described(job: Job) -> Callable[[Any], bytes]:
+def _metadata_builder(job: WriteJob) -> Callable[[Any], bytes]:
     """The list of what the checkpoint holds, as DCP writes it: the one thing that needs torch."""
     from headway.checkpoint.store import dcp
 
     planned = base64.b64decode(job.layout["metadata"])
-    return lambda parts: dcp.metadata(planned, parts)
+    return lambda parts: dcp.build_metadata(planned, parts)

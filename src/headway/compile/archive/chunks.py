@@ -12,56 +12,60 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headway.errors import HeadwayError, install
+from headway.errors import HeadwayError, install_command
 
-WHOLE = 1 << 20  # a chunk that is this large ends with its file
-PIECE = 4 << 20  # a file that is larger is cut
-LARGEST = max(PIECE, 2 * WHOLE)  # no chunk is larger
-ONE_IN = 8  # files after which a chunk ends, whatever its size
-LEVEL = 3
+TARGET_BYTES = 1 << 20  # a chunk that is this large ends with its file
+PIECE_BYTES = 4 << 20  # a file that is larger is cut
+MAX_CHUNK_BYTES = max(PIECE_BYTES, 2 * TARGET_BYTES)  # no chunk is larger
+BOUNDARY_ONE_IN = 8  # files after which a chunk ends, whatever its size
+ZLIB_LEVEL = 3
 
 RAW, ZLIB, ZSTD = b"r", b"d", b"z"
 
 
-class Corrupt(HeadwayError):
+class DamagedData(HeadwayError):
     """Bytes that are not what their name says."""
 
 
-def split(files: Iterable[bytes]) -> Iterator[bytes]:
+def split_chunks(files: Iterable[bytes]) -> Iterator[bytes]:
     """The chunks of files that are laid end to end."""
     kept: list[bytes] = []
     size = 0
     for content in files:
-        if len(content) > WHOLE:
+        if len(content) > TARGET_BYTES:
             if kept:
                 yield b"".join(kept)
-            yield from (content[at : at + PIECE] for at in range(0, len(content), PIECE))
+            yield from (
+                content[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)
+            )
             kept, size = [], 0
             continue
         kept.append(content)
         size += len(content)
-        if size and (size >= WHOLE or hashlib.sha256(content).digest()[0] % ONE_IN == 0):
+        if size and (
+            size >= TARGET_BYTES or hashlib.sha256(content).digest()[0] % BOUNDARY_ONE_IN == 0
+        ):
             yield b"".join(kept)
             kept, size = [], 0
     if size:
         yield b"".join(kept)
 
 
-def name(content: bytes) -> str:
+def chunk_name(content: bytes) -> str:
     """What a chunk is called: it cannot be changed and keep its name."""
     return hashlib.sha256(content).hexdigest()
 
 
-def pack(content: bytes) -> bytes:
+def pack_chunk(content: bytes) -> bytes:
     """Compressed, with a first byte that says how.
 
     By zlib, which every Python has: whoever shares the archives can read them.
     """
-    packed = ZLIB + zlib.compress(content, LEVEL)
+    packed = ZLIB + zlib.compress(content, ZLIB_LEVEL)
     return packed if len(packed) <= len(content) else RAW + content
 
 
-def unpack(packed: bytes, size: int) -> bytes:
+def unpack_chunk(packed: bytes, size: int) -> bytes:
     """The content, which is of a known size: no more than that is ever made of it."""
     how, body = packed[:1], packed[1:]
     if how == RAW:
@@ -71,9 +75,9 @@ def unpack(packed: bytes, size: int) -> bytes:
     elif how == ZSTD:
         content = _unzstd(body, size)
     else:
-        raise Corrupt("it is not compressed in a way that is known", code="compression-unknown")
+        raise DamagedData("it is not compressed in a way that is known", code="compression-unknown")
     if len(content) != size:
-        raise Corrupt(
+        raise DamagedData(
             f"it has {len(content)} bytes where {size} were written",
             code="size-mismatch",
             size=len(content),
@@ -87,9 +91,9 @@ def _inflate(body: bytes, size: int) -> bytes:
     try:
         content = inflater.decompress(body, size + 1)
     except zlib.error as error:
-        raise Corrupt(str(error), code="compression-damaged") from None
+        raise DamagedData(str(error), code="compression-damaged") from None
     if len(content) <= size and not inflater.eof:
-        raise Corrupt("its end is missing", code="compression-damaged")
+        raise DamagedData("its end is missing", code="compression-damaged")
     return content
 
 
@@ -97,7 +101,9 @@ def _unzstd(body: bytes, size: int) -> bytes:
     """Archives of earlier versions."""
     module = _zstd()
     if module is None:
-        raise Corrupt(f"it is compressed by zstd; type: {install('zstd')}", code="missing-package")
+        raise DamagedData(
+            f"it is compressed by zstd; type: {install_command('zstd')}", code="missing-package"
+        )
     unpacker = module.ZstdDecompressor()
     try:
         if module.__name__ == "zstandard":
@@ -105,7 +111,7 @@ def _unzstd(body: bytes, size: int) -> bytes:
         else:
             content = unpacker.decompress(body, size + 1)
     except (module.ZstdError, EOFError) as error:
-        raise Corrupt(str(error), code="compression-damaged") from None
+        raise DamagedData(str(error), code="compression-damaged") from None
     return content
 
 

@@ -15,10 +15,10 @@ from typing import TypeVar
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-AT_ONCE = 8
+MAX_THREADS = 8
 
 
-def each(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
+def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
     """What the call makes of each item, in order; no more of them are taken than are at work."""
     todo: queue.SimpleQueue[tuple[Future[Out], In] | None] = queue.SimpleQueue()
     given: deque[Future[Out]] = deque()
@@ -34,11 +34,11 @@ def each(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
 
     try:
         for item in items:
-            if len(given) >= AT_ONCE:
+            if len(given) >= MAX_THREADS:
                 yield given.popleft().result()
             given.append(Future())
             todo.put((given[-1], item))
-            if threads < AT_ONCE:
+            if threads < MAX_THREADS:
                 threads += 1
                 threading.Thread(target=work, name="headway-crew", daemon=True).start()
         while given:

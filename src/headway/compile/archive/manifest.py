@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.compile.archive import chunks
-from headway.compile.archive.chunks import Corrupt, pack, unpack
+from headway.compile.archive.chunks import DamagedData, pack_chunk, unpack_chunk
 
 SCHEMA = 1
-LIMIT = 256 << 20  # bytes of a manifest
-PLAIN = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that may stand in a path
+MAX_MANIFEST_BYTES = 256 << 20  # bytes of a manifest
+SAFE_NAME = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that may stand in a path
 LONGEST_PATH, LONGEST_NAME = 1024, 255  # bytes
-CHUNK = re.compile(r"[0-9a-f]{64}")
+CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Manifest:
         return sum(file.size for file in self.files)
 
 
-def to_bytes(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """As it is stored, and signed."""
     content = {
         "schema": SCHEMA,
@@ -68,19 +68,21 @@ def to_bytes(manifest: Manifest) -> bytes:
         "chunks": [[chunk.name, chunk.size] for chunk in manifest.chunks],
     }
     plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return len(plain).to_bytes(8, "big") + pack(plain)
+    return len(plain).to_bytes(8, "big") + pack_chunk(plain)
 
 
-def from_bytes(stored: bytes) -> Manifest:
+def decode_manifest(stored: bytes) -> Manifest:
     """Read one; whatever is wrong with it is said before a byte is used."""
     size = int.from_bytes(stored[:8], "big")
-    if size > LIMIT:
-        raise Corrupt("its list of files is too long", code="archive-too-large")
-    plain = unpack(stored[8:], size)
+    if size > MAX_MANIFEST_BYTES:
+        raise DamagedData("its list of files is too long", code="archive-too-large")
+    plain = unpack_chunk(stored[8:], size)
     try:
         found = json.loads(plain)
         if found.pop("schema") != SCHEMA:
-            raise Corrupt("it was made by another version of Headway", code="archive-other-version")
+            raise DamagedData(
+                "it was made by another version of Headway", code="archive-other-version"
+            )
         manifest = Manifest(
             **{
                 **found,
@@ -90,28 +92,28 @@ def from_bytes(stored: bytes) -> Manifest:
             }
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Corrupt("its list of files cannot be read", code="archive-not-readable") from None
+        raise DamagedData("its list of files cannot be read", code="archive-not-readable") from None
     _check(manifest)
     return manifest
 
 
 def _check(manifest: Manifest) -> None:
     if not _well_typed(manifest):
-        raise Corrupt("its list of files cannot be read", code="archive-not-readable")
-    if not all(PLAIN.fullmatch(n) for n in (manifest.job, manifest.id, *manifest.supersedes)):
-        raise Corrupt("it has a name that is no name", code="archive-name-malformed")
+        raise DamagedData("its list of files cannot be read", code="archive-not-readable")
+    if not all(SAFE_NAME.fullmatch(n) for n in (manifest.job, manifest.id, *manifest.supersedes)):
+        raise DamagedData("it has a name that is no name", code="archive-name-malformed")
     for chunk in manifest.chunks:
-        if not CHUNK.fullmatch(chunk.name):
-            raise Corrupt(
+        if not CHUNK_NAME.fullmatch(chunk.name):
+            raise DamagedData(
                 f"it has a chunk {chunk.name!r} without a proper name", code="chunk-name-malformed"
             )
-        if not 0 < chunk.size <= chunks.LARGEST:
-            raise Corrupt("it has a chunk of a size that none has", code="chunk-size-malformed")
+        if not 0 < chunk.size <= chunks.MAX_CHUNK_BYTES:
+            raise DamagedData("it has a chunk of a size that none has", code="chunk-size-malformed")
     if manifest.size != sum(chunk.size for chunk in manifest.chunks):
-        raise Corrupt("its files and its chunks are not of one size", code="size-mismatch")
+        raise DamagedData("its files and its chunks are not of one size", code="size-mismatch")
     for file in manifest.files:
         if not _inside(file.path):
-            raise Corrupt(
+            raise DamagedData(
                 f"it has a file {file.path!r} outside its folder", code="file-outside-folder"
             )
     _check_tree([file.path for file in manifest.files])
@@ -151,4 +153,4 @@ def _check_tree(paths: list[str]) -> None:
     files = set(paths)
     folders = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
     if len(files) != len(paths) or files & folders:
-        raise Corrupt("it has two files of one name", code="file-twice")
+        raise DamagedData("it has two files of one name", code="file-twice")

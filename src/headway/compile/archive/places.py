@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from headway.compile.archive.chunks import Corrupt
-from headway.compile.archive.signing import Untrusted, own_and_safe, unsafe
+from headway.compile.archive.chunks import DamagedData
+from headway.compile.archive.signing import Untrusted, path_untrusted_reason, stat_untrusted_reason
 from headway.errors import FINE, Reason, UsageError
 from headway.journal import remote
 
 DRAFTS = "drafts"  # what is being written; what is old there was left by somebody who was killed
 
 
-class Gone(Exception):
+class ObjectMissing(Exception):
     """There is nothing of that name."""
 
 
-class Place(Protocol):
+class ObjectPlace(Protocol):
     """Objects that are written whole or not at all."""
 
     url: str
@@ -46,14 +46,14 @@ class Place(Protocol):
         """Why something unsigned from here is not to be used; empty if it may be."""
 
 
-def place(url: str) -> Place:
+def open_object_place(url: str) -> ObjectPlace:
     """The place that a path or URL names."""
     if "://" in url and not url.startswith("file://"):
-        return Remote(url)
-    return Folder(Path(url.removeprefix("file://")))
+        return RemoteObjectPlace(url)
+    return FolderObjectPlace(Path(url.removeprefix("file://")))
 
 
-class Folder:
+class FolderObjectPlace:
     """A folder of this machine, or one that is mounted."""
 
     def __init__(self, root: Path) -> None:
@@ -68,23 +68,23 @@ class Folder:
         """The content of an object; looked at while it is open, so that it cannot be changed."""
         path = self.root / name
         try:
-            with open(path, "rb", opener=_at_once) as file:
+            with open(path, "rb", opener=_open_nonblocking) as file:
                 found = os.fstat(file.fileno())
                 if not stat.S_ISREG(found.st_mode):
-                    raise Gone(name)
-                why = unsafe(found, path) if own else FINE
+                    raise ObjectMissing(name)
+                why = stat_untrusted_reason(found, path) if own else FINE
                 if why:
                     raise Untrusted(why, code=why.code)
-                return _whole(file.read(min(found.st_size, most) + 1), most)
+                return _limited(file.read(min(found.st_size, most) + 1), most)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise Gone(name) from None
+            raise ObjectMissing(name) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace an object, at once."""
         mode = self._make(name)
         draft = self.root / DRAFTS / secrets.token_hex(16)
         try:
-            with open(draft, "xb", opener=_private) as file:
+            with open(draft, "xb", opener=_open_private) as file:
                 file.write(content)
                 file.flush()
                 os.fchmod(file.fileno(), mode & 0o666)
@@ -114,7 +114,7 @@ class Folder:
 
     def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
         """Name, size and time of change of each object below a name."""
-        for folder, _, names in os.walk(self.root / below, onerror=_unless_gone):
+        for folder, _, names in os.walk(self.root / below, onerror=_ignore_missing):
             for name in names:
                 path = os.path.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
@@ -126,18 +126,18 @@ class Folder:
     def distrust(self) -> Reason:
         """Why something unsigned from here is not to be used; empty if it may be."""
         for below in ("chunks", "archives"):
-            why = own_and_safe(self.root / below)
+            why = path_untrusted_reason(self.root / below)
             if why:
                 return why
         return FINE
 
 
-class Remote:
+class RemoteObjectPlace:
     """Anything that fsspec knows."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._objects = remote.Objects(url)
+        self._objects = remote.RemoteObjects(url)
 
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
         """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
@@ -145,9 +145,9 @@ class Remote:
             why = self.distrust()
             raise Untrusted(why, code=why.code)
         try:
-            return _whole(self._objects.get(name, most + 1), most)
+            return _limited(self._objects.get(name, most + 1), most)
         except FileNotFoundError:
-            raise Gone(name) from None
+            raise ObjectMissing(name) from None
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace an object; object stores do that at once."""
@@ -167,21 +167,21 @@ class Remote:
         return Reason(text, code="store-not-trusted")
 
 
-def _whole(content: bytes, most: int) -> bytes:
+def _limited(content: bytes, most: int) -> bytes:
     if len(content) > most:
-        raise Corrupt("it is larger than it can be", code="archive-too-large")
+        raise DamagedData("it is larger than it can be", code="archive-too-large")
     return content
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _at_once(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Not waiting for somebody to write, where a pipe was put in the place of a file."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _unless_gone(error: OSError) -> None:
+def _ignore_missing(error: OSError) -> None:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error

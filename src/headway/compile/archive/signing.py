@@ -16,14 +16,14 @@ from typing import Any, Protocol
 from headway.errors import FINE, HeadwayError, MissingExtra, Reason, UsageError
 
 MAGIC = b"headway-archive"
-SHORTEST = 16  # bytes of a secret
+MIN_SECRET_BYTES = 16  # bytes of a secret
 
 
 class Untrusted(HeadwayError):
     """Why an archive is not used."""
 
 
-class Key(Protocol):
+class SigningKey(Protocol):
     """One way to sign and to verify."""
 
     scheme: str
@@ -36,7 +36,7 @@ class Key(Protocol):
         """Whether the signature is this key's."""
 
 
-class Secret:
+class HmacKey:
     """HMAC-SHA256."""
 
     scheme = "hmac-sha256"
@@ -54,7 +54,7 @@ class Secret:
         return hmac.compare_digest(self.sign(body), signature)
 
 
-class Ed25519:
+class Ed25519Key:
     """A pair of keys, or its public half."""
 
     scheme = "ed25519"
@@ -93,7 +93,7 @@ class Ed25519:
         return True
 
 
-def read_key(path: str) -> Key:
+def read_key(path: str) -> SigningKey:
     """The key in a file that nobody else can read."""
     try:
         with open(path, "rb") as file:
@@ -109,29 +109,29 @@ def read_key(path: str) -> Key:
             code="key-writable-by-others",
         )
     if content.startswith(b"-----BEGIN PUBLIC"):
-        return Ed25519(content)
+        return Ed25519Key(content)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(
             f"the key {path} can be read by others; type: chmod 600 {path}",
             code="key-readable-by-others",
         )
     if content.startswith(b"-----BEGIN"):
-        return Ed25519(content)
-    if len(content) < SHORTEST:
+        return Ed25519Key(content)
+    if len(content) < MIN_SECRET_BYTES:
         raise UsageError(
-            f"the key {path} is shorter than {SHORTEST} bytes; make another one",
+            f"the key {path} is shorter than {MIN_SECRET_BYTES} bytes; make another one",
             code="key-too-short",
         )
-    return Secret(content)
+    return HmacKey(content)
 
 
-def seal(body: bytes, key: Key | None) -> bytes:
+def seal(body: bytes, key: SigningKey | None) -> bytes:
     """The body behind a line that says who vouches for it."""
     scheme, signature = ("none", b"") if key is None else (key.scheme, key.sign(body))
     return MAGIC + b" 1 " + scheme.encode() + b" " + signature.hex().encode() + b"\n" + body
 
 
-def open_sealed(stored: bytes, key: Key | None) -> bytes:
+def unseal(stored: bytes, key: SigningKey | None) -> bytes:
     """The body, if its signature is the team's; without a key, as it is."""
     line, newline, body = stored.partition(b"\n")
     words = line.split(b" ")
@@ -157,7 +157,7 @@ def open_sealed(stored: bytes, key: Key | None) -> bytes:
     return body
 
 
-def own_and_safe(path: Path) -> Reason:
+def path_untrusted_reason(path: Path) -> Reason:
     """Empty if nobody but this user (and root) can change what lies there, else why not."""
     path = path.absolute()
     for place in (path, *path.parents):
@@ -172,14 +172,14 @@ def own_and_safe(path: Path) -> Reason:
             if found.st_uid not in (os.geteuid(), 0):
                 return _belongs_to_another(place)
             target = place.resolve() / path.relative_to(place)
-            return own_and_safe(target) or own_and_safe(place.parent)
-        why = unsafe(found, place)
+            return path_untrusted_reason(target) or path_untrusted_reason(place.parent)
+        why = stat_untrusted_reason(found, place)
         if why:
             return why
     return FINE
 
 
-def unsafe(found: os.stat_result, place: Path) -> Reason:
+def stat_untrusted_reason(found: os.stat_result, place: Path) -> Reason:
     """Why others could change it; empty if they cannot."""
     if found.st_uid not in (os.geteuid(), 0):
         return _belongs_to_another(place)

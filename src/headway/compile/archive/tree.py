@@ -14,19 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.compile.archive.manifest import File, Manifest
-from headway.compile.archive.signing import unsafe
+from headway.compile.archive.signing import stat_untrusted_reason
 
 DAY = 86400
-UNREAD = 1  # time of last access that a restored file is given: 1970
+NEVER_READ_S = 1  # time of last access that a restored file is given: 1970
 # Locks, half-written files, and what is quicker to make again than to move.
 SKIPPED_FOLDERS = ("locks", "precompiled_headers", "tmp", "__pycache__")
 SKIPPED_ENDS = (".lock", ".tmp", ".gch", ".pch", ".o", ".pid")
 # Triton's lists of what belongs together name each file by its whole path.
-LISTS = "__grp__"
-HERE = b"[headway-cache-folder]"
+GROUP_PREFIX = "__grp__"
+FOLDER_PLACEHOLDER = b"[headway-cache-folder]"
 
 
-class Tree:
+class CacheFolder:
     """A cache folder, and what an archive put there. `own`: no other job uses it."""
 
     def __init__(self, root: Path, *, own: bool = True) -> None:
@@ -35,22 +35,22 @@ class Tree:
         self.restored: dict[str, File] = {}
         self._stamps: dict[str, tuple[int, int]] = {}  # of files that an archive has
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        why = unsafe(root.lstat(), root) if own else ""
+        why = stat_untrusted_reason(root.lstat(), root) if own else ""
         if why:  # what lies there is run, and its name may be one that others can guess
             raise PermissionError(errno.EACCES, why, str(root))
         # Whether the file system notes that a file was read (if not, all count as used), and its
         # clock: in a folder that is not our own, what is older is another job's.
-        self.tells_reads, now = _ask(root)
+        self.tells_reads, now = _probe_file_system(root)
         self.since = 0 if own else now
 
     def files(self) -> list[str]:
         """Each file that is worth keeping, in order."""
         found = []
         for folder, folders, names in os.walk(self.root):
-            folders[:] = [name for name in folders if not _passing_folder(name)]
+            folders[:] = [name for name in folders if not _is_skipped_folder(name)]
             for name in names:
                 path = os.path.relpath(os.path.join(folder, name), self.root)
-                if not _passing(name) and self._is_ours(path):
+                if not _is_skipped_file(name) and self._is_ours(path):
                     found.append(path)
         return sorted(found)
 
@@ -73,15 +73,17 @@ class Tree:
         """The same with its content; None also if it is only half there."""
         with (
             contextlib.suppress(OSError),
-            open(self.root / path, "rb", opener=_unnoticed) as file,
+            open(self.root / path, "rb", opener=_open_noatime) as file,
         ):
             found = os.fstat(file.fileno())
             content = file.read()
-            if len(content) != found.st_size or not (path[-3:] != ".so" or is_whole(content)):
+            if len(content) != found.st_size or not (
+                path[-3:] != ".so" or is_complete_library(content)
+            ):
                 return None
             self._stamps[path] = _stamp(found)
-            if _is_list(path):
-                content = content.replace(self._here(), HERE)
+            if _is_group_file(path):
+                content = content.replace(self._here(), FOLDER_PLACEHOLDER)
             return replace(self._file(path, found, today), size=len(content)), content
         return None
 
@@ -95,7 +97,7 @@ class Tree:
         return File(path, found.st_size, bool(found.st_mode & 0o100), used)
 
     def _was_read(self, found: os.stat_result) -> bool:
-        return not self.tells_reads or found.st_atime > UNREAD
+        return not self.tells_reads or found.st_atime > NEVER_READ_S
 
     def used(self, path: str) -> bool:
         """Whether this job made the file or read it."""
@@ -125,8 +127,8 @@ class Tree:
             for file in manifest.files if missing else ():
                 content = reader.take(file.size)
                 if file.path in missing:
-                    if _is_list(file.path):
-                        content = content.replace(HERE, self._here())
+                    if _is_group_file(file.path):
+                        content = content.replace(FOLDER_PLACEHOLDER, self._here())
                     self._put(self.root / file.path, content, file.executable)
                     made.append(file.path)
         except BaseException:
@@ -146,7 +148,7 @@ class Tree:
         for path in self.files():
             if path.endswith(".so") and self.changed(path):
                 with contextlib.suppress(OSError), open(self.root / path, "rb") as file:
-                    if not is_whole(file.read()):
+                    if not is_complete_library(file.read()):
                         os.unlink(self.root / path)
 
     def _put(self, path: Path, content: bytes, executable: bool) -> None:
@@ -157,7 +159,7 @@ class Tree:
                 file.write(content)
                 os.fchmod(handle, 0o755 if executable else 0o644)
             written = os.stat(draft).st_mtime_ns
-            os.utime(draft, ns=(UNREAD * 10**9, written))
+            os.utime(draft, ns=(NEVER_READ_S * 10**9, written))
             os.replace(draft, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -183,7 +185,7 @@ class _Reader:
         return b"".join(parts)
 
 
-def is_whole(content: bytes) -> bool:
+def is_complete_library(content: bytes) -> bool:
     """Whether a shared library is all there: linkers write the table at its end last."""
     if len(content) < 64 or content[:5] != b"\x7fELF\2":
         return False
@@ -193,34 +195,34 @@ def is_whole(content: bytes) -> bool:
     return bool(0 < table <= len(content) - size * count)
 
 
-def _is_list(path: str) -> bool:
-    return os.path.basename(path).startswith(LISTS)
+def _is_group_file(path: str) -> bool:
+    return os.path.basename(path).startswith(GROUP_PREFIX)
 
 
-def _passing(name: str) -> bool:
+def _is_skipped_file(name: str) -> bool:
     return name.startswith(".") or name.endswith(SKIPPED_ENDS) or not name.isprintable()
 
 
-def _passing_folder(name: str) -> bool:
+def _is_skipped_folder(name: str) -> bool:
     return name.startswith((".", "tmp.")) or name in SKIPPED_FOLDERS or not name.isprintable()
 
 
-def _ask(root: Path) -> tuple[bool, int]:
+def _probe_file_system(root: Path) -> tuple[bool, int]:
     """Whether the file system of a folder tells when a file was read, and what its clock says."""
     with tempfile.NamedTemporaryFile(dir=root, prefix=".", suffix=".tmp") as file:
         file.write(b"x")
         file.flush()
         written = os.stat(file.name).st_mtime_ns
-        os.utime(file.name, ns=(UNREAD * 10**9, written))
+        os.utime(file.name, ns=(NEVER_READ_S * 10**9, written))
         Path(file.name).read_bytes()
-        return os.stat(file.name).st_atime > UNREAD, written
+        return os.stat(file.name).st_atime > NEVER_READ_S, written
 
 
 def _stamp(found: os.stat_result) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _unnoticed(path: str, flags: int) -> int:
+def _open_noatime(path: str, flags: int) -> int:
     """Our own reading is no use of a file."""
     flags |= os.O_NOFOLLOW
     try:

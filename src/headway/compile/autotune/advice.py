@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 from headway.compile.autotune.cover import cover, losses
-from headway.compile.autotune.records import Kernel, Key, Setup, Tuned
+from headway.compile.autotune.records import Kernel, Key, KeyTimings, Setup
 from headway.errors import NewerSchema, RunNotFound, UsageError
 
 SCHEMA = 1
-FILE = "autotune.json"
+ADVICE_FILE = "autotune.json"
 FUSION = {"ExternKernel": "TritonTemplate", "TritonTemplate": "ExternKernel"}
 
 
@@ -23,7 +23,7 @@ class KeyAdvice:
     """For one key: the best of all, and what to take of those that are kept."""
 
     key: Key
-    tuned: Tuned
+    tuned: KeyTimings
     losses: dict[int, float]
     best: int
     use: tuple[int, ...]
@@ -129,11 +129,11 @@ def to_dict(
         "driver": setup.driver,
         "triton": setup.triton,
         "torch": setup.torch,
-        "kernels": [_kernel(advice) for advice in kernels if advice.keys],
+        "kernels": [_kernel_to_dict(advice) for advice in kernels if advice.keys],
     }
 
 
-def _kernel(advice: KernelAdvice) -> dict[str, Any]:
+def _kernel_to_dict(advice: KernelAdvice) -> dict[str, Any]:
     kernel = advice.kernel
     return {
         "kind": kernel.kind,
@@ -160,24 +160,24 @@ def _kernel(advice: KernelAdvice) -> dict[str, Any]:
     }
 
 
-def find(path: str) -> Path:
+def find_advice_file(path: str) -> Path:
     """The file of advice that a user names: itself, or the run it belongs to."""
     given = Path(path)
     if not given.exists():
         raise RunNotFound(
             f"there is no run and no file at {path}; type `ls headway` to see your runs"
         )
-    found = given / FILE if given.is_dir() else given
+    found = given / ADVICE_FILE if given.is_dir() else given
     if not found.exists():
         raise UsageError(
-            f"{path} has no {FILE} yet; type `headway autotune {path}`",
+            f"{path} has no {ADVICE_FILE} yet; type `headway autotune {path}`",
             code="autotune-file-missing",
         )
-    check(found)
+    check_advice_file(found)
     return found.resolve()
 
 
-def check(path: Path) -> None:
+def check_advice_file(path: Path) -> None:
     """One sentence for a file that is not what the probe expects."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -12,12 +12,12 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 DEFAULTS = {"num_ctas": 1}
 
 
-def code(advice: KernelAdvice, loss: float) -> str:
+def python_code(advice: KernelAdvice, loss: float) -> str:
     """For a kernel of `@triton.autotune`: its kept configs, and a function that keeps to them."""
-    return "\n".join(_lines(advice, loss)) + "\n"
+    return "\n".join(_code_lines(advice, loss)) + "\n"
 
 
-def _lines(advice: KernelAdvice, loss: float) -> Iterator[str]:
+def _code_lines(advice: KernelAdvice, loss: float) -> Iterator[str]:
     kernel = advice.kernel
     kept = [kernel.configs[index] for index in advice.kept]
     yield f"# {kernel.name}, {kernel.where}"

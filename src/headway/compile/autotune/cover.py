@@ -36,13 +36,13 @@ def cover(keys: Sequence[Mapping[int, float]], loss: float) -> list[int]:
         looked_at += math.comb(len(candidates), size)
         if looked_at > EXACT:
             return greedy
-        found = _best(candidates, everything, size, keys)
+        found = _best_of_size(candidates, everything, size, keys)
         if found:
             return found
     return greedy
 
 
-def _best(
+def _best_of_size(
     candidates: Mapping[int, int],
     everything: int,
     size: int,
@@ -54,7 +54,7 @@ def _best(
         for config in chosen:
             bits |= candidates[config]
         if bits == everything:
-            enough.append((_lost(chosen, keys), chosen))
+            enough.append((_total_loss(chosen, keys), chosen))
     return list(min(enough)[1]) if enough else []
 
 
@@ -68,7 +68,7 @@ def _greedy(
         most = max(gains.values())
         best = min(
             (config for config, gain in gains.items() if gain == most),
-            key=lambda config: (_lost((*chosen, config), keys), config),
+            key=lambda config: (_total_loss((*chosen, config), keys), config),
         )
         chosen.append(best)
         bits |= candidates[best]
@@ -78,16 +78,18 @@ def _greedy(
 def _undominated(covered: Mapping[int, int], keys: Sequence[Mapping[int, float]]) -> dict[int, int]:
     """Without those whose keys another one has too, and more of them or with less lost."""
     kept: dict[int, int] = {}
-    order = sorted(covered, key=lambda one: (-covered[one].bit_count(), _total(one, keys), one))
+    order = sorted(
+        covered, key=lambda one: (-covered[one].bit_count(), _config_loss(one, keys), one)
+    )
     for config in order:
         if not any(covered[config] & ~bits == 0 for bits in kept.values()):
             kept[config] = covered[config]
     return kept
 
 
-def _total(config: int, keys: Sequence[Mapping[int, float]]) -> float:
+def _config_loss(config: int, keys: Sequence[Mapping[int, float]]) -> float:
     return sum(min(key.get(config, math.inf), 1e9) for key in keys)
 
 
-def _lost(chosen: Sequence[int], keys: Sequence[Mapping[int, float]]) -> float:
+def _total_loss(chosen: Sequence[int], keys: Sequence[Mapping[int, float]]) -> float:
     return sum(min(min(key.get(config, math.inf) for config in chosen), 1e9) for key in keys)

@@ -42,7 +42,7 @@ class Key:
 
 
 @dataclass
-class Tuned:
+class KeyTimings:
     """All that was measured for one key, by the index of the config; None where it failed."""
 
     ms: dict[int, list[float | None]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Kernel:
     names: tuple[str, ...]
     setup: Setup
     configs: list[dict[str, Any]] = field(default_factory=list)
-    keys: dict[Key, Tuned] = field(default_factory=dict)
+    keys: dict[Key, KeyTimings] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)  # journal -> seconds of benchmarks
     compiled: dict[str, float] = field(default_factory=dict)  # journal -> seconds of compiles
     pruned: int = 0  # tunings of which an earlier file had taken configs away
@@ -153,7 +153,7 @@ def _add(kernel: Kernel, numbers: list[int], event: Mapping[str, Any], journal: 
     if len(entries) < int(event["of"]):  # an earlier file had taken some away
         kernel.pruned += 1
         return
-    tuned = kernel.keys.setdefault(key, Tuned())
+    tuned = kernel.keys.setdefault(key, KeyTimings())
     for config in {entry[0] for entry in entries}:
         # What cannot be told apart is kept together, and the best of it is found again.
         times = [ms for number, ms, _ in entries if number == config]

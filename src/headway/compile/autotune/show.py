@@ -9,11 +9,11 @@ from typing import Any
 from headway.compile.autotune.advice import KernelAdvice, KeyAdvice
 from headway.compile.autotune.records import Setup
 
-KERNELS = 5  # in full
-ROWS = 8  # of a kernel's keys, and of its configs
+MAX_KERNELS = 5  # in full
+MAX_ROWS = 8  # of a kernel's keys, and of its configs
 
 
-def lines(
+def report_lines(
     setup: Setup, advised: Sequence[KernelAdvice], *, everything: bool = False
 ) -> Iterator[str]:
     """What `headway autotune` prints."""
@@ -22,10 +22,10 @@ def lines(
     yield ""
     yield from _table(advised)
     shown = [advice for advice in advised if advice.keys]
-    for advice in shown if everything else shown[:KERNELS]:
+    for advice in shown if everything else shown[:MAX_KERNELS]:
         yield ""
-        yield from _kernel(advice, math.inf if everything else ROWS)
-    hidden = len(shown) - KERNELS
+        yield from _kernel(advice, math.inf if everything else MAX_ROWS)
+    hidden = len(shown) - MAX_KERNELS
     if hidden > 0 and not everything:
         yield f"  and {hidden} more kernels: --all shows them"
 
@@ -72,17 +72,17 @@ def _remarks(advice: KernelAdvice) -> str:
 def _kernel(advice: KernelAdvice, rows: float) -> Iterator[str]:
     kernel = advice.kernel
     yield f"  {kernel.name}" + (f"  {kernel.where}" if kernel.where else "")
-    for key in advice.keys[: _count(advice.keys, rows)]:
-        best = f"{describe(kernel.configs[key.best])} won, {key.tuned.time(key.best):.4g} ms"
-        taken = f"; {describe(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
-        yield f"    {_key(advice, key)}: {best}{'' if key.use[0] == key.best else taken}"
+    for key in advice.keys[: _visible_rows(advice.keys, rows)]:
+        best = f"{describe_config(kernel.configs[key.best])} won, {key.tuned.time(key.best):.4g} ms"
+        taken = f"; {describe_config(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
+        yield f"    {_key_text(advice, key)}: {best}{'' if key.use[0] == key.best else taken}"
     if len(advice.keys) > rows:
         yield f"    and {len(advice.keys) - int(rows)} more keys"
     ranking = advice.ranking()
-    widest = max(len(describe(kernel.configs[row[0]])[:70]) for row in ranking)
+    widest = max(len(describe_config(kernel.configs[row[0]])[:70]) for row in ranking)
     yield f"    {'config':<{widest}}   won   median    worst"
-    for config, wins, middle, worst in ranking[: _count(ranking, rows)]:
-        told = describe(kernel.configs[config])[:70]
+    for config, wins, middle, worst in ranking[: _visible_rows(ranking, rows)]:
+        told = describe_config(kernel.configs[config])[:70]
         far = "failed" if math.isinf(worst) else f"{worst:.1%}"
         kept = "  kept" if config in advice.kept else ""
         yield f"    {told:<{widest}}  {wins:>4}  {middle:>7.1%}  {far:>7}{kept}"
@@ -90,11 +90,11 @@ def _kernel(advice: KernelAdvice, rows: float) -> Iterator[str]:
         yield f"    and {len(ranking) - int(rows)} more configs"
 
 
-def _count(rows: Sequence[Any], limit: float) -> int:
+def _visible_rows(rows: Sequence[Any], limit: float) -> int:
     return len(rows) if len(rows) <= limit else int(limit)
 
 
-def _key(advice: KernelAdvice, key: KeyAdvice) -> str:
+def _key_text(advice: KernelAdvice, key: KeyAdvice) -> str:
     values = key.key.values
     names = advice.kernel.names
     named = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
@@ -102,7 +102,7 @@ def _key(advice: KernelAdvice, key: KeyAdvice) -> str:
     return said[:160] if said else "any call"
 
 
-def describe(config: dict[str, Any]) -> str:
+def describe_config(config: dict[str, Any]) -> str:
     """A config in one line."""
     if "choice" in config:
         return f"{config['choice']} {config.get('description', '')}".strip()

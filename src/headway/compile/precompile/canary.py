@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from headway.errors import FINE, Reason
 
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; less exact types:
-LOOSE = 5e-2
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; less exact types:
+LOW_PRECISION_TOLERANCE = 5e-2
 
 
 class Canary:
@@ -81,7 +81,7 @@ class Canary:
             text = "it draws random numbers, and the results cannot be compared"
             self._give_up(Reason(text, code="package-draws-random-numbers"))
             return self.compiled(*args, **kwargs)
-        held = _buffers(self.module)
+        held = _copy_buffers(self.module)
         copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
         try:
             result = self.compiled(*args, **kwargs)
@@ -89,7 +89,7 @@ class Canary:
         except Exception as error:  # if the job's own code raises it, it will again
             why = Reason(f"{type(error).__name__}: {error}", code="package-call-failed")
         if why:
-            _put_back(held)
+            _restore_buffers(held)
             self._give_up(why)
             return self.compiled(*copies[0], **copies[1])
         self.proven = True
@@ -113,13 +113,13 @@ class Canary:
     @contextmanager
     def _unmoved(self) -> Iterator[Callable[[], bool]]:
         """What runs inside leaves buffers and random numbers as they were; whether it drew some."""
-        held, before = _buffers(self.module), _random_states()
+        held, before = _copy_buffers(self.module), _random_states()
         drew = False
         try:
             yield lambda: drew
         finally:
             drew = any(not _same(a, b) for a, b in zip(before, _random_states(), strict=True))
-            _put_back(held)
+            _restore_buffers(held)
             _set_random_states(before)
 
 
@@ -149,12 +149,12 @@ def _same(one: Any, other: Any) -> bool:
     return pickle.dumps(one) == pickle.dumps(other)
 
 
-def _buffers(module: torch.nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _copy_buffers(module: torch.nn.Module | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
     found = [] if module is None else list(module.buffers())
     return [(buffer, buffer.detach().clone()) for buffer in found]
 
 
-def _put_back(held: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _restore_buffers(held: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     with torch.no_grad():
         for buffer, value in held:
             buffer.copy_(value)
@@ -177,7 +177,11 @@ def _difference(expected: Any, got: Any) -> Reason:
             text = f"its result is {one.dtype} {tuple(one.shape)}, eager's another"
             return Reason(text, code="package-other-type")
         away = _distance(one.detach(), other)
-        if away > (CLOSE.get(other.dtype, LOOSE) if other.is_floating_point() else 0.0):
+        if away > (
+            TOLERANCE.get(other.dtype, LOW_PRECISION_TOLERANCE)
+            if other.is_floating_point()
+            else 0.0
+        ):
             text = f"its first result is {away:.2g} away from eager's"
             return Reason(text, code="package-other-numbers")
     return FINE

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.compile.precompile.identity import Unknowable, identity
+from headway.compile.precompile.identity import UnknownIdentity, identity
 from headway.journal.folder import write_atomically
 
-KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
-FILE = "headway-guards.json"
+DROPPED_KINDS = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}
+GUARDS_FILE = "headway-guards.json"
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedGuard:
     """One guard: the expression it looks at, the module whose globals it sees, what was there."""
 
     source: str
@@ -28,7 +28,7 @@ class Dropped:
     what: str
 
 
-class Globals:
+class ModuleGlobals:
     """A module's globals as they are now, with the names that dynamo adds once it has compiled."""
 
     def __init__(self, module: str) -> None:
@@ -44,11 +44,11 @@ class Globals:
         raise KeyError(name)
 
 
-class Guards:
+class PackageGuards:
     """Those of one package: of the function that was given to torch.compile, and of its parts."""
 
     def __init__(self) -> None:
-        self.dropped: list[Dropped] = []
+        self.dropped: list[DroppedGuard] = []
         self.unknowable = ""  # why this package can be used by nobody else
 
     def take(self, entries: Any, module: str, *, top: bool) -> None:
@@ -61,23 +61,23 @@ class Guards:
                 self.unknowable = f"{source} is looked at in a part of its own"
                 continue
             try:
-                self.dropped.append(Dropped(source, module, identity(entry.value)))
-            except Unknowable as error:
+                self.dropped.append(DroppedGuard(source, module, identity(entry.value)))
+            except UnknownIdentity as error:
                 self.unknowable = f"{source}: {error}"
 
     def write(self, folder: str) -> None:
         """Beside the package."""
         rows = sorted({(one.source, one.module, one.what) for one in self.dropped})
-        write_atomically(Path(folder) / FILE, json.dumps(rows))
+        write_atomically(Path(folder) / GUARDS_FILE, json.dumps(rows))
 
     def watch(self, function: Callable[..., Any]) -> Callable[[], tuple[int, ...]]:
         """The identities of all of them in this process, as quickly as Python can tell."""
         ids: dict[str, list[str]] = {}
         for source, module in sorted({(one.source, one.module) for one in self.dropped}):
             ids.setdefault(module, []).append(f"id({source})")
-        known = local(function)
+        known = known_locals(function)
         looks: list[Callable[[], tuple[int, ...]]] = [
-            eval(f"lambda: ({', '.join(parts)},)", {"L": known, "G": Globals(module)})
+            eval(f"lambda: ({', '.join(parts)},)", {"L": known, "G": ModuleGlobals(module)})
             for module, parts in ids.items()
         ]
         if len(looks) == 1:
@@ -88,25 +88,25 @@ class Guards:
 def is_dropped(entry: Any) -> bool:
     """Whether torch drops this guard from a package."""
     derived = set(entry.derived_guard_types)
-    return entry.guard_type in KINDS or bool(derived & {"ID_MATCH", "DICT_VERSION"})
+    return entry.guard_type in DROPPED_KINDS or bool(derived & {"ID_MATCH", "DICT_VERSION"})
 
 
-def read(folder: str) -> list[Dropped]:
+def read_guards(folder: str) -> list[DroppedGuard]:
     """What was kept beside a package."""
-    with open(os.path.join(folder, FILE), encoding="utf-8") as file:
-        return [Dropped(*row) for row in json.load(file)]
+    with open(os.path.join(folder, GUARDS_FILE), encoding="utf-8") as file:
+        return [DroppedGuard(*row) for row in json.load(file)]
 
 
-def disagreement(folder: str, function: Callable[..., Any]) -> str:
+def mismatch_reason(folder: str, function: Callable[..., Any]) -> str:
     """Why a package may not be used for this function; empty if it may."""
     try:
-        dropped = read(folder)
+        dropped = read_guards(folder)
     except (OSError, ValueError, TypeError):
         return "nothing is kept of the guards it lacks"
-    known = local(function)
+    known = known_locals(function)
     for one in dropped:
         try:
-            scope = {"L": known, "G": Globals(one.module)}
+            scope = {"L": known, "G": ModuleGlobals(one.module)}
             found = identity(eval(one.source, scope))
         except Exception as error:
             return f"{one.source} cannot be told here: {type(error).__name__}"
@@ -115,7 +115,7 @@ def disagreement(folder: str, function: Callable[..., Any]) -> str:
     return ""
 
 
-def local(function: Callable[..., Any]) -> dict[str, Any]:
+def known_locals(function: Callable[..., Any]) -> dict[str, Any]:
     """The locals that are known before a call: `self`."""
     owner = getattr(function, "__self__", None)
     code = getattr(function, "__code__", None)

@@ -9,19 +9,19 @@ import inspect
 import types
 from typing import Any
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
-DEEPEST = 4
+PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, enum.Enum)
+MAX_DEPTH = 4
 
 
-class Unknowable(Exception):
+class UnknownIdentity(Exception):
     """Nothing can be said of it that another process would understand."""
 
 
 def identity(thing: Any, depth: int = 0) -> str:
     """The same for two objects of two processes only if code made for one is right for both."""
-    if depth > DEEPEST:
-        raise Unknowable("it is nested too deeply")
-    if isinstance(thing, PLAIN):
+    if depth > MAX_DEPTH:
+        raise UnknownIdentity("it is nested too deeply")
+    if isinstance(thing, PLAIN_TYPES):
         return f"{type(thing).__qualname__} {thing!r}"
     if isinstance(thing, types.ModuleType):
         return f"module {thing.__name__}"

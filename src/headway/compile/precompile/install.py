@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headway.compile.precompile.dropped import Guards, disagreement, read
+from headway.compile.precompile.dropped import PackageGuards, mismatch_reason, read_guards
 from headway.errors import Reason
 from headway.probe import pace
 from headway.probe.hooks import wrap
@@ -25,14 +25,16 @@ class Packages:
     """Those of this process."""
 
     def __init__(self) -> None:
-        self.guards: dict[str, Guards] = {}  # by package
-        self.now: tuple[Guards, str, bool] | None = None  # being compiled: its module, the top?
+        self.guards: dict[str, PackageGuards] = {}  # by package
+        self.now: tuple[PackageGuards, str, bool] | None = (
+            None  # being compiled: its module, the top?
+        )
         self.loaded: set[str] = set()
         self.changed = False
 
-    def of(self, source_id: str) -> Guards:
+    def of(self, source_id: str) -> PackageGuards:
         """The guards of a package."""
-        return self.guards.setdefault(source_id, Guards())
+        return self.guards.setdefault(source_id, PackageGuards())
 
     def save(self) -> None:
         """Let torch write its packages, and keep beside each what it lacks."""
@@ -119,14 +121,14 @@ def install_package(module: ModuleType) -> None:
         folder = os.path.join(self.path_prefix(), source_id)
         if not os.path.isdir(folder):
             return original(self, fn)
-        why = disagreement(folder, fn)
+        why = mismatch_reason(folder, fn)
         if why:
             note(f"a package is not used: {why}", code="package-guards-differ")
             return None
         found = original(self, fn)
         if found is not None:
             packages.loaded.add(source_id)
-            packages.of(source_id).dropped.extend(read(folder))
+            packages.of(source_id).dropped.extend(read_guards(folder))
         return found
 
     wrap(module.DiskDynamoCache, "load", load)
@@ -138,9 +140,9 @@ def install_eval_frame(module: ModuleType) -> None:
     """torch._dynamo.eval_frame"""
 
     def call(original: Callable[..., Any], self: Any, fn: Any) -> Any:
-        from headway.probe.hooks.cached import talk
+        from headway.probe.hooks.cached import cache_client
 
-        guard("precompile", talk.wait)
+        guard("precompile", cache_client.wait)
         package = getattr(self, "_package", None)
         fresh = package is not None and not package.is_initialized()
         try:
@@ -154,7 +156,7 @@ def install_eval_frame(module: ModuleType) -> None:
             made = original(self, fn)
         if not fresh or package is None or not package.is_initialized():
             return made
-        found = guard("precompile", _stand_before, module, self, made, fn, package)
+        found = guard("precompile", _insert_canary, module, self, made, fn, package)
         return made if found is None else found
 
     signature = inspect.signature(module.OptimizeContext.__init__)
@@ -168,7 +170,7 @@ def install_eval_frame(module: ModuleType) -> None:
     wrap(module._TorchDynamoContext, "__call__", call)
 
 
-def _stand_before(module: ModuleType, context: Any, made: Any, fn: Any, package: Any) -> Any:
+def _insert_canary(module: ModuleType, context: Any, made: Any, fn: Any, package: Any) -> Any:
     """The compiled function behind its canary."""
     import torch
 

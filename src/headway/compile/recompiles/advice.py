@@ -13,10 +13,10 @@ from headway.compile.recompiles.kinds import KINDS
 from headway.compile.recompiles.record import Recompile, Record
 from headway.compile.recompiles.sources import Source
 
-RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
-WRAPPED = "/torch/_dynamo/external_utils.py:"  # stands between the call and a module of torch
-VALUES = 8  # that are shown of one cause
-STEPS = 100
+RESUME_FUNCTION = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
+WRAPPER_FILE = "/torch/_dynamo/external_utils.py:"  # stands between the call and a module of torch
+MAX_VALUES = 8  # that are shown of one cause
+MAX_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storm:
+class LimitHit:
     """torch gave up compiling a place: it runs uncompiled from then on."""
 
     where: str
@@ -60,7 +60,7 @@ class Advice:
     graphs: int
     compile_ns: int
     causes: tuple[Cause, ...]  # the costliest first
-    storms: tuple[Storm, ...]
+    storms: tuple[LimitHit, ...]
     dynamic: tuple[Source, ...]
     unbacked: tuple[Source, ...]
     env: Mapping[str, str] = field(default_factory=dict)  # with what was set already
@@ -79,7 +79,7 @@ class Advice:
             "env": dict(self.env),
             "dynamic": [str(source) for source in self.dynamic],
             "unbacked": [str(source) for source in self.unbacked],
-            "causes": [_told(cause) for cause in self.causes],
+            "causes": [_cause_to_dict(cause) for cause in self.causes],
             "storms": [
                 {
                     "where": storm.where,
@@ -93,7 +93,7 @@ class Advice:
         }
 
 
-def _told(cause: Cause) -> dict[str, Any]:
+def _cause_to_dict(cause: Cause) -> dict[str, Any]:
     return {
         "kind": cause.kind,
         "title": KINDS[cause.kind].title,
@@ -115,18 +115,18 @@ def _told(cause: Cause) -> dict[str, Any]:
 
 def advise(record: Record) -> Advice:
     """The causes and the cure of a run's recompiles."""
-    known = {sources.plain(source): source for source in record.lattice}
+    known = {sources.without_scope(source): source for source in record.lattice}
     made = [one for one in record.recompiles if not one.limit]
     steps = [one.step for one in record.recompiles if one.step is not None]
-    found = marks.find(record, known)
+    found = marks.find_marks(record, known)
     return Advice(
         torch=record.torch,
-        recompiles=_most(made, lambda one: 1),
-        ns=_most(made, lambda one: one.ns),
+        recompiles=_largest_rank_sum(made, lambda one: 1),
+        ns=_largest_rank_sum(made, lambda one: one.ns),
         graphs=record.graphs,
         compile_ns=record.ns,
         causes=tuple(_causes(record.recompiles, known)),
-        storms=tuple(_storms(record.recompiles)),
+        storms=tuple(_limit_hits(record.recompiles)),
         dynamic=found.dynamic,
         unbacked=found.unbacked,
         env=found.env,
@@ -137,11 +137,11 @@ def advise(record: Record) -> Advice:
 
 def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[Cause]:
     groups: dict[tuple[str, Source, str], list[tuple[Recompile, Guard]]] = {}
-    why = [(one, _why(one)) for one in recompiles]
+    why = [(one, _failed_guard(one)) for one in recompiles]
     pinned = {(one.where, guard.source) for one, guard in why if guard.kind == "pinned"}
     for one, guard in why:
         inputs = KINDS[guard.kind].of_input and guard.source
-        name = sources.full(guard.source, known) if inputs else guard.source
+        name = sources.with_scope(guard.source, known) if inputs else guard.source
         kind = "size" if guard.kind == "zero_one" else guard.kind
         if kind == "int" and (one.where, guard.source) in pinned:
             kind = "pinned"
@@ -152,7 +152,7 @@ def _causes(recompiles: Iterable[Recompile], known: Mapping[str, str]) -> list[C
     return sorted(causes, key=lambda cause: (-cause.ns, -cause.times, cause.where, cause.source))
 
 
-def _why(one: Recompile) -> Guard:
+def _failed_guard(one: Recompile) -> Guard:
     """The guard of the version that was used last: it is the most general one."""
     if one.reasons:
         return parse(one.reasons[0])
@@ -167,25 +167,25 @@ def _cause(
     guard = members[0][1]
     values: dict[str, None] = {}
     for one, found in members:
-        values.update(dict.fromkeys((found.expected, marks.actual(found, one))))
+        values.update(dict.fromkeys((found.expected, marks.actual_value(found, one))))
     values.pop("", None)
-    if kind == "size" and values.keys() & marks.SMALL:
+    if kind == "size" and values.keys() & marks.SPECIAL_SIZES:
         kind = "zero_one"
-    code = sources.spelled(source.name)
+    code = sources.spelling_in_code(source.name)
     cure = KINDS[kind].cure.format(code or "it", guard.expected or "the first one", guard.text)
     return Cause(
         kind=kind,
         where=where,
         source=source.name,
         dim=source.dim,
-        values=tuple(values)[:VALUES],
-        times=_most(made, lambda one: 1),
-        ns=_most(made, lambda one: one.ns),
+        values=tuple(values)[:MAX_VALUES],
+        times=_largest_rank_sum(made, lambda one: 1),
+        ns=_largest_rank_sum(made, lambda one: one.ns),
         ranks=tuple(sorted({one.rank for one in all_of_them})),
-        steps=tuple(sorted({one.step for one in all_of_them if one.step is not None}))[:STEPS],
+        steps=tuple(sorted({one.step for one in all_of_them if one.step is not None}))[:MAX_STEPS],
         caller=next((one.caller for one in all_of_them if one.caller), ""),
         line=guard.line,
-        reason=_short(all_of_them[0].reasons),
+        reason=_short_reason(all_of_them[0].reasons),
         cure=cure,
         mark=_mark(kind, where, code, source.dim),
     )
@@ -198,34 +198,34 @@ def _mark(kind: str, where: str, code: str, dim: int | None) -> str:
         "duck": "torch._dynamo.mark_dynamic",
         "zero_one": "torch._dynamo.decorators.mark_unbacked",
     }
-    if dim is None or kind not in calls or RESUMED.search(where):
+    if dim is None or kind not in calls or RESUME_FUNCTION.search(where):
         return ""
-    passed = re.match(r"args\[(\d+)\]", code) if WRAPPED in where else None
+    passed = re.match(r"args\[(\d+)\]", code) if WRAPPER_FILE in where else None
     remark = f"  # args[{passed[1]}]: argument {int(passed[1]) + 1} of the call" if passed else ""
     return f"{calls[kind]}({code}, {dim}){remark}"
 
 
-def _storms(recompiles: Iterable[Recompile]) -> Iterator[Storm]:
+def _limit_hits(recompiles: Iterable[Recompile]) -> Iterator[LimitHit]:
     by_place: dict[tuple[str, str], list[Recompile]] = {}
     for one in recompiles:
         if one.limit:
             by_place.setdefault((one.where, one.limit), []).append(one)
     for (where, limit), members in by_place.items():
-        yield Storm(
+        yield LimitHit(
             where=where,
             limit=limit,
             ranks=tuple(sorted({one.rank for one in members})),
             step=min((one.step for one in members if one.step is not None), default=None),
-            reason=_short(members[0].reasons),
+            reason=_short_reason(members[0].reasons),
         )
 
 
-def _short(reasons: Sequence[str]) -> str:
+def _short_reason(reasons: Sequence[str]) -> str:
     """The guard alone, without the code that torch quotes beside it."""
     return reasons[0].partition("\n")[0].partition("  #")[0].strip() if reasons else ""
 
 
-def _most(recompiles: Iterable[Recompile], measure: Callable[[Recompile], int]) -> int:
+def _largest_rank_sum(recompiles: Iterable[Recompile], measure: Callable[[Recompile], int]) -> int:
     """The sum on the rank where it is largest: ranks compile side by side."""
     by_rank: dict[int, int] = {}
     for one in recompiles:

@@ -25,26 +25,28 @@ from headway.journal.reader import Journal
 from headway.report.words import count
 
 SCHEMA = 1
-FOLDER = ".learned"
-SLOWER = 1.05  # so much longer may a step be
-COMMANDS = 20  # of one job whose steps are remembered
-ENDED = tuple(128 + one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP))
-STILLBORN = "with them the job failed before its first step"
+LEARNED_FOLDER = ".learned"
+MAX_SLOWDOWN = 1.05  # so much longer may a step be
+MAX_COMMANDS = 20  # of one job whose steps are remembered
+STOPPED_STATUSES = tuple(
+    128 + one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+)
+FAILED_BEFORE_FIRST_STEP = "with them the job failed before its first step"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """The steps of one command, as it is and with the sources marked."""
 
     without: StepTime | None = None
     marked: StepTime | None = None
     off: str = ""  # why the sources are not marked any more
 
-    def judged(self) -> Pace:
+    def judged(self) -> StepTimes:
         """Taken back when both times are known and the marked one is clearly longer."""
         if self.off or self.marked is None or self.without is None:
             return self
-        if self.marked.ns <= SLOWER * self.without.ns:
+        if self.marked.ns <= MAX_SLOWDOWN * self.without.ns:
             return self
         longer = 100 * (self.marked.ns / self.without.ns - 1)
         times = f"{self.marked.ns / 1e6:.2f} ms instead of {self.without.ns / 1e6:.2f} ms"
@@ -52,25 +54,25 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class LearnedSources:
     """What is known of one job under one torch; `paces` by the command's mark."""
 
     torch: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    paces: Mapping[str, Pace] = field(default_factory=dict)
+    paces: Mapping[str, StepTimes] = field(default_factory=dict)
 
-    def pace(self, command: str) -> Pace:
+    def pace(self, command: str) -> StepTimes:
         """Of that command."""
-        return self.paces.get(command, Pace())
+        return self.paces.get(command, StepTimes())
 
-    def with_pace(self, command: str, pace: Pace) -> Learned:
+    def with_pace(self, command: str, pace: StepTimes) -> LearnedSources:
         """The newest commands are kept."""
         others = [(name, one) for name, one in self.paces.items() if name != command]
-        return replace(self, paces=dict([*others, (command, pace)][-COMMANDS:]))
+        return replace(self, paces=dict([*others, (command, pace)][-MAX_COMMANDS:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunEvidence:
     """What a run that is over has shown."""
 
     torch: str | None  # None if nothing was compiled
@@ -81,14 +83,16 @@ class Seen:
     stillborn: bool  # it failed before its first step
 
 
-def mark_of(command: Sequence[str]) -> str:
+def command_digest(command: Sequence[str]) -> str:
     """Times are compared between runs of the very same command only."""
     return hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace")).hexdigest()[
         :16
     ]
 
 
-def to_set(known: Learned, command: str, env: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def settings_to_apply(
+    known: LearnedSources, command: str, env: Mapping[str, str]
+) -> tuple[dict[str, str], str]:
     """What to set for the next run, and the line that says so; nothing that the user has set."""
     if not known.env:
         return {}, ""
@@ -103,19 +107,19 @@ def to_set(known: Learned, command: str, env: Mapping[str, str]) -> tuple[dict[s
     return dict(known.env), f"set as earlier runs have taught: {told}"
 
 
-def after(known: Learned, command: str, seen: Seen) -> Learned:
+def update_learned(known: LearnedSources, command: str, seen: RunEvidence) -> LearnedSources:
     """What is known once a run is over. Times of another torch say nothing of this one."""
     if seen.applied and seen.stillborn:
-        return known.with_pace(command, replace(known.pace(command), off=STILLBORN))
+        return known.with_pace(command, replace(known.pace(command), off=FAILED_BEFORE_FIRST_STEP))
     if seen.torch is None:
         return known
     if known.torch != seen.torch:
-        known = Learned(torch=seen.torch)
+        known = LearnedSources(torch=seen.torch)
     both = {
         name: sources.join(known.env.get(name, ""), seen.env.get(name, "").split(","))
         for name in SETTINGS
     }
-    env = {name: text for name, text in sources.valid(both, seen.torch).items() if text}
+    env = {name: text for name, text in sources.supported_entries(both, seen.torch).items() if text}
     pace = known.pace(command)
     if pace.off and env != known.env:  # there is more to mark than what was too slow
         pace = replace(pace, off="", marked=None)
@@ -126,7 +130,7 @@ def after(known: Learned, command: str, seen: Seen) -> Learned:
     return replace(known, env=env).with_pace(command, pace.judged())
 
 
-def lines(known: Learned, before: Learned, command: str) -> list[str]:
+def summary_lines(known: LearnedSources, before: LearnedSources, command: str) -> list[str]:
     """What to say at the end of a run: that something was learned, or taken back."""
     off = known.pace(command).off
     if off and not before.pace(command).off:
@@ -137,20 +141,20 @@ def lines(known: Learned, before: Learned, command: str) -> list[str]:
     return []
 
 
-class Lesson:
+class RecompileLearner:
     """One run with `--learn`: what it gets from those before it, and leaves for the next."""
 
     def __init__(
         self, runs: Path, job: str, command: Sequence[str], say: Callable[[str], object]
     ) -> None:
-        self.path, self.job, self.say = runs / FOLDER / f"{job}.json", job, say
-        self.command = mark_of(command)
-        self.known = read(self.path)
+        self.path, self.job, self.say = runs / LEARNED_FOLDER / f"{job}.json", job, say
+        self.command = command_digest(command)
+        self.known = read_learned(self.path)
         self.applied: dict[str, str] = {}
 
     def begin(self, env: Mapping[str, str]) -> dict[str, str]:
         """What to add to the job's environment."""
-        self.applied, line = to_set(self.known, self.command, env)
+        self.applied, line = settings_to_apply(self.known, self.command, env)
         if line:
             self.say(f"headway: {line}")
         return self.applied
@@ -158,23 +162,25 @@ class Lesson:
     def end(self, run: Path, status: int) -> None:
         """Nothing here can cost the job its exit code."""
         try:
-            known = after(self.known, self.command, shown(run, self.applied, status))
+            known = update_learned(
+                self.known, self.command, collect_evidence(run, self.applied, status)
+            )
             if known != self.known:
-                write(self.path, self.job, known)
-            for line in lines(known, self.known, self.command):
+                write_learned(self.path, self.job, known)
+            for line in summary_lines(known, self.known, self.command):
                 self.say(f"headway: {line}")
         except Exception as error:
             text = f"headway: nothing was learned ({type(error).__name__}: {error})"
             self.say(with_code(text, code="learning-failed"))
 
 
-def shown(run: Path, applied: Mapping[str, str], status: int) -> Seen:
+def collect_evidence(run: Path, applied: Mapping[str, str], status: int) -> RunEvidence:
     """What the run in that folder has shown."""
     journals, _ = reader.read_journals(str(run / folder.JOURNAL))
     record = collect(journals)
     # Unbacked sizes can make torch refuse the code: only what a run had set is taken over.
     kept = record.marked.get(SETTINGS[UNBACKED], "")
-    return Seen(
+    return RunEvidence(
         torch=record.torch if record.graphs else None,
         env=sources.as_dynamic(advise(record).env, keep=kept),
         applied=bool(applied),
@@ -186,7 +192,7 @@ def shown(run: Path, applied: Mapping[str, str], status: int) -> Seen:
 
 def _failed(status: int) -> bool:
     """By itself: a job that was ended, or ran out of memory, would have been without them too."""
-    return status > 0 and status not in ENDED
+    return status > 0 and status not in STOPPED_STATUSES
 
 
 def _tried_to_compile(journals: Iterable[Journal]) -> bool:
@@ -194,27 +200,27 @@ def _tried_to_compile(journals: Iterable[Journal]) -> bool:
     return any(span.name == "compile" for journal in journals for span in journal.spans)
 
 
-def read(path: Path) -> Learned:
+def read_learned(path: Path) -> LearnedSources:
     """What the file says; nothing where there is none, or none that can be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
-            return Learned()
+            return LearnedSources()
         env = {name: str(found["env"][name]) for name in SETTINGS if found["env"].get(name)}
-        paces = {str(name): _pace(one) for name, one in found["paces"].items()}
-        return Learned(torch=found["torch"], env=env, paces=paces)
+        paces = {str(name): _read_step_times(one) for name, one in found["paces"].items()}
+        return LearnedSources(torch=found["torch"], env=env, paces=paces)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Learned()
+        return LearnedSources()
 
 
-def _pace(told: Mapping[str, Any]) -> Pace:
+def _read_step_times(told: Mapping[str, Any]) -> StepTimes:
     without, marked = (
         StepTime(**told[name]) if told[name] else None for name in ("without", "marked")
     )
-    return Pace(without, marked, str(told["off"]))
+    return StepTimes(without, marked, str(told["off"]))
 
 
-def write(path: Path, job: str, known: Learned) -> None:
+def write_learned(path: Path, job: str, known: LearnedSources) -> None:
     """All of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"schema": SCHEMA, "job": job, **asdict(known)}

@@ -13,7 +13,7 @@ from headway.journal import folder, reader, remote
 
 
 @dataclass(frozen=True)
-class Loaded:
+class RecordedRun:
     """What `run.json` and the journals say."""
 
     identity: dict[str, Any]
@@ -22,16 +22,18 @@ class Loaded:
     advice: Advice
 
 
-def load(path: str) -> Loaded:
+def load_run(path: str) -> RecordedRun:
     """Read a run; also one that is still going on."""
     if "://" in path:
         with tempfile.TemporaryDirectory() as copy:
-            remote.fetch(path, Path(copy))
-            return _load(Path(copy))
-    return _load(folder.find(path))
+            remote.fetch_run(path, Path(copy))
+            return _load_folder(Path(copy))
+    return _load_folder(folder.find_run(path))
 
 
-def _load(found: Path) -> Loaded:
+def _load_folder(found: Path) -> RecordedRun:
     journals, _ = reader.read_journals(str(found / folder.JOURNAL))
     record = collect(journals)
-    return Loaded(folder.read_identity(found), folder.read_command(found), record, advise(record))
+    return RecordedRun(
+        folder.read_identity(found), folder.read_command(found), record, advise(record)
+    )

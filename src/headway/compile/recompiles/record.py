@@ -52,8 +52,8 @@ def collect(journals: Iterable[Journal]) -> Record:
     for journal in processes:
         rank = journal.rank or 0
         compiles = [span for span in journal.spans if span.name == "compile"]
-        recompiles += _again(journal, rank, compiles)
-        recompiles += [_refused(event, rank) for event in journal.named("recompile_limit")]
+        recompiles += _recompiles(journal, rank, compiles)
+        recompiles += [_limit_reached(event, rank) for event in journal.named("recompile_limit")]
         graphs[rank] = graphs.get(rank, 0) + sum(map(_made_a_graph, compiles))
         spent[rank] = spent.get(rank, 0) + sum(map(_length, compiles))
         for told in [*(s.fields for s in compiles), *journal.named("recompile_limit")]:
@@ -76,7 +76,7 @@ def collect(journals: Iterable[Journal]) -> Record:
     )
 
 
-def _again(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[Recompile]:
+def _recompiles(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[Recompile]:
     """Compiles that were made for a reason, or only after the start; backward with forward."""
     backward: dict[str, int] = {}
     for span in compiles:
@@ -111,7 +111,7 @@ def _again(journal: Journal, rank: int, compiles: Sequence[Span]) -> list[Recomp
     return found
 
 
-def _refused(event: Mapping[str, Any], rank: int) -> Recompile:
+def _limit_reached(event: Mapping[str, Any], rank: int) -> Recompile:
     step = event.get("step")
     return Recompile(
         rank=rank,

@@ -10,25 +10,25 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from headway.compile.recompiles import sources
-from headway.compile.recompiles.advice import Advice, Cause, Storm
+from headway.compile.recompiles.advice import Advice, Cause, LimitHit
 from headway.compile.recompiles.kinds import KINDS
-from headway.compile.recompiles.verify import Trial, best
-from headway.report.words import count, duration, ending, one_line
+from headway.compile.recompiles.verify import Trial, best_trial
+from headway.report.words import count, duration, one_line, truncate_left
 
-SHOWN = 12  # rows of a list; --json has all
-MARKS = 8
+MAX_ROWS = 12  # rows of a list; --json has all
+MAX_MARKS = 8
 
 
 def page(advice: Advice, run: str) -> Iterator[Text]:
     """All of it, line by line."""
     yield _headline(advice)
-    for storm in advice.storms[:SHOWN]:
-        yield from _storm(storm)
+    for storm in advice.storms[:MAX_ROWS]:
+        yield from _limit_hit(storm)
     if not advice.causes:
         return
     yield Text("")
     yield Text("By source", style="bold")
-    for cause in advice.causes[:SHOWN]:
+    for cause in advice.causes[:MAX_ROWS]:
         yield from _row(cause)
     yield from _more(len(advice.causes))
     yield from _settings(advice)
@@ -53,7 +53,7 @@ def _headline(advice: Advice) -> Text:
     return line.append(f"   ({', '.join(about)}; on the rank with most)", "dim")
 
 
-def _storm(storm: Storm) -> Iterator[Text]:
+def _limit_hit(storm: LimitHit) -> Iterator[Text]:
     since = "" if storm.step is None else f" after step {storm.step:,}"
     who = f"{one_line(storm.limit, 40)}, {_ranks(storm.ranks)}"
     line = Text("  Warning: ", style="bold yellow")
@@ -65,7 +65,7 @@ def _storm(storm: Storm) -> Iterator[Text]:
 def _row(cause: Cause) -> Iterator[Text]:
     cost = f"{cause.times} x {duration(cause.ns):>8}" if cause.times else "gave up"
     head = f"  {cost:>15}  "
-    line = Text(head).append(_what(cause) or KINDS[cause.kind].title, "bold")
+    line = Text(head).append(_source_text(cause) or KINDS[cause.kind].title, "bold")
     values = ", ".join(one_line(value, 40) for value in cause.values)
     yield line.append(f"  {values}", "cyan")
     where = f"{KINDS[cause.kind].title}; {_place(cause.where)}"
@@ -74,7 +74,7 @@ def _row(cause: Cause) -> Iterator[Text]:
     yield Text(" " * len(head)).append(where, "dim")
 
 
-def _what(cause: Cause) -> str:
+def _source_text(cause: Cause) -> str:
     name = one_line(cause.source, 60)
     return name if cause.dim is None else f"{name} size {cause.dim}"
 
@@ -87,7 +87,7 @@ def _settings(advice: Advice) -> Iterator[Text]:
     yield Text("")
     yield Text(f"Set this for the next run; no code changes ({made_for})", style="bold")
     for name, text in advice.env.items():
-        yield Text(f"  export {name}={one_line(shell(text))}")
+        yield Text(f"  export {name}={one_line(shell_quoted(text))}")
     yield Text("  or let Headway do it:  headway run --learn -- COMMAND", style="dim")
 
 
@@ -98,9 +98,9 @@ def _marks(causes: Sequence[Cause]) -> Iterator[Text]:
         return
     yield Text("")
     yield Text("The same in the code, before the call", style="bold")
-    for (caller, mark), cause in list(marks.items())[:MARKS]:
+    for (caller, mark), cause in list(marks.items())[:MAX_MARKS]:
         yield Text(f"  {_place(caller or cause.where)}:  ").append(one_line(mark, 200), "bold")
-    yield from _more(len(marks), MARKS)
+    yield from _more(len(marks), MAX_MARKS)
 
 
 def _code(causes: Sequence[Cause]) -> Iterator[Text]:
@@ -110,16 +110,16 @@ def _code(causes: Sequence[Cause]) -> Iterator[Text]:
         return
     yield Text("")
     yield Text("These need a change of code", style="bold")
-    for cause in rest[:SHOWN]:
+    for cause in rest[:MAX_ROWS]:
         line = Text(f"  {KINDS[cause.kind].title}", style="bold")
-        what = sources.spelled(_what(cause))
+        what = sources.spelling_in_code(_source_text(cause))
         line.append(Text(f": {what}" if what else "", style="bold"))
         yield line.append(f"  ({_place(cause.line or cause.where)})", "dim")
         yield Text(f"    {one_line(cause.cure, 400)}")
     yield from _more(len(rest))
 
 
-def _more(total: int, shown: int = SHOWN) -> Iterator[Text]:
+def _more(total: int, shown: int = MAX_ROWS) -> Iterator[Text]:
     if total > shown:
         yield Text(f"  and {total - shown:,} more, see --json", style="dim")
 
@@ -134,11 +134,13 @@ def _place(where: str) -> str:
     file, _, rest = where.partition(":")
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return (
-        ending(f"{inside if not inside.startswith('..') else file}:{rest}", 70) if rest else where
+        truncate_left(f"{inside if not inside.startswith('..') else file}:{rest}", 70)
+        if rest
+        else where
     )
 
 
-def shell(text: str) -> str:
+def shell_quoted(text: str) -> str:
     """As a shell takes it: in double quotes where nothing in it means anything there."""
     if re.search(r'[$`"!\n]|\\[\\]|\\$', text):
         return shlex.quote(text)
@@ -148,15 +150,15 @@ def shell(text: str) -> str:
 # Trials.
 
 
-def trials(recorded: Advice, made: Sequence[Trial], steps: int) -> Iterator[Text]:
+def trials_table(recorded: Advice, made: Sequence[Trial], steps: int) -> Iterator[Text]:
     """Before and after, in a table; then what came of it."""
     columns = "  {:<36}{:>11}{:>8}{:>12}   {}"
     titles = ("", "recompiles", "graphs", "compiling", "")
     yield Text(columns.format(*titles).rstrip(), style="dim")
     rows = [("recorded", recorded, "")]
-    rows += [(f"{t.name}, {steps} steps", t.advice, _ended(t)) for t in made]
+    rows += [(f"{t.name}, {steps} steps", t.advice, _exit_text(t)) for t in made]
     for name, advice, remark in rows:
-        remark += f"{' ' if remark else ''}{_gave_up(advice)}"
+        remark += f"{' ' if remark else ''}{_limit_hits_text(advice)}"
         cells = (name, advice.recompiles, advice.graphs, duration(advice.compile_ns), remark)
         yield Text(columns.format(*cells).rstrip())
     for trial in made:
@@ -168,16 +170,16 @@ def trials(recorded: Advice, made: Sequence[Trial], steps: int) -> Iterator[Text
     yield from _verdict(recorded, made)
 
 
-def _ended(trial: Trial) -> str:
+def _exit_text(trial: Trial) -> str:
     return f"failed, exit code {trial.code}" if trial.failed else ""
 
 
-def _gave_up(advice: Advice) -> str:
+def _limit_hits_text(advice: Advice) -> str:
     return f"gave up on {count(len(advice.storms), 'place')}" if advice.storms else ""
 
 
 def _verdict(recorded: Advice, made: Sequence[Trial]) -> Iterator[Text]:
-    found = best(made)
+    found = best_trial(made)
     if made[0].failed:
         yield Text("  The job does not get through its first steps as it is.", style="bold red")
         return
@@ -190,6 +192,6 @@ def _verdict(recorded: Advice, made: Sequence[Trial]) -> Iterator[Text]:
     spared = made[0].advice.recompiles - found.advice.recompiles
     yield Text(f"  The settings spare {count(spared, 'recompile')}:", style="bold green")
     for name, text in found.env.items():
-        yield Text(f"  export {name}={one_line(shell(text))}")
+        yield Text(f"  export {name}={one_line(shell_quoted(text))}")
     if found.advice.recompiles:
         yield Text("  What is left needs a change of code, which no trial can make for you.")

@@ -17,7 +17,7 @@ VALUES = "TORCH_COMPILE_DYNAMIC_VALUES"
 # The same settings in torch.compiler.config.
 SETTINGS = {DYNAMIC: "dynamic_sources", UNBACKED: "unbacked_sources", VALUES: "dynamic_values"}
 DIMENSIONS_SINCE = (2, 13)
-MANY = 3  # so many names of one form become a regular expression
+MIN_FOLDED = 3  # so many names of one form become a regular expression
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,17 +31,17 @@ class Source:
         return self.name if self.dim is None else f"{self.name}:{self.dim}"
 
 
-def plain(name: str) -> str:
+def without_scope(name: str) -> str:
     """Without its scope, as torch prints it in a guard: `L['x'][0]` is `x[0]`."""
     return re.sub(r"""L\[\s*['"](.*?)['"]\s*\]""", r"\1", name)
 
 
-def spelled(name: str) -> str:
+def spelling_in_code(name: str) -> str:
     """As the code says it: globals without their scope too."""
-    return re.sub(r"G\['(\w+)'\]", r"\1", plain(name))
+    return re.sub(r"G\['(\w+)'\]", r"\1", without_scope(name))
 
 
-def full(name: str, known: Mapping[str, str]) -> str:
+def with_scope(name: str, known: Mapping[str, str]) -> str:
     """With its scope again; `known`: names that torch has told whole, by their plain form."""
     if name in known or re.match(r"[LG]\[", name):
         return known.get(name, name)
@@ -86,7 +86,7 @@ def join(marked: str, new: Sequence[str]) -> str:
     return ",".join(filter(None, dict.fromkeys([*_split(marked), *new])))
 
 
-def valid(env: Mapping[str, str], torch: str | None) -> dict[str, str]:
+def supported_entries(env: Mapping[str, str], torch: str | None) -> dict[str, str]:
     """Without entries that this version would match with nothing."""
     if knows_dimensions(torch):
         return dict(env)
@@ -103,7 +103,7 @@ def as_dynamic(env: Mapping[str, str], keep: str = "") -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def covered(source: Source, marked: str, torch: str | None) -> bool:
+def is_covered(source: Source, marked: str, torch: str | None) -> bool:
     """Whether that source is marked already, as torch itself would decide it."""
     for entry in _split(marked):
         pattern, dim = entry, None
@@ -134,7 +134,7 @@ def _fold(
     for (pattern, dim), members in groups.items():
         # A number has no dimension, so that `:N` marks it all the same.
         beside = any(one.dim in (dim, None) and re.match(pattern, one.name) for one in still)
-        if len(members) >= MANY and not beside:
+        if len(members) >= MIN_FOLDED and not beside:
             out.append(_entry(pattern, dim))
         else:
             rest += members

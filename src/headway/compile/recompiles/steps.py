@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from headway.journal.reader import Journal
 
-ENOUGH_STEPS = 20
-ENOUGH_WINDOWS = 3
+MIN_STEPS = 20
+MIN_WINDOWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class StepTime:
 
 def step_time(journals: Iterable[Journal]) -> StepTime | None:
     """That of the slowest rank; None where no rank has made enough steps undisturbed."""
-    times = [_of(journal) for journal in journals if journal.role != "launcher"]
+    times = [_journal_step_time(journal) for journal in journals if journal.role != "launcher"]
     return max((time for time in times if time is not None), key=lambda t: t.ns, default=None)
 
 
-def _of(journal: Journal) -> StepTime | None:
-    clean = sorted(_clean(journal))
+def _journal_step_time(journal: Journal) -> StepTime | None:
+    clean = sorted(_undisturbed_windows(journal))
     steps = sum(count for _, count in clean)
-    if steps < ENOUGH_STEPS or len(clean) < ENOUGH_WINDOWS:
+    if steps < MIN_STEPS or len(clean) < MIN_WINDOWS:
         return None
     seen = 0
     for each, count in clean:
@@ -38,7 +38,7 @@ def _of(journal: Journal) -> StepTime | None:
     return None
 
 
-def _clean(journal: Journal) -> Iterator[tuple[int, int]]:
+def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
     """Time of a step and number of steps, of every window that no span reaches into."""
     spans = sorted((s.start, s.end if s.end is not None else s.start) for s in journal.spans)
     place, busy_until = 0, 0

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from headway.compile.recompiles import sources
 from headway.compile.recompiles.advice import Advice
-from headway.compile.recompiles.load import load
+from headway.compile.recompiles.load import load_run
 from headway.compile.recompiles.sources import SETTINGS, UNBACKED
 from headway.errors import HeadwayError
 from headway.probe import ENV_STEPS
 
-MORE_STEPS = 5  # after the last recompile that was recorded
-ROUNDS = 3  # of a setting and what it still left to find
-TAIL = 15  # lines of a trial that failed
+EXTRA_STEPS = 5  # after the last recompile that was recorded
+MAX_ROUNDS = 3  # of a setting and what it still left to find
+LOG_TAIL_LINES = 15  # lines of a trial that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def verify(
 ) -> list[Trial]:
     """As it is, then with the settings; again as long as a trial finds more to mark."""
     with tempfile.TemporaryDirectory(prefix="headway-verify-") as made:
-        bench = _Bench(command, cwd, steps, Path(made), say)
+        bench = _TrialRunner(command, cwd, steps, Path(made), say)
         trials = [bench.run("as it is", {})]
         env = dict(advice.env)
         if trials[0].failed or not env:
@@ -56,7 +56,7 @@ def verify(
         if trials[-1].failed and env.get(UNBACKED):
             env = sources.as_dynamic(env)
             trials.append(bench.run("without unbacked sizes", env))
-        while len(trials) <= ROUNDS and not trials[-1].failed:
+        while len(trials) <= MAX_ROUNDS and not trials[-1].failed:
             more = dict(trials[-1].advice.env)
             if not trials[-1].advice.recompiles or more == env:
                 break
@@ -65,13 +65,13 @@ def verify(
         return trials
 
 
-def best(trials: Sequence[Trial]) -> Trial:
+def best_trial(trials: Sequence[Trial]) -> Trial:
     """The trial that got through with the fewest recompiles; of several, the simplest."""
     through = [trial for trial in trials if not trial.failed] or list(trials[:1])
     return min(through, key=lambda trial: trial.advice.recompiles)
 
 
-class _Bench:
+class _TrialRunner:
     """Where trials are run, each for itself and with caches of its own."""
 
     def __init__(
@@ -101,12 +101,18 @@ class _Bench:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        tail = log.read_text(errors="replace").splitlines()[-TAIL:] if done.returncode else []
+        tail = (
+            log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+            if done.returncode
+            else []
+        )
         if not (place / "run" / "journal").is_dir():
             raise HeadwayError(
                 "the trial could not be started: " + " ".join(tail[-1:]), code="trial-not-started"
             )
-        return Trial(name, env, done.returncode, load(str(place / "run")).advice, "\n".join(tail))
+        return Trial(
+            name, env, done.returncode, load_run(str(place / "run")).advice, "\n".join(tail)
+        )
 
     def _environment(self, place: Path, env: Mapping[str, str]) -> dict[str, str]:
         """Without what an outer launcher or the user has set; caches empty, so that all compile."""

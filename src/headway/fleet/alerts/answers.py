@@ -8,33 +8,33 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import HeadwayError, with_code
-from headway.fleet.alerts.burn import HOUR, burnt
-from headway.fleet.alerts.model import Reading
+from headway.fleet.alerts.burn import HOUR, budget_use
+from headway.fleet.alerts.model import Sample
 from headway.fleet.alerts.rules import Rule
-from headway.fleet.arrow import moment
-from headway.fleet.engine import ask
+from headway.fleet.arrow import utc_datetime
+from headway.fleet.engine import run_query
 from headway.fleet.queries import QUERIES
-from headway.fleet.queries.slices import Asked
-from headway.units import duration
+from headway.fleet.queries.slices import Filter
+from headway.units import format_duration
 
 if TYPE_CHECKING:
-    from headway.fleet.regressions.look import Seen
+    from headway.fleet.regressions.look import ScanResult
     from headway.fleet.store import Store
 
-HOURLY = ("ett",)  # questions about whole hours
-BEFORE = 24 * HOUR  # so far back is looked for the last hour of which something is known
-ROUNDING = 1.0  # seconds, where parts of hours are summed
+HOURLY_QUERIES = ("ett",)  # questions about whole hours
+LOOKBACK_S = 24 * HOUR  # so far back is looked for the last hour of which something is known
+ROUNDING_S = 1.0  # seconds, where parts of hours are summed
 Rows = list[dict[str, Any]]
 
 
-class Answering:
+class Measurement:
     """One round of questions at one moment."""
 
     def __init__(self, store: Store, now: float) -> None:
         self._store, self._now = store, now
         self._kept: dict[object, Any] = {}
 
-    def readings(self, rule: Rule) -> list[Reading]:
+    def readings(self, rule: Rule) -> list[Sample]:
         """All slices of a rule."""
         if rule.kind == "change":
             return self._change(rule)
@@ -45,9 +45,9 @@ class Answering:
             self._kept[key] = make()
         return self._kept[key]
 
-    def _rows(self, name: str, asked: Asked) -> Rows:
+    def _rows(self, name: str, asked: Filter) -> Rows:
         def put() -> Rows:
-            answer = ask(
+            answer = run_query(
                 self._store, lambda tables: QUERIES[name].ask(tables, asked), since=asked.since
             )
             rows: Rows = answer.rows.to_pylist()
@@ -56,76 +56,78 @@ class Answering:
         found: Rows = self._once((name, asked), put)
         return found
 
-    def _threshold(self, rule: Rule) -> list[Reading]:
+    def _threshold(self, rule: Rule) -> list[Sample]:
         begin = self._now - rule.over
-        if rule.figure.question in HOURLY:
+        if rule.figure.question in HOURLY_QUERIES:
             begin = begin // HOUR * HOUR
-        rows = self._rows(rule.figure.question, Asked(rule.by, moment(begin), None, rule.where))
+        rows = self._rows(
+            rule.figure.question, Filter(rule.by, utc_datetime(begin), None, rule.where)
+        )
         return [
-            Reading(
-                slice=_slice(rule, row),
+            Sample(
+                slice=_slice_of_row(rule, row),
                 bad=rule.bad(value),
-                text=f"{rule.figure.words} of {_slice(rule, row)} is {rule.figure.text(value)} "
-                f"over the last {duration(rule.over)} ({row['jobs']:,} jobs); "
+                text=f"{rule.figure.words} of {_slice_of_row(rule, row)} is {rule.figure.text(value)} "
+                f"over the last {format_duration(rule.over)} ({row['jobs']:,} jobs); "
                 f"{'' if rule.bad(value) else 'not '}{rule.limit}",
                 value=value,
             )
             for row, value in _values(rule, rows)
         ]
 
-    def _burn(self, rule: Rule) -> list[Reading]:
-        begin = (self._now - rule.over - BEFORE) // HOUR * HOUR
-        asked = Asked(("hour", *rule.by), moment(begin), None, rule.where)
+    def _burn(self, rule: Rule) -> list[Sample]:
+        begin = (self._now - rule.over - LOOKBACK_S) // HOUR * HOUR
+        asked = Filter(("hour", *rule.by), utc_datetime(begin), None, rule.where)
         hours: dict[str, dict[float, bool]] = {}
         for row, value in _values(rule, self._rows(rule.figure.question, asked)):
-            hours.setdefault(_slice(rule, row), {})[_epoch(row["hour"])] = rule.bad(value)
+            hours.setdefault(_slice_of_row(rule, row), {})[_epoch(row["hour"])] = rule.bad(value)
         found = []
         for where, known in hours.items():
-            spent = burnt(known, self._now, rule.over)
+            spent = budget_use(known, self._now, rule.over)
             found.append(
-                Reading(
+                Sample(
                     slice=where,
-                    bad=spent.seconds >= rule.hold - ROUNDING,
+                    bad=spent.seconds >= rule.hold - ROUNDING_S,
                     text=f"{rule.figure.words} of {where} was {rule.limit} for "
-                    f"{spent.seconds / HOUR:.1f} h of the last {duration(rule.over)}; "
-                    f"{duration(rule.hold)} is the most",
+                    f"{spent.seconds / HOUR:.1f} h of the last {format_duration(rule.over)}; "
+                    f"{format_duration(rule.hold)} is the most",
                     since=spent.since,
                     value=spent.seconds,
                 )
             )
         return found
 
-    def _change(self, rule: Rule) -> list[Reading]:
+    def _change(self, rule: Rule) -> list[Sample]:
         seen = self._look(rule)
-        found: list[Reading] = []
+        found: list[Sample] = []
         if "slices" in rule.of:
-            found += _changes(rule, seen, self._now)
+            found += _change_samples(rule, seen, self._now)
         if "running" in rule.of:
-            found += _behind(rule, seen)
+            found += _running_samples(rule, seen)
         if "hosts" in rule.of:
-            found += _hosts(seen)
+            found += _host_samples(seen)
         return found
 
-    def _look(self, rule: Rule) -> Seen:
-        from headway.fleet.regressions.find import Options
-        from headway.fleet.regressions.look import look
+    def _look(self, rule: Rule) -> ScanResult:
+        from headway.fleet.regressions.find import ScanOptions
+        from headway.fleet.regressions.look import scan
 
         # Whole days: rules that mean the same share one look.
         begin = (self._now - rule.history) // (24 * HOUR) * (24 * HOUR)
-        asked = Asked(rule.by, moment(begin), None, rule.where)
-        options = Options(level=rule.level, points=rule.points)
-        seen: Seen = self._once(
-            (asked, options), lambda: look(self._store, asked, options, lambda done, of: None)
+        asked = Filter(rule.by, utc_datetime(begin), None, rule.where)
+        options = ScanOptions(level=rule.level, points=rule.points)
+        seen: ScanResult = self._once(
+            (asked, options), lambda: scan(self._store, asked, options, lambda done, of: None)
         )
         return seen
 
 
-def ask_all(
+def measure_rules(
     store: Store, rules: Sequence[Rule], now: float
-) -> tuple[dict[str, list[Reading] | None], list[str]]:
+) -> tuple[dict[str, list[Sample] | None], list[str]]:
     """The answers by rule, None where there is none; and why there is none."""
-    round_ = Answering(store, now)
-    found: dict[str, list[Reading] | None] = {}
+    round_ = Measurement(store, now)
+    found: dict[str, list[Sample] | None] = {}
     notes = []
     for rule in rules:
         try:
@@ -155,25 +157,25 @@ def _values(rule: Rule, rows: Rows) -> list[tuple[dict[str, Any], float]]:
     ]
 
 
-def _slice(rule: Rule, row: Mapping[str, Any]) -> str:
-    return _named([*rule.where, *((name, row[name]) for name in rule.by)])
+def _slice_of_row(rule: Rule, row: Mapping[str, Any]) -> str:
+    return _slice_name([*rule.where, *((name, row[name]) for name in rule.by)])
 
 
-def _named(parts: Sequence[tuple[str, object]]) -> str:
+def _slice_name(parts: Sequence[tuple[str, object]]) -> str:
     return " ".join(f"{name}={value or '-'}" for name, value in dict(parts).items()) or "all"
 
 
-def _of(rule: Rule, values: Sequence[str]) -> str:
-    return _named([*rule.where, *zip(rule.by, values, strict=True)])
+def _slice_of_values(rule: Rule, values: Sequence[str]) -> str:
+    return _slice_name([*rule.where, *zip(rule.by, values, strict=True)])
 
 
-def _changes(rule: Rule, seen: Seen, now: float) -> list[Reading]:
+def _change_samples(rule: Rule, seen: ScanResult, now: float) -> list[Sample]:
     return [
-        Reading(
-            slice=_of(rule, one.slice),
+        Sample(
+            slice=_slice_of_values(rule, one.slice),
             bad=True,
             text=f"{one.bucket} {one.points:+.1f} points, ETT {one.ett_before:.1f} -> "
-            f"{one.ett_after:.1f} in {_of(rule, one.slice)}; false discovery rate {one.level:.2%}"
+            f"{one.ett_after:.1f} in {_slice_of_values(rule, one.slice)}; false discovery rate {one.level:.2%}"
             + "".join(f"; {f.field}: {f.before} -> {f.after}" for f in one.fields),
             since=one.at,
             value=one.points,
@@ -184,10 +186,10 @@ def _changes(rule: Rule, seen: Seen, now: float) -> list[Reading]:
     ]
 
 
-def _behind(rule: Rule, seen: Seen) -> list[Reading]:
+def _running_samples(rule: Rule, seen: ScanResult) -> list[Sample]:
     return [
-        Reading(
-            slice=f"{_of(rule, one.slice)} run={one.run_id}",
+        Sample(
+            slice=f"{_slice_of_values(rule, one.slice)} run={one.run_id}",
             bad=True,
             text=f"{one.run_id} runs and {one.words}; seen in its hour {one.hour}",
             value=100 * one.lately,
@@ -196,9 +198,9 @@ def _behind(rule: Rule, seen: Seen) -> list[Reading]:
     ]
 
 
-def _hosts(seen: Seen) -> list[Reading]:
+def _host_samples(seen: ScanResult) -> list[Sample]:
     return [
-        Reading(
+        Sample(
             slice=f"host={one.host}",
             bad=True,
             text=f"{one.failures} runs failed on {one.host} in {one.hours:,.0f} hours, "

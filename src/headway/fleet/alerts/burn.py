@@ -8,26 +8,26 @@ from typing import NamedTuple
 HOUR = 3600.0
 
 
-class Burnt(NamedTuple):
+class BudgetUse(NamedTuple):
     """Seconds of a stretch of time in which it was not kept, and when they began."""
 
     seconds: float
     since: float | None
 
 
-def burnt(hours: Mapping[float, bool], now: float, over: float) -> Burnt:
+def budget_use(hours: Mapping[float, bool], now: float, over: float) -> BudgetUse:
     """Over the time before `now`, given the hours of which something is known."""
     begin, total, since = now - over, 0.0, None
     hour = begin // HOUR * HOUR
     while hour < now:
-        if _bad(hours, hour, now):
+        if _is_bad(hours, hour, now):
             since = max(hour, begin) if since is None else since
             total += min(hour + HOUR, now) - max(hour, begin)
         hour += HOUR
-    return Burnt(total, since)
+    return BudgetUse(total, since)
 
 
-def _bad(hours: Mapping[float, bool], hour: float, now: float) -> bool:
+def _is_bad(hours: Mapping[float, bool], hour: float, now: float) -> bool:
     """An hour of which nothing is known is bad between two bad ones, and while it is not over."""
     if hour in hours:
         return hours[hour]

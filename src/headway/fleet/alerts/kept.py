@@ -17,12 +17,12 @@ from headway.errors import NewerSchema, UsageError
 from headway.fleet.alerts.model import State, from_json, to_json
 from headway.fleet.store import Store
 
-FILE = "alerts.json"
+STATE_FILE = "alerts.json"
 ACKS = "alerts/acks"
-SCHEMA = 1
+STATE_SCHEMA = 1
 
 
-class Kept:
+class AlertStateStore:
     """Reads and writes it."""
 
     def __init__(self, store: Store) -> None:
@@ -32,16 +32,16 @@ class Kept:
     def load(self) -> tuple[State, dict[str, Any] | None]:
         """What is known, and who watches; nothing at all where nobody ever did."""
         try:
-            told = json.loads(self._place.get(FILE))
+            told = json.loads(self._place.get(STATE_FILE))
         except FileNotFoundError:
             return State(), None
         except (ValueError, RecursionError):
             told = None
-        where = self._place.path(FILE)
+        where = self._place.path(STATE_FILE)
         schema = told.get("schema") if isinstance(told, dict) else None
-        if type(schema) is int and schema > SCHEMA:
+        if type(schema) is int and schema > STATE_SCHEMA:
             raise NewerSchema(
-                f"{where} has schema {schema}, and this Headway knows up to {SCHEMA}; "
+                f"{where} has schema {schema}, and this Headway knows up to {STATE_SCHEMA}; "
                 "install a newer Headway"
             )
         try:
@@ -55,7 +55,7 @@ class Kept:
     def claim(self, now: float) -> State:
         """The state, if nobody else watches."""
         state, watcher = self.load()
-        if watcher is not None and float(watcher["until"]) > now and not _dead(watcher):
+        if watcher is not None and float(watcher["until"]) > now and not _is_dead(watcher):
             raise UsageError(
                 f"process {watcher['pid']} on {watcher['host']} watches {self._store.url} already; "
                 "only one can",
@@ -67,10 +67,10 @@ class Kept:
 
     def save(self, state: State, until: float | None) -> None:
         """Durable when this returns; `until` is how long others take us for alive."""
-        told: dict[str, Any] = {"schema": SCHEMA, **to_json(state), "watcher": None}
+        told: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
         if until is not None:
             told["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
-        self._place.put(FILE, json.dumps(told, indent=1).encode(), private=True)
+        self._place.put(STATE_FILE, json.dumps(told, indent=1).encode(), private=True)
 
     def acks(self) -> dict[str, str | None]:
         """Alerts that were acknowledged, and by whom."""
@@ -102,7 +102,7 @@ def _watcher(told: Any) -> dict[str, Any] | None:
     return {"host": str(told["host"]), "pid": int(told["pid"]), "until": float(told["until"])}
 
 
-def _dead(watcher: dict[str, Any]) -> bool:
+def _is_dead(watcher: dict[str, Any]) -> bool:
     """Whether it was a process of this machine, and is no more."""
     if watcher["host"] != socket.gethostname():
         return False

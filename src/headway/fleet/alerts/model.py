@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headway.fleet.arrow import moment
+from headway.fleet.arrow import utc_datetime
 
 PENDING, FIRING, ACKNOWLEDGED, RESOLVED = "pending", "firing", "acknowledged", "resolved"
-TIMES = ("since", "until")  # as texts where others read them
+TIME_FIELDS = ("since", "until")  # as texts where others read them
 
 
 @dataclass(frozen=True)
-class Reading:
+class Sample:
     """What the store says of one slice of a rule, at one moment."""
 
     slice: str
@@ -80,8 +80,8 @@ def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
             "severity": alert.severity,
             "slice": alert.slice,
             "state": alert.state,
-            "since": iso(alert.since),
-            "until": iso(alert.until),
+            "since": to_iso(alert.since),
+            "until": to_iso(alert.until),
             "text": alert.text,
             "value": alert.value,
         },
@@ -90,7 +90,7 @@ def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
 
 def to_json(state: State) -> dict[str, Any]:
     """What is pending stands apart: nobody has been told of it."""
-    shown = [_shown(one) for one in state.alerts]
+    shown = [_to_dict(one) for one in state.alerts]
     return {
         "alerts": [one for one in shown if one["state"] != PENDING],
         "pending": [one for one in shown if one["state"] == PENDING],
@@ -101,19 +101,21 @@ def to_json(state: State) -> dict[str, Any]:
 def from_json(found: Mapping[str, Any]) -> State:
     """The same back; KeyError, TypeError or ValueError for what is no such thing."""
     alerts = [
-        Alert(**{**one, "to": tuple(one["to"]), **{name: _epoch(one[name]) for name in TIMES}})
+        Alert(
+            **{**one, "to": tuple(one["to"]), **{name: _epoch(one[name]) for name in TIME_FIELDS}}
+        )
         for one in (*found["alerts"], *found["pending"])
     ]
     return State(tuple(alerts), tuple(Notification(**one) for one in found["outbox"]))
 
 
-def _shown(alert: Alert) -> dict[str, Any]:
-    return {**asdict(alert), **{name: iso(getattr(alert, name)) for name in TIMES}}
+def _to_dict(alert: Alert) -> dict[str, Any]:
+    return {**asdict(alert), **{name: to_iso(getattr(alert, name)) for name in TIME_FIELDS}}
 
 
-def iso(seconds: float | None) -> str | None:
+def to_iso(seconds: float | None) -> str | None:
     """A moment in UTC as the pages read it."""
-    return None if seconds is None else moment(seconds).isoformat()
+    return None if seconds is None else utc_datetime(seconds).isoformat()
 
 
 def _epoch(text: str | None) -> float | None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from headway.fleet.alerts.model import Notification, State
 
-FIRST_S, LONGEST_S = 2.0, 600.0  # between two tries
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0  # between two tries
 
 
-def due(state: State, now: float, busy: Collection[str]) -> list[Notification]:
+def due_notifications(state: State, now: float, busy: Collection[str]) -> list[Notification]:
     """The next one of each channel that is at leisure; a later one never overtakes it."""
     heads: dict[str, Notification] = {}
     for one in state.outbox:
@@ -18,24 +18,31 @@ def due(state: State, now: float, busy: Collection[str]) -> list[Notification]:
     return [one for to, one in heads.items() if to not in busy and one.due <= now]
 
 
-def taken(state: State, one: Notification) -> State:
+def mark_delivered(state: State, one: Notification) -> State:
     """It is delivered."""
-    return replace(state, outbox=tuple(x for x in state.outbox if _key(x) != _key(one)))
+    return replace(
+        state,
+        outbox=tuple(x for x in state.outbox if _notification_key(x) != _notification_key(one)),
+    )
 
 
-def refused(state: State, one: Notification, why: str, now: float) -> State:
+def mark_failed(state: State, one: Notification, why: str, now: float) -> State:
     """It is tried again, each time after twice as long."""
-    wait = min(LONGEST_S, FIRST_S * 2.0 ** min(one.tries, 20))
+    wait = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(one.tries, 20))
     failed = replace(one, tries=one.tries + 1, due=now + wait, why=why)
-    outbox = tuple(failed if _key(x) == _key(one) else x for x in state.outbox)
+    outbox = tuple(
+        failed if _notification_key(x) == _notification_key(one) else x for x in state.outbox
+    )
     return replace(state, outbox=outbox)
 
 
-def without(state: State, channels: Collection[str]) -> tuple[State, list[Notification]]:
+def drop_unknown_receivers(
+    state: State, channels: Collection[str]
+) -> tuple[State, list[Notification]]:
     """Without what is for channels that are no longer there, and what that was."""
     dropped = [one for one in state.outbox if one.to not in channels]
     return replace(state, outbox=tuple(x for x in state.outbox if x.to in channels)), dropped
 
 
-def _key(one: Notification) -> tuple[str, str]:
+def _notification_key(one: Notification) -> tuple[str, str]:
     return one.id, one.to

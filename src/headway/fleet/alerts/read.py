@@ -9,34 +9,45 @@ from typing import Any
 
 from headway.errors import UsageError
 from headway.fleet.alerts import toml
-from headway.fleet.alerts.channels import KINDS as CHANNELS
+from headway.fleet.alerts.channels import CHANNEL_KINDS as CHANNELS
 from headway.fleet.alerts.channels import Channel
-from headway.fleet.alerts.figures import FIGURES
-from headway.fleet.alerts.rules import DAY, Rule, Rules, listed
-from headway.fleet.queries.slices import OF_RUNS
-from headway.units import seconds
+from headway.fleet.alerts.figures import ALERT_METRICS
+from headway.fleet.alerts.rules import DAY, Rule, Rules, join_names
+from headway.fleet.queries.slices import RUN_DIMENSIONS
+from headway.units import parse_duration
 
-KINDS = ("threshold", "change", "burn")
+RULE_KINDS = ("threshold", "change", "burn")
 SEVERITIES = ("info", "warning", "critical")
-CHANGES = ("slices", "running", "hosts")
+CHANGE_SUBJECTS = ("slices", "running", "hosts")
 HOUR = 3600.0
-OVER = {"threshold": DAY, "change": 7 * DAY}
-CLEAR = {"threshold": HOUR / 2, "change": DAY, "burn": HOUR / 2}
+DEFAULT_OVER = {"threshold": DAY, "change": 7 * DAY}
+DEFAULT_CLEAR = {"threshold": HOUR / 2, "change": DAY, "burn": HOUR / 2}
 
-EVERY = ("name", "kind", "where", "by", "for", "clear_for", "over", "severity", "to", "renotify")
-OWN = {
+COMMON_KEYS = (
+    "name",
+    "kind",
+    "where",
+    "by",
+    "for",
+    "clear_for",
+    "over",
+    "severity",
+    "to",
+    "renotify",
+)
+KIND_KEYS = {
     "threshold": ("metric", "above", "below", "least_jobs"),
     "burn": ("metric", "above", "below", "least_jobs"),
     "change": ("of", "points", "level", "history"),
 }
 
-Keys = tuple["str | int", ...]
+KeyPath = tuple["str | int", ...]
 
 
-def read(text: str, name: str) -> Rules:
+def read_rules(text: str, name: str) -> Rules:
     """A rules file; UsageError with the line for whatever is wrong in it."""
-    found = toml.parse(text, name)
-    reader = _Reader(text, name)
+    found = toml.parse_toml(text, name)
+    reader = _TableReader(text, name)
     reader.keys(found, ("rule", "to"), ())
     channels = {
         one: _channel(reader, one, table) for one, table in reader.tables(found, "to").items()
@@ -59,23 +70,23 @@ def read(text: str, name: str) -> Rules:
     return Rules(tuple(rules), channels)
 
 
-class _Reader:
+class _TableReader:
     """Values of a TOML table, each with what it must be."""
 
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
 
-    def wrong(self, why: str, path: Keys, *, code: str, **fields: object) -> UsageError:
+    def wrong(self, why: str, path: KeyPath, *, code: str, **fields: object) -> UsageError:
         """The sentence, with the line of what stands at that path."""
-        line = toml.line(self._text, path)
+        line = toml.line_of(self._text, path)
         return UsageError(f"{self._name} line {line}: {why}", code=code, line=line, **fields)
 
-    def keys(self, table: Mapping[str, Any], known: Sequence[str], path: Keys) -> None:
+    def keys(self, table: Mapping[str, Any], known: Sequence[str], path: KeyPath) -> None:
         """Nothing but what is known."""
         for key in table:
             if key not in known:
                 near = next(iter(difflib.get_close_matches(key, known, 1)), None)
-                hint = f"; did you mean {near!r}?" if near else f"; known are {listed(known)}"
+                hint = f"; did you mean {near!r}?" if near else f"; known are {join_names(known)}"
                 raise self.wrong(
                     f"{key!r} is not known here{hint}",
                     (*path, key),
@@ -94,7 +105,7 @@ class _Reader:
         return found
 
     def one(
-        self, table: Mapping[str, Any], path: Keys, what: str, fits: Callable[[Any], bool]
+        self, table: Mapping[str, Any], path: KeyPath, what: str, fits: Callable[[Any], bool]
     ) -> Any:
         """A value that has to fit."""
         value = table[str(path[-1])]
@@ -107,21 +118,23 @@ class _Reader:
             )
         return value
 
-    def span(self, table: Mapping[str, Any], path: Keys, otherwise: float) -> float:
+    def span(self, table: Mapping[str, Any], path: KeyPath, otherwise: float) -> float:
         """A duration."""
         if path[-1] not in table:
             return otherwise
         text = self.one(
-            table, path, "a time such as 5min, 2h or 7d", lambda v: seconds(v) is not None
+            table, path, "a time such as 5min, 2h or 7d", lambda v: parse_duration(v) is not None
         )
-        return seconds(text) or 0.0
+        return parse_duration(text) or 0.0
 
-    def names(self, table: Mapping[str, Any], path: Keys, known: Sequence[str]) -> tuple[str, ...]:
+    def names(
+        self, table: Mapping[str, Any], path: KeyPath, known: Sequence[str]
+    ) -> tuple[str, ...]:
         """A list of words out of those that are known; one alone needs no list."""
         value = table.get(str(path[-1]), [])
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(one in known for one in found):
-            some = f"names out of {listed(known)}" if known else "empty: no channel is defined"
+            some = f"names out of {join_names(known)}" if known else "empty: no channel is defined"
             raise self.wrong(
                 f"{path[-1]!r} is {value!r}, but it must be {some}",
                 path,
@@ -132,16 +145,18 @@ class _Reader:
 
 
 def _rule(
-    reader: _Reader, path: Keys, table: Mapping[str, Any], channels: Mapping[str, Channel]
+    reader: _TableReader, path: KeyPath, table: Mapping[str, Any], channels: Mapping[str, Channel]
 ) -> Rule:
     for key in ("name", "kind"):
         if key not in table:
             raise reader.wrong(f"this rule has no {key!r}", path, code="rule-key-missing", key=key)
     reader.one(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
-    kind = reader.one(table, (*path, "kind"), f"one of {listed(KINDS)}", lambda v: v in KINDS)
-    reader.keys(table, (*EVERY, *OWN[kind]), path)
+    kind = reader.one(
+        table, (*path, "kind"), f"one of {join_names(RULE_KINDS)}", lambda v: v in RULE_KINDS
+    )
+    reader.keys(table, (*COMMON_KEYS, *KIND_KEYS[kind]), path)
     hold = reader.span(table, (*path, "for"), 0.0)
-    over = reader.span(table, (*path, "over"), OVER.get(kind, hold))
+    over = reader.span(table, (*path, "over"), DEFAULT_OVER.get(kind, hold))
     if over <= 0 and kind != "burn":
         raise reader.wrong(
             "'over' must be above 0", (*path, "over"), code="rule-value-invalid", key="over"
@@ -150,15 +165,15 @@ def _rule(
         "name": table["name"].strip(),
         "kind": kind,
         "where": _where(reader, path, table),
-        "by": reader.names(table, (*path, "by"), OF_RUNS),
+        "by": reader.names(table, (*path, "by"), RUN_DIMENSIONS),
         "hold": hold,
-        "clear": reader.span(table, (*path, "clear_for"), CLEAR[kind]),
+        "clear": reader.span(table, (*path, "clear_for"), DEFAULT_CLEAR[kind]),
         "over": over,
         "to": reader.names(table, (*path, "to"), tuple(channels)),
         "renotify": reader.span(table, (*path, "renotify"), 0.0) or None,
     }
     if "severity" in table:
-        allowed = f"one of {listed(SEVERITIES)}"
+        allowed = f"one of {join_names(SEVERITIES)}"
         shared["severity"] = reader.one(
             table, (*path, "severity"), allowed, lambda v: v in SEVERITIES
         )
@@ -173,7 +188,9 @@ def _rule(
     return rule
 
 
-def _where(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _where(
+    reader: _TableReader, path: KeyPath, table: Mapping[str, Any]
+) -> tuple[tuple[str, str], ...]:
     found = table.get("where", {})
     if not isinstance(found, dict):
         raise reader.wrong(
@@ -182,34 +199,34 @@ def _where(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> tuple[tuple
             code="rule-value-invalid",
             key="where",
         )
-    reader.keys(found, OF_RUNS, (*path, "where"))
+    reader.keys(found, RUN_DIMENSIONS, (*path, "where"))
     for name in found:
         reader.one(found, (*path, "where", name), "a text", lambda v: isinstance(v, str))
     return tuple(found.items())
 
 
-def _limit(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
+def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
     """What only rules about a figure have."""
     if "metric" not in table:
         raise reader.wrong("this rule has no 'metric'", path, code="rule-key-missing", key="metric")
-    known = f"one of {listed(tuple(FIGURES))}"
+    known = f"one of {join_names(tuple(ALERT_METRICS))}"
     metric = reader.one(
-        table, (*path, "metric"), known, lambda v: isinstance(v, str) and v in FIGURES
+        table, (*path, "metric"), known, lambda v: isinstance(v, str) and v in ALERT_METRICS
     )
     sides = [side for side in ("above", "below") if side in table]
     if len(sides) != 1:
         raise reader.wrong(
             "a rule has either 'above' or 'below'", path, code="rule-limit-ambiguous"
         )
-    time = FIGURES[metric].unit == "s"
+    time = ALERT_METRICS[metric].unit == "s"
     what = "a time such as 5min, or seconds" if time else "a number"
     given = reader.one(
         table,
         (*path, sides[0]),
         what,
-        lambda v: _number(v) or (time and seconds(v) is not None),
+        lambda v: _number(v) or (time and parse_duration(v) is not None),
     )
-    value = seconds(given) if isinstance(given, str) else float(given)
+    value = parse_duration(given) if isinstance(given, str) else float(given)
     found: dict[str, Any] = {"metric": metric, sides[0]: value}
     if "least_jobs" in table:
         found["least_jobs"] = reader.one(
@@ -218,13 +235,13 @@ def _limit(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-def _change(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
+def _change(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
     """What only rules about changes have."""
     found: dict[str, Any] = {"history": reader.span(table, (*path, "history"), Rule.history)}
     if not table.get("by"):
         found["by"] = ("team", "model")
     if "of" in table:
-        found["of"] = reader.names(table, (*path, "of"), CHANGES)
+        found["of"] = reader.names(table, (*path, "of"), CHANGE_SUBJECTS)
     if "points" in table:
         found["points"] = float(
             reader.one(table, (*path, "points"), "0 or more", lambda v: _number(v) and v >= 0)
@@ -238,11 +255,11 @@ def _change(reader: _Reader, path: Keys, table: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def _channel(reader: _Reader, name: str, table: Mapping[str, Any]) -> Channel:
+def _channel(reader: _TableReader, name: str, table: Mapping[str, Any]) -> Channel:
     kinds = [kind for kind in CHANNELS if kind in table]
     if len(kinds) != 1:
         raise reader.wrong(
-            f"a channel has one of {listed(tuple(CHANNELS))}",
+            f"a channel has one of {join_names(tuple(CHANNELS))}",
             ("to", name),
             code="channel-kind-ambiguous",
         )

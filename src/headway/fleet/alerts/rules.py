@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.fleet.alerts.channels import Channel
-from headway.fleet.alerts.figures import FIGURES, Figure
-from headway.units import duration
+from headway.fleet.alerts.figures import ALERT_METRICS, AlertMetric
+from headway.units import format_duration
 
 DAY = 86400.0
 
@@ -36,9 +36,9 @@ class Rule:
     history: float = 90 * DAY
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> AlertMetric:
         """Of a threshold or a burn."""
-        return FIGURES[self.metric]
+        return ALERT_METRICS[self.metric]
 
     def bad(self, value: float) -> bool:
         """Whether a value is beyond the limit."""
@@ -55,15 +55,17 @@ class Rule:
     def words(self) -> str:
         """The rule in a line."""
         what = (
-            f"{self.figure.words} {self.limit}" if self.metric else f"change of {listed(self.of)}"
+            f"{self.figure.words} {self.limit}"
+            if self.metric
+            else f"change of {join_names(self.of)}"
         )
         where = " ".join(f"{name}={value}" for name, value in self.where)
         split = f" by {','.join(self.by)}" if self.by else ""
-        held = f" for {duration(self.hold)}" if self.hold else ""
-        to = listed(self.to) if self.to else "nobody"
+        held = f" for {format_duration(self.hold)}" if self.hold else ""
+        to = join_names(self.to) if self.to else "nobody"
         return (
             f"{self.name}: {self.kind}, {what} of {where or 'all'}{split}{held} "
-            f"over {duration(self.over)}; {self.severity}, to {to}"
+            f"over {format_duration(self.over)}; {self.severity}, to {to}"
         )
 
 
@@ -75,6 +77,6 @@ class Rules:
     channels: Mapping[str, Channel] = field(default_factory=dict)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Names as a sentence has them."""
     return ", ".join(names)

@@ -9,7 +9,7 @@ from typing import Any
 from headway.errors import UsageError
 
 
-def parse(text: str, name: str) -> dict[str, Any]:
+def parse_toml(text: str, name: str) -> dict[str, Any]:
     """The content; one sentence if it is none."""
     try:
         found: dict[str, Any] = tomllib.loads(text)
@@ -18,7 +18,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
     return found
 
 
-def line(text: str, path: Sequence[str | int]) -> int:
+def line_of(text: str, path: Sequence[str | int]) -> int:
     """The line on which what lies at that path begins: only then has the text up to there it."""
     lines, begin = text.splitlines(), 1
     for number in range(1, len(lines) + 1):
@@ -26,13 +26,13 @@ def line(text: str, path: Sequence[str | int]) -> int:
             found = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
             continue  # in the midst of something that goes over several lines
-        if _has(found, path):
+        if _has_path(found, path):
             return begin
         begin = number + 1
     return begin
 
 
-def _has(found: Any, path: Sequence[str | int]) -> bool:
+def _has_path(found: Any, path: Sequence[str | int]) -> bool:
     for part in path:
         if isinstance(part, int):
             if not isinstance(found, list) or len(found) <= part:

@@ -11,26 +11,26 @@ from dataclasses import replace
 
 from headway.errors import HeadwayError, with_code
 from headway.fleet.alerts import outbox
-from headway.fleet.alerts.answers import ask_all
+from headway.fleet.alerts.answers import measure_rules
 from headway.fleet.alerts.evaluate import acknowledge, evaluate
-from headway.fleet.alerts.kept import Kept
+from headway.fleet.alerts.kept import AlertStateStore
 from headway.fleet.alerts.model import Notification, State
 from headway.fleet.alerts.rules import Rule, Rules
 from headway.fleet.store import Store
 
-CHANGES_S = 600.0  # between two looks for changes, which take long
-TRIES = 3  # of one that looks once
-ALIVE_S = 300.0  # beyond three rounds: then others may take over
+CHANGE_INTERVAL_S = 600.0  # between two looks for changes, which take long
+MAX_TRIES = 3  # of one that looks once
+WATCHER_TTL_S = 300.0  # beyond three rounds: then others may take over
 
 
-class Watch:
+class AlertWatcher:
     """One who watches a store; all of the state goes through `_keep`."""
 
     def __init__(
         self, store: Store, rules: Rules, every: float, say: Callable[[str], None]
     ) -> None:
         self._store, self._rules, self._every, self._say = store, rules, every, say
-        self._kept = Kept(store)
+        self._kept = AlertStateStore(store)
         self._state = State()
         self._looked: dict[str, float] = {}
         self._busy: set[str] = set()
@@ -47,7 +47,7 @@ class Watch:
         try:
             notes = self._look(time.time())
             while self._busy or self._left():
-                self._send(time.time(), TRIES)
+                self._send(time.time(), MAX_TRIES)
                 self._take(1.0)
         finally:
             self._end()
@@ -74,7 +74,7 @@ class Watch:
         for channel in self._rules.channels.values():
             channel.check()
         self._state = self._kept.claim(time.time())
-        self._state, dropped = outbox.without(self._state, self._rules.channels)
+        self._state, dropped = outbox.drop_unknown_receivers(self._state, self._rules.channels)
         for one in dropped:
             self._say(
                 with_code(
@@ -101,7 +101,7 @@ class Watch:
 
     def _save(self) -> None:
         try:
-            self._kept.save(self._state, time.time() + 3 * self._every + ALIVE_S)
+            self._kept.save(self._state, time.time() + 3 * self._every + WATCHER_TTL_S)
         except (HeadwayError, OSError) as error:
             if not self._patient:
                 raise
@@ -118,7 +118,7 @@ class Watch:
 
     def _look(self, now: float) -> list[str]:
         asked = [rule for rule in self._rules.rules if self._is_due(rule, now)]
-        answers, notes = ask_all(self._store, asked, now)
+        answers, notes = measure_rules(self._store, asked, now)
         for note in notes:
             self._say(note)
         self._looked.update({rule.name: now for rule in asked})
@@ -149,10 +149,10 @@ class Watch:
 
     def _is_due(self, rule: Rule, now: float) -> bool:
         since = now - self._looked.get(rule.name, 0.0)
-        return rule.kind != "change" or not 0 <= since < CHANGES_S
+        return rule.kind != "change" or not 0 <= since < CHANGE_INTERVAL_S
 
     def _send(self, now: float, tries: int | None) -> None:
-        for one in [] if self._unkept else outbox.due(self._state, now, self._busy):
+        for one in [] if self._unkept else outbox.due_notifications(self._state, now, self._busy):
             if tries is None or one.tries < tries:
                 self._busy.add(one.to)
                 thread = threading.Thread(target=self._try, args=(one,), daemon=True)
@@ -183,13 +183,13 @@ class Watch:
                 with_code(f"{one.to!r} did not take {one.id}: {why}", code="notification-refused")
             )
         if done:
-            self._keep(outbox.taken(self._state, one))
+            self._keep(outbox.mark_delivered(self._state, one))
         else:
-            self._keep(outbox.refused(self._state, one, why, time.time()))
+            self._keep(outbox.mark_failed(self._state, one, why, time.time()))
 
     def _left(self) -> bool:
         """Whether one who looks once has something to try still."""
         heads: dict[str, Notification] = {}
         for one in self._state.outbox:
             heads.setdefault(one.to, one)
-        return any(one.tries < TRIES for one in heads.values())
+        return any(one.tries < MAX_TRIES for one in heads.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import UsageError
 from headway.fleet.queries import checkpoints, compiles, ett, failures, nodes, top, ttr, tts
-from headway.fleet.queries.slices import DIMENSIONS, Asked
+from headway.fleet.queries.slices import DIMENSIONS, Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 class Query(NamedTuple):
     """One question: `by` is how it is split unless told otherwise, `own` what only it can do."""
 
-    ask: Callable[[Mapping[str, ir.Table], Asked], ir.Table]
+    ask: Callable[[Mapping[str, ir.Table], Filter], ir.Table]
     by: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
 
 
 QUERIES = {
-    "ett": Query(ett.ask, own=ett.OWN),
-    "tts": Query(tts.ask, own=tts.OWN),
-    "ttr": Query(ttr.ask, own=ttr.OWN),
-    "failures": Query(failures.ask, ("category",), failures.OWN),
-    "checkpoints": Query(checkpoints.ask, ("level",), checkpoints.OWN),
-    "compile": Query(compiles.ask, ("recompile", "cached"), compiles.OWN),
-    "nodes": Query(nodes.ask, ("host",), nodes.OWN),
-    "top": Query(top.ask, ("leaf",), top.OWN),
+    "ett": Query(ett.ett_query, own=ett.ETT_DIMENSIONS),
+    "tts": Query(tts.tts_query, own=tts.TTS_DIMENSIONS),
+    "ttr": Query(ttr.ttr_query, own=ttr.TTR_DIMENSIONS),
+    "failures": Query(failures.failures_query, ("category",), failures.FAILURE_DIMENSIONS),
+    "checkpoints": Query(
+        checkpoints.checkpoints_query, ("level",), checkpoints.CHECKPOINT_DIMENSIONS
+    ),
+    "compile": Query(compiles.compiles_query, ("recompile", "cached"), compiles.COMPILE_DIMENSIONS),
+    "nodes": Query(nodes.nodes_query, ("host",), nodes.NODE_DIMENSIONS),
+    "top": Query(top.top_query, ("leaf",), top.TOP_DIMENSIONS),
 }
 
 
-def question(name: str, asked: Asked) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
+def build_query(name: str, asked: Filter) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
     """The question of that name, ready to be put to the tables; UsageError for a bad split."""
     query = QUERIES[name]
     asked = asked._replace(by=asked.by or query.by)

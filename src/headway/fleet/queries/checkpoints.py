@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, per_job, sliced, weighted
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered, per_job, weighted
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("level",)
+CHECKPOINT_DIMENSIONS = ("level",)
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def checkpoints_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """`accelerator_hours` is what they blocked."""
-    rows = per_job(sliced(tables, "checkpoints", "at", asked), "blocked_s", asked)
+    rows = per_job(filtered(tables, "checkpoints", "at", asked), "blocked_s", asked)
     blocking = rows.blocked_s.notnull()
     found = rows.agg(
         by=list(asked.by),

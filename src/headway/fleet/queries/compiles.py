@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, sliced, weighted
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered, weighted
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("place", "reason", "recompile", "cached")
+COMPILE_DIMENSIONS = ("place", "reason", "recompile", "cached")
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def compiles_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """First for each run: what it compiled, on the ranks that took longest."""
-    rows = sliced(tables, "compiles", "at", asked)
+    rows = filtered(tables, "compiles", "at", asked)
     runs = rows.agg(
         by=list(dict.fromkeys([*asked.by, "run_id"])),
         times=rows.times.sum(),

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, sliced
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered
 from headway.ledger.leaves import EFFECTIVE
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN: tuple[str, ...] = ()
+ETT_DIMENSIONS: tuple[str, ...] = ()
 SIDES = ("ett", "idleness", "failure")
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def ett_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """First for each run, so that runs and accelerator-hours can be weighed alike."""
-    rows = sliced(tables, "hours", "hour", asked)
+    rows = filtered(tables, "hours", "hour", asked)
     failed = rows.leaf.startswith("failure.") | rows.leaf.startswith("recover.")
     trained = rows.leaf == EFFECTIVE
     sides = {"ett": trained, "failure": failed, "idleness": ~(trained | failed)}

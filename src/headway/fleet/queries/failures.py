@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, per_job, sliced, weighted
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered, per_job, weighted
 from headway.fleet.schema import FAILURE_COLUMNS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("category", "owner", "retry", "host", "confidence", "fingerprint", "decision")
+FAILURE_DIMENSIONS = ("category", "owner", "retry", "host", "confidence", "fingerprint", "decision")
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def failures_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """`failures` are those of infra, as published; `accelerator_hours` is what all of them lost."""
-    rows = per_job(sliced(tables, "failures", "at", asked), "time_to_recover_s", asked)
+    rows = per_job(filtered(tables, "failures", "at", asked), "time_to_recover_s", asked)
     recovered = rows.time_to_recover_s.fill_null(0.0)
     recovers = rows.time_to_recover_s.notnull().ifelse(1.0, 0.0)
     counts = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, sliced
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("host",)
+NODE_DIMENSIONS = ("host",)
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def nodes_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """By the attempts that began in that stretch of time."""
-    rows = sliced(tables, "nodes", "started_at", asked)
+    rows = filtered(tables, "nodes", "started_at", asked)
     runs = rows.agg(
         by=list(dict.fromkeys([*asked.by, "run_id"])),
         attempts=rows.count(),

@@ -11,15 +11,15 @@ from headway.fleet.schema import LABELS
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OF_RUNS = (
+RUN_DIMENSIONS = (
     *(column.name for column in LABELS),
     *("run_id", "run", "job", "user", "torch", "python", "headway"),
 )
-TIMES = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # and how Ibis calls them
-DIMENSIONS = (*TIMES, *OF_RUNS)
+TIME_GRAINS = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # and how Ibis calls them
+DIMENSIONS = (*TIME_GRAINS, *RUN_DIMENSIONS)
 
 
-class Asked(NamedTuple):
+class Filter(NamedTuple):
     """How a question is asked: split by what, of when, of which runs, how many rows at most."""
 
     by: tuple[str, ...] = ()
@@ -29,29 +29,29 @@ class Asked(NamedTuple):
     limit: int | None = None
 
 
-def sliced(tables: Mapping[str, ir.Table], name: str, time: str, asked: Asked) -> ir.Table:
+def filtered(tables: Mapping[str, ir.Table], name: str, time: str, asked: Filter) -> ir.Table:
     """The rows of a table in that stretch of time, with a column for each thing to split by."""
     rows = tables[name]
     if asked.since is not None:
         rows = rows.filter(rows[time] >= asked.since)
     if asked.until is not None:
         rows = rows.filter(rows[time] < asked.until)
-    periods = {one: rows[time].truncate(TIMES[one]) for one in asked.by if one in TIMES}
+    periods = {one: rows[time].truncate(TIME_GRAINS[one]) for one in asked.by if one in TIME_GRAINS}
     rows = rows.mutate(**periods) if periods else rows
-    return rows if name == "runs" and not asked.where else _of_runs(tables, rows, asked)
+    return rows if name == "runs" and not asked.where else _join_runs(tables, rows, asked)
 
 
-def _of_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Asked) -> ir.Table:
+def _join_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Filter) -> ir.Table:
     runs = tables["runs"]
     for column, value in asked.where:
         runs = runs.filter(runs[column] == value)
-    wanted = [one for one in asked.by if one in OF_RUNS and one not in rows.columns]
+    wanted = [one for one in asked.by if one in RUN_DIMENSIONS and one not in rows.columns]
     if wanted:
         return rows.join(runs.select("run_id", *wanted), "run_id")
     return rows.semi_join(runs, "run_id") if asked.where else rows
 
 
-def of_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
+def join_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
     """Rows of runs with what their attempts held: a run may have had another size in each."""
     attempts = tables["attempts"]
     lost = attempts.wall_s - attempts.effective_s
@@ -74,7 +74,7 @@ def weighted(value: ir.Value, weight: ir.Value) -> ir.Value:
     return (value * weight).sum() / weight.sum().nullif(0.0)
 
 
-def per_job(rows: ir.Table, value: str, asked: Asked) -> ir.Table:
+def per_job(rows: ir.Table, value: str, asked: Filter) -> ir.Table:
     """The rows with a weight, `job`, by which a mean of the value counts each run once."""
     import ibis
 
@@ -82,10 +82,10 @@ def per_job(rows: ir.Table, value: str, asked: Asked) -> ir.Table:
     return rows.mutate(job=1.0 / rows[value].count().over(alike).nullif(0))
 
 
-def ordered(found: ir.Table, asked: Asked, by: Sequence[str] = ("accelerator_hours",)) -> ir.Table:
+def ordered(found: ir.Table, asked: Filter, by: Sequence[str] = ("accelerator_hours",)) -> ir.Table:
     """Periods in their order, then what weighs most first; rows that are alike by their names."""
-    periods = [one for one in asked.by if one in TIMES]
-    rest = [one for one in asked.by if one not in TIMES]
+    periods = [one for one in asked.by if one in TIME_GRAINS]
+    rest = [one for one in asked.by if one not in TIME_GRAINS]
     keys = [*(found[one].asc() for one in periods), *(found[one].desc() for one in by)]
     found = found.order_by([*keys, *(found[one].asc() for one in rest)])
     return found.limit(asked.limit) if asked.limit else found

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import TIMES, Asked, hours, ordered, sliced
+from headway.fleet.queries.slices import TIME_GRAINS, Filter, filtered, hours, ordered
 from headway.ledger.leaves import EFFECTIVE
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("leaf",)
+TOP_DIMENSIONS = ("leaf",)
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def top_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """`percent` is of all that the same runs and periods had, whatever was lost there."""
     slices = [one for one in asked.by if one != "leaf"]
-    run = ["run_id", *(one for one in slices if one in TIMES)]
-    rows = sliced(tables, "hours", "hour", asked)
+    run = ["run_id", *(one for one in slices if one in TIME_GRAINS)]
+    rows = filtered(tables, "hours", "hour", asked)
     runs = rows.agg(
         by=list(dict.fromkeys([*slices, *run])),
         lived_s=rows.seconds.sum(),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, ordered, per_job, sliced, weighted
+from headway.fleet.queries.slices import Filter, filtered, hours, ordered, per_job, weighted
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN = ("resumed_by",)
+TTR_DIMENSIONS = ("resumed_by",)
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def ttr_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """The time counts to the attempt that ended the interruption."""
-    rows = sliced(tables, "attempts", "started_at", asked)
+    rows = filtered(tables, "attempts", "started_at", asked)
     rows = per_job(rows.filter(rows.time_to_recover_s.notnull()), "time_to_recover_s", asked)
     found = rows.agg(
         by=list(asked.by),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headway.fleet.queries.slices import Asked, hours, of_attempts, ordered, sliced, weighted
+from headway.fleet.queries.slices import Filter, filtered, hours, join_attempts, ordered, weighted
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-OWN: tuple[str, ...] = ()
+TTS_DIMENSIONS: tuple[str, ...] = ()
 
 
-def ask(tables: Mapping[str, ir.Table], asked: Asked) -> ir.Table:
+def tts_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
     """Runs that never trained have none; they are counted beside."""
-    rows = of_attempts(tables, sliced(tables, "runs", "started_at", asked))
+    rows = join_attempts(tables, filtered(tables, "runs", "started_at", asked))
     started = rows.time_to_start_s.notnull()
     found = rows.agg(
         by=list(asked.by),

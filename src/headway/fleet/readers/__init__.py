@@ -13,13 +13,13 @@ from importlib.metadata import entry_points
 from typing import Protocol, cast
 
 from headway.errors import HeadwayError, UsageError
-from headway.fleet.readers.record import Record
-from headway.fleet.readers.source import Source, named
+from headway.fleet.readers.record import RunRecord
+from headway.fleet.readers.source import Source, source_names
 
 GROUP = "headway.readers"
-LONGEST = 200  # characters of what a reader says
+MAX_ERROR_LENGTH = 200  # characters of what a reader says
 # In the order in which they are asked whether they know a file.
-OWN = (
+BUILT_IN = (
     "slurm",
     "kueue",
     "kubernetes",
@@ -32,66 +32,67 @@ OWN = (
 )
 
 
-class Reader(Protocol):
+class Importer(Protocol):
     """What turns files of one format into runs."""
 
     def recognises(self, source: Source) -> bool:
         """Whether a file has this format."""
 
-    def read(self, sources: Sequence[Source]) -> Iterable[Record]:
+    def read(self, sources: Sequence[Source]) -> Iterable[RunRecord]:
         """The runs in all files together; UsageError for a file that is not what it should be."""
 
 
-def names() -> list[str]:
+def importer_names() -> list[str]:
     """Of all readers."""
-    return [*OWN, *sorted({point.name for point in entry_points(group=GROUP)} - set(OWN))]
+    return [*BUILT_IN, *sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))]
 
 
-def reader(name: str) -> Reader:
+def load_importer(name: str) -> Importer:
     """The reader of that name; UsageError if there is none."""
-    if name in OWN:
+    if name in BUILT_IN:
         return cast("Importer", importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group=GROUP, name=name):
         return cast("Importer", point.load())
     raise UsageError(
-        f"there is no reader {name!r}; there are {', '.join(names())}", code="reader-unknown"
+        f"there is no reader {name!r}; there are {', '.join(importer_names())}",
+        code="reader-unknown",
     )
 
 
-def recognise(source: Source) -> str:
+def detect(source: Source) -> str:
     """The name of the reader that knows a file; UsageError if none does."""
-    for name in names():
-        with _refused(name, [source]):
-            if reader(name).recognises(source):
+    for name in importer_names():
+        with _usage_errors(name, [source]):
+            if load_importer(name).recognises(source):
                 return name
     raise UsageError(
         f"{source.name} is neither a run nor a record that a reader knows; "
-        f"name one with --reader: {', '.join(names())}",
+        f"name one with --reader: {', '.join(importer_names())}",
         code="record-not-recognized",
         file=source.name,
     )
 
 
-def runs(name: str, sources: Sequence[Source]) -> list[Record]:
+def read_runs(name: str, sources: Sequence[Source]) -> list[RunRecord]:
     """All runs in files of one kind; UsageError where they are not what they should be."""
-    with _refused(name, sources):
-        found = list(reader(name).read(sources))
+    with _usage_errors(name, sources):
+        found = list(load_importer(name).read(sources))
         for record in found:
             record.check()
         return found
 
 
 @contextlib.contextmanager
-def _refused(name: str, sources: Sequence[Source]) -> Iterator[None]:
+def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
     """Whatever a reader raises at a file that is not what it should be, in one sentence."""
     try:
         yield
     except (HeadwayError, OSError):
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:LONGEST]
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_ERROR_LENGTH]
         raise UsageError(
-            f"{named(sources)}: this is not what {name} writes: {why}",
+            f"{source_names(sources)}: this is not what {name} writes: {why}",
             code="record-invalid",
             reader=name,
         ) from error

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, parse_iso8601
 from headway.ledger.model import Outcome
 
 Object = Mapping[str, Any]
@@ -42,7 +42,7 @@ def recognises(source: Source) -> bool:
     return any(one.get("kind") in ("Pod", "Job") for one in _items(source))
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each Job, JobSet or lone pod that asks for accelerators."""
     pods: dict[str, tuple[Object, float]] = {}
     waited: set[tuple[str, str]] = set()
@@ -65,13 +65,13 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
         gangs = _attempts(found)
         begins = [gang.made if gang.placed is None else gang.placed for gang in gangs[1:]]
         lives = [
-            _life(gang, until, waited, limit)
+            _attempt_record(gang, until, waited, limit)
             for gang, until in zip(gangs, [*begins, None], strict=True)
         ]
         lived = tuple(life for life in lives if life is not None)
         if lived:
             first = min(pod.object["metadata"]["creationTimestamp"] for pod in found)
-            yield Record(
+            yield RunRecord(
                 key=f"kubernetes {space} {kind} {name} {first}",
                 run=name,
                 lives=lived,
@@ -140,7 +140,7 @@ def _pod(pod: Object, taken: float) -> _Pod:
     ended = _container(pod, "finishedAt")
     if ended is None:
         ended = _when(pod, "DisruptionTarget")
-    made = instant(pod["metadata"]["creationTimestamp"])
+    made = parse_iso8601(pod["metadata"]["creationTimestamp"])
     return _Pod(pod, taken, made, _when(pod, "PodScheduled"), inf if ended is None else ended)
 
 
@@ -182,9 +182,9 @@ def _seat(
     return min(left)[1] if left else len(seats)
 
 
-def _life(
+def _attempt_record(
     gang: _Gang, until: float | None, waited: set[tuple[str, str]], limit: str
-) -> Life | None:
+) -> AttemptRecord | None:
     """None where a pod has no node yet; `until` is when the next attempt began."""
     start = gang.placed
     if start is None:
@@ -206,7 +206,7 @@ def _life(
     outcome, category, evidence = _why([pod.object for pod in over], alive, limit)
     if outcome == "completed" and len(over) < len(pods):
         outcome, evidence = "failed", "a pod was replaced"
-    return Life(
+    return AttemptRecord(
         start=start,
         end=max(end, start),
         outcome=outcome,
@@ -256,7 +256,7 @@ def _conditions(one: Object) -> Sequence[Object]:
 def _when(pod: Object, kind: str) -> float | None:
     for one in _conditions(pod):
         if one["type"] == kind and one["status"] == "True":
-            return instant(one["lastTransitionTime"])
+            return parse_iso8601(one["lastTransitionTime"])
     return None
 
 
@@ -273,7 +273,7 @@ def _container(pod: Object, what: str) -> float | None:
         told = one["state"].get("terminated") or one["state"].get("running") or {}
         if not told.get(what):
             return None
-        found.append(instant(told[what]))
+        found.append(parse_iso8601(told[what]))
     return max(found, default=None)
 
 

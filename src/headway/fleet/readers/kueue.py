@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway.fleet.readers.kubernetes import ACCELERATORS
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, parse_iso8601
 from headway.ledger.model import Outcome
 
 EVICTED: dict[str, tuple[Outcome, str]] = {
@@ -27,7 +27,7 @@ EVICTED: dict[str, tuple[Outcome, str]] = {
 }
 
 
-class Change(NamedTuple):
+class ConditionChange(NamedTuple):
     """A condition that became true; of one second in the order of a workload's life."""
 
     at: float
@@ -44,10 +44,10 @@ def recognises(source: Source) -> bool:
     return '"kueue.x-k8s.io/' in source.text and any(True for _ in _workloads(source))
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each Workload with accelerators that was admitted; all looks at it count."""
     known: dict[str, Mapping[str, Any]] = {}
-    changes: dict[str, set[Change]] = {}
+    changes: dict[str, set[ConditionChange]] = {}
     taken: dict[str, float] = {}
     for source in sources:
         for one in _workloads(source):
@@ -55,12 +55,12 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
             changes.setdefault(uid, set()).update(_changes(one))
             known[uid], taken[uid] = one, source.taken
     for uid, one in known.items():
-        made = instant(one["metadata"]["creationTimestamp"])
+        made = parse_iso8601(one["metadata"]["creationTimestamp"])
         accelerators = _accelerators(one)
-        lives = list(_lives(sorted(changes[uid]), made, taken[uid], accelerators))
+        lives = list(_attempt_records(sorted(changes[uid]), made, taken[uid], accelerators))
         if lives and accelerators:
             queue = one["spec"].get("queueName")
-            yield Record(
+            yield RunRecord(
                 key=f"kueue {uid}",
                 run=one["metadata"]["name"],
                 lives=tuple(lives),
@@ -75,28 +75,30 @@ def _workloads(source: Source) -> Iterator[Mapping[str, Any]]:
                 yield one
 
 
-def _changes(one: Mapping[str, Any]) -> Iterator[Change]:
+def _changes(one: Mapping[str, Any]) -> Iterator[ConditionChange]:
     for told in (one.get("status") or {}).get("conditions") or ():
         if told["status"] == "True" and told["type"] in ORDER:
-            at = instant(told["lastTransitionTime"])
-            yield Change(at, ORDER.index(told["type"]), told["type"], told.get("reason") or "")
+            at = parse_iso8601(told["lastTransitionTime"])
+            yield ConditionChange(
+                at, ORDER.index(told["type"]), told["type"], told.get("reason") or ""
+            )
 
 
-def _lives(
-    changes: Sequence[Change], waits: float, taken: float, accelerators: int
-) -> Iterator[Life]:
+def _attempt_records(
+    changes: Sequence[ConditionChange], waits: float, taken: float, accelerators: int
+) -> Iterator[AttemptRecord]:
     """Waiting for quota is waiting for capacity; then come the checks, and then the pods."""
     reserved: float | None = None
     admitted: float | None = None
     ready: float | None = None
 
-    def life(end: float, outcome: Outcome, category: str, evidence: str) -> Life:
+    def life(end: float, outcome: Outcome, category: str, evidence: str) -> AttemptRecord:
         start = admitted if admitted is not None else end
         spans = []
         if reserved is not None and start > reserved:
             spans.append(Span(reserved, start, "scheduling"))
         spans.append(Span(start, ready if ready is not None else end, "hardware_setup"))
-        return Life(
+        return AttemptRecord(
             start=start,
             end=max(end, start),
             outcome=outcome,

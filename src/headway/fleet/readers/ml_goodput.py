@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from headway.fleet.readers.record import Life, Record, Span
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
 from headway.fleet.readers.source import Source
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Outcome
@@ -35,7 +35,7 @@ def recognises(source: Source) -> bool:
     return "job_name" in first and any(name in first for name in times)
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job; each start of it is a life."""
     jobs: dict[str, list[Entry]] = defaultdict(list)
     for source in sources:
@@ -46,10 +46,10 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
         entries.sort(key=_time)  # stable: what happens at once stays in order
         starts = [index for index, entry in enumerate(entries) if BEGINS in entry] or [0]
         parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
-        yield Record(
+        yield RunRecord(
             key=f"ml_goodput {job} {_time(entries[starts[0]]):.6f}",
             run=job,
-            lives=tuple(_life(part, last=part is parts[-1]) for part in parts),
+            lives=tuple(_attempt_record(part, last=part is parts[-1]) for part in parts),
             job=job,
             labels={"reader": "ml_goodput"},
         )
@@ -65,7 +65,7 @@ def _time(entry: Entry) -> float:
     return float(next(value for name, value in entry.items() if name.endswith("_time")))
 
 
-def _life(entries: Sequence[Entry], *, last: bool) -> Life:
+def _attempt_record(entries: Sequence[Entry], *, last: bool) -> AttemptRecord:
     ended = [_time(entry) for entry in entries if ENDS in entry]
     begins = [
         (_time(entry), int(entry["step_count"])) for entry in entries if "step_count" in entry
@@ -92,7 +92,7 @@ def _life(entries: Sequence[Entry], *, last: bool) -> Life:
         spans.append(Span(at, stop, "waste.blocked"))
     spans.sort(key=lambda span: span.start)
     outcome: Outcome = "completed" if ended else "running" if last else "failed"
-    return Life(
+    return AttemptRecord(
         start=_time(entries[0]),
         end=end,
         outcome=outcome,

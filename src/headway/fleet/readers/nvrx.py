@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.record import AttemptRecord, RunRecord
+from headway.fleet.readers.source import Source, parse_iso8601
 from headway.ledger.model import Outcome
-from headway.slurm import hosts
+from headway.slurm import expand_hosts
 
 FIELDS = {"job_id", "attempt_index", "cycle_number", "cycle_start_time", "active_nodes"}
 
@@ -24,7 +24,7 @@ def recognises(source: Source) -> bool:
     return '"cycle_number"' in source.text and next(source.objects(), {}).keys() >= FIELDS
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job; its cycles, over all attempts of the scheduler, are its lives."""
     jobs: dict[str, dict[tuple[int, int], tuple[Mapping[str, Any], float]]] = defaultdict(dict)
     for source in sources:
@@ -39,25 +39,25 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
             jobs[str(one["job_id"])][number] = (one, source.taken)
     for job, cycles in jobs.items():
         ordered = [cycles[number] for number in sorted(cycles)]
-        yield Record(
+        yield RunRecord(
             key=f"nvrx {job} {ordered[0][0]['cycle_start_time']}",
             run=job or "nvrx",
             lives=tuple(
-                _life(one, taken, last=index == len(ordered) - 1)
+                _attempt_record(one, taken, last=index == len(ordered) - 1)
                 for index, (one, taken) in enumerate(ordered)
             ),
             labels={"reader": "nvrx"},
         )
 
 
-def _life(one: Mapping[str, Any], taken: float, *, last: bool) -> Life:
-    start = instant(one["cycle_start_time"])
+def _attempt_record(one: Mapping[str, Any], taken: float, *, last: bool) -> AttemptRecord:
+    start = parse_iso8601(one["cycle_start_time"])
     ended = one.get("cycle_end_time") or ""
-    nodes = tuple(hosts(one["active_nodes"]))
+    nodes = tuple(expand_hosts(one["active_nodes"]))
     outcome: Outcome = "failed" if not last else "stopped" if ended else "running"
-    return Life(
+    return AttemptRecord(
         start=start,
-        end=max(instant(ended) if ended else taken, start),
+        end=max(parse_iso8601(ended) if ended else taken, start),
         outcome=outcome,
         accelerators=max(len(nodes), 1),
         hosts=nodes,

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record, Span
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
 from headway.fleet.readers.source import Source
 from headway.ledger.leaves import EFFECTIVE
 
 Object = Mapping[str, Any]
 
-LEAVES = {
+SPAN_BUCKETS = {
     "distributed_code_initialization": "process_group_init",
     "data_loader_initialization": "preproc_creation",
     "model_initialization": "train_module_creation",
@@ -37,15 +37,15 @@ def recognises(source: Source) -> bool:
     return {"type", "id", "name", "start_event", "count", "pid"} <= first.keys()
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each session tag; its files, one after the other, are its lives."""
-    sessions: dict[str, list[tuple[Life, float]]] = defaultdict(list)
+    sessions: dict[str, list[tuple[AttemptRecord, float]]] = defaultdict(list)
     for source in sources:
-        session, life = _life(source)
+        session, life = _attempt_record(source)
         sessions[session].append((life, life.start))
     for session, lives in sessions.items():
         lives.sort(key=lambda one: one[1])
-        yield Record(
+        yield RunRecord(
             key=f"one_logger {session} {lives[0][1]:.3f}",
             run=session,
             lives=tuple(life for life, _ in lives),
@@ -53,7 +53,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
         )
 
 
-def _life(source: Source) -> tuple[str, Life]:
+def _attempt_record(source: Source) -> tuple[str, AttemptRecord]:
     starts: dict[str, tuple[str, float]] = {}
     spans: list[Span] = []
     told: dict[str, Any] = {}
@@ -74,14 +74,16 @@ def _life(source: Source) -> tuple[str, Life]:
         if stop is not None and one["id"] in starts:
             name, start = starts.pop(one["id"])
             complete |= name == "application"
-            if name in LEAVES:
-                spans.append(Span(start, stop, LEAVES[name]))
+            if name in SPAN_BUCKETS:
+                spans.append(Span(start, stop, SPAN_BUCKETS[name]))
     if not times:
         raise UsageError(f"{source.name} has no span of nv-one-logger", code="record-empty")
     end = max(times)
-    spans += [Span(at, end, LEAVES[name]) for name, at in starts.values() if name in LEAVES]
+    spans += [
+        Span(at, end, SPAN_BUCKETS[name]) for name, at in starts.values() if name in SPAN_BUCKETS
+    ]
     spans.sort(key=lambda span: (span.start, -span.end))
-    life = Life(
+    life = AttemptRecord(
         start=min(times),
         end=end,
         outcome="failed" if error else "completed" if complete else "running",

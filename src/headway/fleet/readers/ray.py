@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant, named
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, parse_iso8601, source_names
 from headway.ledger.model import Outcome
 
 Object = Mapping[str, Any]
 ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed", "STOPPED": "stopped"}
 TOGETHER_S = 60.0  # actors of no placement group are asked for so soon after each other
-DIED = {
+ERROR_CATEGORIES = {
     "OUT_OF_MEMORY": "host_oom",
     "NODE_DIED": "node_failure",
     "RUNTIME_ENV_SETUP_FAILED": "platform_start",
@@ -40,7 +40,7 @@ def recognises(source: Source) -> bool:
     } <= first.keys()
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job that has started."""
     jobs: list[tuple[Object, float]] = []
     tasks: dict[str, list[Object]] = defaultdict(list)
@@ -52,16 +52,16 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
                 tasks[one["job_id"]].append(one)
     if not jobs:
         raise UsageError(
-            f"{named(sources)}: no jobs in it; add `ray list jobs --detail --format json`",
+            f"{source_names(sources)}: no jobs in it; add `ray list jobs --detail --format json`",
             code="record-empty",
         )
     for job, taken in jobs:
         if job.get("start_time") is not None:
             name = job.get("submission_id") or job["job_id"]
-            yield Record(
+            yield RunRecord(
                 key=f"ray {name} {job['start_time']}",
                 run=str((job.get("metadata") or {}).get("job_name") or name),
-                lives=tuple(_lives(job, tasks.get(job.get("job_id") or "", ()), taken)),
+                lives=tuple(_attempt_records(job, tasks.get(job.get("job_id") or "", ()), taken)),
                 labels={"reader": "ray"},
                 command=tuple(_words(job["entrypoint"])),
                 exit_code=job.get("driver_exit_code"),
@@ -83,7 +83,7 @@ class _Group(NamedTuple):
     end: float  # the last that is known of any of them
 
 
-def _lives(job: Object, tasks: Sequence[Object], taken: float) -> Iterator[Life]:
+def _attempt_records(job: Object, tasks: Sequence[Object], taken: float) -> Iterator[AttemptRecord]:
     """Each attempt ends when its last actor is gone, or the next one begins."""
     start = job["start_time"] / 1000
     outcome = ENDED.get(job["status"], "running")
@@ -94,7 +94,7 @@ def _lives(job: Object, tasks: Sequence[Object], taken: float) -> Iterator[Life]
         last = number == len(attempts) - 1
         begin = end if last else min(group.begin for group in attempts[number + 1])
         until = end if last else min(max(group.end for group in groups), begin)
-        yield Life(
+        yield AttemptRecord(
             start=start,
             end=max(until, start),
             outcome=outcome if last else "failed",
@@ -160,9 +160,11 @@ def _errors(tasks: Sequence[Object], attempts: Sequence[Sequence[_Group]]) -> di
     }
     found: dict[int, str] = {}
     for task in tasks:
-        if task.get("error_type") in DIED:
+        if task.get("error_type") in ERROR_CATEGORIES:
             name = task.get("actor_id") or task["task_id"]
-            found.setdefault(home.get(name, len(attempts) - 1), DIED[task["error_type"]])
+            found.setdefault(
+                home.get(name, len(attempts) - 1), ERROR_CATEGORIES[task["error_type"]]
+            )
     return found
 
 
@@ -193,4 +195,4 @@ def _at(task: Object, state: str) -> float | None:
 
 def _seconds(at: Any) -> float:
     """The command writes times as texts, the API in milliseconds."""
-    return instant(at) if isinstance(at, str) else float(at) / 1000
+    return parse_iso8601(at) if isinstance(at, str) else float(at) / 1000

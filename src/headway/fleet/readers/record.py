@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headway.ledger import timeline
 from headway.ledger.leaves import DOWNTIME, EFFECTIVE, LOST, START_STAGES, UNKNOWN
-from headway.ledger.masked import masked
+from headway.ledger.masked import mask_secrets
 from headway.ledger.model import NS, Attempt, Failure, Ledger, Outcome, RankLedger, Segment
 from headway.taxonomy import OWNERS
 
@@ -30,7 +30,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class AttemptRecord:
     """One attempt, as another tool saw it. What no span covers is unknown."""
 
     start: float  # when it had its machines
@@ -50,12 +50,12 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RunRecord:
     """One run. `key` is the same whenever it is read, and another one for any other run."""
 
     key: str
     run: str
-    lives: tuple[Life, ...]
+    lives: tuple[AttemptRecord, ...]
     job: str | None = None  # the same for every run of it
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
@@ -84,7 +84,7 @@ class Record:
             raise ValueError(f"the run {self.run!r:.80} has a step or exit code that is no number")
 
 
-def ledger(record: Record) -> Ledger:
+def build_ledger(record: RunRecord) -> Ledger:
     """The balanced account of a run that has lived at all."""
     lives = record.lives
     zero = min(lives[0].start, *(span.start for span in lives[0].spans), lives[0].end)
@@ -96,7 +96,7 @@ def ledger(record: Record) -> Ledger:
         run=record.run,
         wall=wall,
         segments=tuple(segments),
-        buckets=timeline.total(segments),
+        buckets=timeline.time_by_bucket(segments),
         ranks=_ranks(lives, segments),
         steps=len(steps),
         attempts=tuple(_attempt(index, life, zero) for index, life in enumerate(lives)),
@@ -106,7 +106,7 @@ def ledger(record: Record) -> Ledger:
             if life.outcome in ("failed", "preempted")
         ),
         time_to_start=next((s.start for s in segments if s.leaf in (EFFECTIVE, LOST)), None),
-        time_to_recover=_recovered(lives),
+        time_to_recover=_recovery_times(lives),
         hidden={},
         queue_capacity=round(sum(waits) * NS) if waits else None,
         checkpoints=(),
@@ -122,14 +122,14 @@ def ledger(record: Record) -> Ledger:
         exit_code=record.exit_code,
         facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
     )
-    return masked(made)
+    return mask_secrets(made)
 
 
 def _ns(seconds: float, zero: float) -> int:
     return round((seconds - zero) * NS)
 
 
-def _segments(lives: Sequence[Life], zero: float) -> list[Segment]:
+def _segments(lives: Sequence[AttemptRecord], zero: float) -> list[Segment]:
     """Lives one after the other. What lies before a later one is downtime, unless it is known."""
     ground: list[Segment] = []
     known: list[Segment] = []
@@ -140,7 +140,7 @@ def _segments(lives: Sequence[Life], zero: float) -> list[Segment]:
         again = [late.trained[0].step for late in lives[index + 1 :] if late.trained]
         kept = min((step for step in again if step is not None), default=None)
         spans = [
-            Segment(_ns(span.start, zero), _ns(span.end, zero), _leaf(span, index, kept))
+            Segment(_ns(span.start, zero), _ns(span.end, zero), _bucket(span, index, kept))
             for span in life.spans
         ]
         known += timeline.innermost(timeline.clip(spans, at, end))
@@ -148,7 +148,7 @@ def _segments(lives: Sequence[Life], zero: float) -> list[Segment]:
     return timeline.paint(timeline.join(ground), known)
 
 
-def _leaf(span: Span, index: int, kept: int | None) -> str:
+def _bucket(span: Span, index: int, kept: int | None) -> str:
     """A step that a later life makes again was lost."""
     if span.step is not None and kept is not None and span.step >= kept:
         return LOST
@@ -157,7 +157,7 @@ def _leaf(span: Span, index: int, kept: int | None) -> str:
     return span.what
 
 
-def _attempt(index: int, life: Life, zero: float) -> Attempt:
+def _attempt(index: int, life: AttemptRecord, zero: float) -> Attempt:
     steps = [span.step for span in life.trained if span.step is not None]
     return Attempt(
         index=index,
@@ -171,7 +171,7 @@ def _attempt(index: int, life: Life, zero: float) -> Attempt:
     )
 
 
-def _failure(index: int, life: Life, zero: float) -> Failure:
+def _failure(index: int, life: AttemptRecord, zero: float) -> Failure:
     owner, retry = OWNERS[life.category]
     return Failure(
         attempt=index,
@@ -185,7 +185,7 @@ def _failure(index: int, life: Life, zero: float) -> Failure:
     )
 
 
-def _recovered(lives: Sequence[Life]) -> tuple[int, ...]:
+def _recovery_times(lives: Sequence[AttemptRecord]) -> tuple[int, ...]:
     """From the last step before an interruption to the first one after it, where both are known."""
     trained = [index for index, life in enumerate(lives) if life.trained]
     found = []
@@ -197,7 +197,7 @@ def _recovered(lives: Sequence[Life]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _ranks(lives: Sequence[Life], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
+def _ranks(lives: Sequence[AttemptRecord], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
     """Accelerators by host, where each host has as many; each shares the account of the run."""
     most = max(life.accelerators for life in lives)
     if most * (lives[-1].end - lives[0].start) / 3600 > MOST_HOURS:
@@ -212,7 +212,7 @@ def _ranks(lives: Sequence[Life], segments: Sequence[Segment]) -> tuple[RankLedg
         RankLedger(
             rank,
             tuple(segments),
-            timeline.total(segments),
+            timeline.time_by_bucket(segments),
             0,
             tuple(dict.fromkeys(where.values())),
             where,

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from headway import slurm
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, parse_iso8601
 from headway.ledger.model import Outcome
 
-NEEDED = ("JobID", "State", "Submit", "Eligible", "Start", "End", "AllocTRES")
-TYPE = (
+REQUIRED_COLUMNS = ("JobID", "State", "Submit", "Eligible", "Start", "End", "AllocTRES")
+SACCT_COMMAND = (
     "TZ=UTC sacct -D --parsable2 -o JobID,JobName,User,Account,Cluster,State,ExitCode,"
     "Submit,Eligible,Start,End,Reason,AllocTRES,NodeList"
 )
@@ -40,13 +40,13 @@ STATES: dict[str, tuple[Outcome, str]] = {
     "REQUEUED": ("failed", "unknown"),
 }
 # Of a job that is not over; any other state is an end.
-ALIVE = (
+ACTIVE_STATES = (
     *("PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "RUNNING", "SUSPENDED", "STOPPED"),
     *("RESIZING", "SIGNALING", "COMPLETING", "STAGE_OUT"),
 )
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """One attempt of a job, or the start of a step of it."""
 
     job: str
@@ -77,9 +77,9 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each job with accelerators that ran at all; requeued attempts are its lives."""
-    jobs: dict[tuple[str, str], dict[float | None, tuple[Row, float]]] = {}
+    jobs: dict[tuple[str, str], dict[float | None, tuple[JobRow, float]]] = {}
     for source in sources:
         found = _json(source) if source.text.lstrip().startswith("{") else _psv(source)
         for row in found:
@@ -88,10 +88,12 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
     for (cluster, job), rows in jobs.items():
         lives = sorted(rows.values(), key=lambda one: one[0].start or 0.0)
         last = lives[-1][0]
-        yield Record(
+        yield RunRecord(
             key=f"slurm {cluster} {job}",
             run=f"{last.name or 'job'}-{job}",
-            lives=tuple(_life(row, taken, index) for index, (row, taken) in enumerate(lives)),
+            lives=tuple(
+                _attempt_record(row, taken, index) for index, (row, taken) in enumerate(lives)
+            ),
             job=last.name or None,
             labels=_labels(team=last.account, cluster=last.cluster),
             user=last.user or None,
@@ -99,7 +101,7 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
         )
 
 
-def _life(row: Row, taken: float, index: int) -> Life:
+def _attempt_record(row: JobRow, taken: float, index: int) -> AttemptRecord:
     start = row.start or 0.0
     outcome, category = _outcome(row)
     end = row.end if row.end is not None and outcome != "running" else max(taken, start)
@@ -112,34 +114,34 @@ def _life(row: Row, taken: float, index: int) -> Life:
         spans.append(Span(row.eligible, start, "scheduling"))
     if row.steps:  # the prolog, and nodes that are booted for it
         spans.append(Span(start, min(row.steps), "hardware_setup"))
-    return Life(
+    return AttemptRecord(
         start=start,
         end=end,
         outcome=outcome,
         accelerators=row.gpus,
         spans=tuple(span for span in spans if span.end > span.start),
-        hosts=tuple(slurm.hosts(row.nodes)),
+        hosts=tuple(slurm.expand_hosts(row.nodes)),
         queued=(waited if capacity else 0.0) if waited is not None else None,
         category=category or "unknown",
         evidence=f"Slurm says {row.state}",
     )
 
 
-def _outcome(row: Row) -> tuple[Outcome, str]:
+def _outcome(row: JobRow) -> tuple[Outcome, str]:
     """A state that is not known here, such as one of a newer Slurm, is a failure if it is over."""
     state = row.state.partition(" ")[0]
     if state in STATES:
         return STATES[state]
-    over = state not in ALIVE and row.end is not None
+    over = state not in ACTIVE_STATES and row.end is not None
     return ("failed", "unknown") if over else ("running", "")
 
 
-def _psv(source: Source) -> Iterator[Row]:
+def _psv(source: Source) -> Iterator[JobRow]:
     rows = list(csv.DictReader(source.text.splitlines(), delimiter="|", quoting=csv.QUOTE_NONE))
-    missing = [name for name in NEEDED if not rows or name not in rows[0]]
+    missing = [name for name in REQUIRED_COLUMNS if not rows or name not in rows[0]]
     if missing:
         raise UsageError(
-            f"{source.name} has no column {', '.join(missing)}; write it by `{TYPE}`",
+            f"{source.name} has no column {', '.join(missing)}; write it by `{SACCT_COMMAND}`",
             code="record-column-missing",
             columns=missing,
         )
@@ -149,13 +151,13 @@ def _psv(source: Source) -> Iterator[Row]:
         job, dot, step = row["JobID"].partition(".")
         if not dot:
             jobs.append(row)
-        elif step != "extern" and (start := _instant(row["Start"])) is not None:
+        elif step != "extern" and (start := _parse_time(row["Start"])) is not None:
             steps.setdefault((row.get("Cluster") or "", job), []).append(start)
     for row in jobs:
         cluster = row.get("Cluster") or ""
-        start, end = (_instant(row[name]) for name in ("Start", "End"))
+        start, end = (_parse_time(row[name]) for name in ("Start", "End"))
         within = steps.get((cluster, row["JobID"]), ())
-        yield Row(
+        yield JobRow(
             job=row["JobID"],
             cluster=cluster,
             name=row.get("JobName") or "",
@@ -164,21 +166,21 @@ def _psv(source: Source) -> Iterator[Row]:
             state=row["State"],
             reason=row.get("Reason") or "None",
             code=_code(row.get("ExitCode") or ""),
-            submit=_instant(row["Submit"]),
-            eligible=_instant(row["Eligible"]),
+            submit=_parse_time(row["Submit"]),
+            eligible=_parse_time(row["Eligible"]),
             start=start,
             end=end,
-            gpus=slurm.gpus(slurm.tres(row["AllocTRES"] or "")),
+            gpus=slurm.count_gpus(slurm.parse_tres(row["AllocTRES"] or "")),
             nodes=row.get("NodeList") or "",
             steps=tuple(at for at in within if start is not None and start <= at <= (end or at)),
         )
 
 
-def _instant(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     """`Unknown` and `None` stand where nothing has happened yet."""
     if text in ("", "Unknown", "None", "N/A"):
         return None
-    return instant(text)
+    return parse_iso8601(text)
 
 
 def _code(text: str) -> int | None:
@@ -188,7 +190,7 @@ def _code(text: str) -> int | None:
     return 128 + int(signal) if signal.isdecimal() and int(signal) else int(code)
 
 
-def _json(source: Source) -> Iterator[Row]:
+def _json(source: Source) -> Iterator[JobRow]:
     documents = [told for told in source.objects() if "jobs" in told]
     if not documents:
         raise UsageError(
@@ -198,16 +200,16 @@ def _json(source: Source) -> Iterator[Row]:
         yield from map(_job, told["jobs"])
 
 
-def _job(job: dict[str, Any]) -> Row:
+def _job(job: dict[str, Any]) -> JobRow:
     times, state = job["time"], job["state"]
     current = state["current"]
     code = job["exit_code"]
     steps = [
-        slurm.number(step["time"].get("start"))
+        slurm.json_number(step["time"].get("start"))
         for step in job["steps"]
         if str(step["step"]["id"]).rpartition(".")[2] != "extern"
     ]
-    return Row(
+    return JobRow(
         job=str(job["job_id"]),
         cluster=job.get("cluster") or "",
         name=job.get("name") or "",
@@ -215,12 +217,12 @@ def _job(job: dict[str, Any]) -> Row:
         account=job.get("account") or "",
         state=current[0] if isinstance(current, list) else current,
         reason=state.get("reason") or "None",
-        code=None if (found := slurm.number(code.get("return_code"))) is None else int(found),
-        submit=slurm.number(times["submission"]) or None,
-        eligible=slurm.number(times["eligible"]) or None,
-        start=slurm.number(times["start"]) or None,
-        end=slurm.number(times["end"]) or None,
-        gpus=slurm.gpus(slurm.json_tres(job["tres"]["allocated"])),
+        code=None if (found := slurm.json_number(code.get("return_code"))) is None else int(found),
+        submit=slurm.json_number(times["submission"]) or None,
+        eligible=slurm.json_number(times["eligible"]) or None,
+        start=slurm.json_number(times["start"]) or None,
+        end=slurm.json_number(times["end"]) or None,
+        gpus=slurm.count_gpus(slurm.json_tres(job["tres"]["allocated"])),
         nodes=job.get("nodes") or "",
         steps=tuple(one for one in steps if one),
     )

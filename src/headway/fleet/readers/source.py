@@ -33,13 +33,13 @@ class Source(NamedTuple):
             at = self.text.find("{", after)
 
 
-def named(sources: Sequence[Source]) -> str:
+def source_names(sources: Sequence[Source]) -> str:
     """The names of some files, for a sentence about them."""
     more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
     return ", ".join(source.name for source in sources[:3]) + more
 
 
-def read(path: Path) -> Source:
+def read_source(path: Path) -> Source:
     """A file from the disk; UsageError where that is not possible."""
     try:
         return Source(path.name, path.read_text(encoding="utf-8"), path.stat().st_mtime)
@@ -47,7 +47,7 @@ def read(path: Path) -> Source:
         raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
 
 
-def instant(text: str) -> float:
+def parse_iso8601(text: str) -> float:
     """A time as ISO 8601 has it, in seconds since the epoch; one without a zone is UTC."""
     whole, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
     digits = len(rest) - len(rest.lstrip("0123456789"))

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, instant
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, parse_iso8601
 from headway.ledger.model import Outcome
 
 MARK = '"torchelastic.worker.status.'
 ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed"}
 
 
-class Event(NamedTuple):
+class AgentEvent(NamedTuple):
     """One event of an agent."""
 
     at: float
@@ -33,29 +33,30 @@ def recognises(source: Source) -> bool:
     return MARK in source.text
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run for each run id; each restart of its workers is a life of it."""
-    runs: dict[str, list[Event]] = defaultdict(list)
+    runs: dict[str, list[AgentEvent]] = defaultdict(list)
     for source in sources:
         for event in _events(source):
             runs[str(event.told["run_id"])].append(event)
     for run, events in runs.items():
         events.sort(key=lambda event: event.at)
-        lives: dict[int, list[Event]] = defaultdict(list)
+        lives: dict[int, list[AgentEvent]] = defaultdict(list)
         for event in events:
             lives[int(event.told["agent_restarts"])].append(event)
         ordered = [lives[restart] for restart in sorted(lives)]
-        yield Record(
+        yield RunRecord(
             key=f"torchelastic {run} {ordered[0][0].at:.3f}",
             run=run,
             lives=tuple(
-                _life(one, after) for one, after in zip(ordered, [*ordered[1:], None], strict=True)
+                _attempt_record(one, after)
+                for one, after in zip(ordered, [*ordered[1:], None], strict=True)
             ),
             labels={"reader": "torchelastic"},
         )
 
 
-def _events(source: Source) -> Iterator[Event]:
+def _events(source: Source) -> Iterator[AgentEvent]:
     for line in source.text.splitlines():
         if MARK not in line:
             continue
@@ -65,14 +66,14 @@ def _events(source: Source) -> Iterator[Event]:
         except ValueError:
             continue  # torn
         metadata = told["metadata"]
-        yield Event(_time(source, before, told), str(metadata["state"]), metadata)
+        yield AgentEvent(_time(source, before, told), str(metadata["state"]), metadata)
 
 
 def _time(source: Source, before: str, told: dict[str, Any]) -> float:
     if told.get("timestamp"):
         return float(told["timestamp"]) / 1000
     try:
-        return instant(before.split()[0])
+        return parse_iso8601(before.split()[0])
     except (IndexError, ValueError):
         raise UsageError(
             f"{source.name} has events without a time, as torchrun writes them; "
@@ -81,7 +82,9 @@ def _time(source: Source, before: str, told: dict[str, Any]) -> float:
         ) from None
 
 
-def _life(events: Sequence[Event], after: Sequence[Event] | None) -> Life:
+def _attempt_record(
+    events: Sequence[AgentEvent], after: Sequence[AgentEvent] | None
+) -> AttemptRecord:
     """An agent that starts its workers again has seen one of them die."""
     spans = [
         Span(event.at - float(event.told["duration_ms"]) / 1000, event.at, "launcher_init")
@@ -97,7 +100,7 @@ def _life(events: Sequence[Event], after: Sequence[Event] | None) -> Life:
         outcome: Outcome = "failed"
     else:
         end, outcome = last.at, ENDED.get(last.state, "running")
-    return Life(
+    return AttemptRecord(
         start=begin,
         end=max(end, begin),
         outcome=outcome,

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headway.errors import UsageError
-from headway.fleet.readers.record import Life, Record, Span
-from headway.fleet.readers.source import Source, named
+from headway.fleet.readers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.readers.source import Source, source_names
 from headway.ledger.leaves import EFFECTIVE
 from headway.ledger.model import Outcome
 
 # Its spans, and what the time in them is. `step` is training, but for what is nested in it.
-LEAVES = {
+SPAN_BUCKETS = {
     "torch_distributed_init": "process_group_init",
     "model_parallelism_init": "train_module_creation",
     "checkpoint_load": "checkpoint_load",
@@ -27,7 +27,7 @@ LEAVES = {
 }
 
 
-class Log(NamedTuple):
+class RankLog(NamedTuple):
     """What one process has written."""
 
     rank: int
@@ -45,20 +45,22 @@ def recognises(source: Source) -> bool:
     return {"log_type_name", "time_us", "seq_id", "rank"} <= first.keys()
 
 
-def read(sources: Sequence[Source]) -> Iterator[Record]:
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
     """One run out of all files: files of one rank follow each other, and are its lives."""
     logs = [log for source in sources if (log := _log(source)) is not None]
     if not logs:
-        raise UsageError(f"{named(sources)}: no event of torchtitan", code="record-empty")
-    by_rank: dict[int, list[Log]] = defaultdict(list)
+        raise UsageError(f"{source_names(sources)}: no event of torchtitan", code="record-empty")
+    by_rank: dict[int, list[RankLog]] = defaultdict(list)
     for log in sorted(logs, key=lambda log: log.begin):
         by_rank[log.rank].append(log)
     told = by_rank[min(by_rank)]
     lives = [
-        _life(log, [each[index] for each in by_rank.values() if len(each) > index], log is told[-1])
+        _attempt_record(
+            log, [each[index] for each in by_rank.values() if len(each) > index], log is told[-1]
+        )
         for index, log in enumerate(told)
     ]
-    yield Record(
+    yield RunRecord(
         key=f"torchtitan {told[0].host} {told[0].begin:.6f}",
         run=f"torchtitan-{told[0].begin:.0f}",
         lives=tuple(lives),
@@ -66,12 +68,12 @@ def read(sources: Sequence[Source]) -> Iterator[Record]:
     )
 
 
-def _log(source: Source) -> Log | None:
+def _log(source: Source) -> RankLog | None:
     events = [one for one in source.objects() if "time_us" in one]
     if not events:
         return None
     first = events[0]
-    return Log(
+    return RankLog(
         rank=int(first["rank"]),
         source=str(first["source"]),
         host=str(first["host_name"]),
@@ -82,10 +84,10 @@ def _log(source: Source) -> Log | None:
     )
 
 
-def _life(log: Log, beside: Sequence[Log], last: bool) -> Life:
+def _attempt_record(log: RankLog, beside: Sequence[RankLog], last: bool) -> AttemptRecord:
     spans, whole, error = _spans(log)
     outcome: Outcome = "failed" if error or not last else "completed" if whole else "running"
-    return Life(
+    return AttemptRecord(
         start=log.begin,
         end=log.end,
         outcome=outcome,
@@ -96,14 +98,14 @@ def _life(log: Log, beside: Sequence[Log], last: bool) -> Life:
     )
 
 
-def _spans(log: Log) -> tuple[list[Span], bool, str]:
+def _spans(log: RankLog) -> tuple[list[Span], bool, str]:
     """An end belongs to the last start of its name and task; what never ends lasts to the end."""
     open_: dict[tuple[str, Any], list[tuple[float, int | None]]] = defaultdict(list)
     found: list[Span] = []
     error = ""
     for event in log.events:
         name, _, edge = str(event["log_type_name"]).rpartition("_")
-        if event.get("log_type") != "event" or name not in LEAVES:
+        if event.get("log_type") != "event" or name not in SPAN_BUCKETS:
             continue
         key, at = (name, event.get("task_name")), event["time_us"] / 1e6
         if edge == "start":
@@ -120,4 +122,4 @@ def _spans(log: Log) -> tuple[list[Span], bool, str]:
 
 
 def _span(name: str, start: float, step: int | None, end: float) -> Span:
-    return Span(start, end, LEAVES[name], step if name == "step" else None)
+    return Span(start, end, SPAN_BUCKETS[name], step if name == "step" else None)

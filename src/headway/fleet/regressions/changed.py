@@ -24,7 +24,7 @@ PLACEBOS = 24
 
 
 @dataclass(frozen=True)
-class Change:
+class FieldShift:
     """A field, its most common value before and after, and how much of the weight moved."""
 
     field: str
@@ -35,20 +35,22 @@ class Change:
     explains: float | None  # share of the bucket's change that goes with the field
 
 
-def changes(
+def field_shifts(
     fields: dict[str, NDArray[Any]], start: Floats, weights: Floats, points: Floats, at: float
-) -> list[Change]:
+) -> list[FieldShift]:
     """The fields that changed at `at`, the one that moved most first; `points`: of the bucket."""
     found = []
     for name, values in fields.items():
         words, codes = np.unique(values.astype(str), return_inverse=True)
-        one = _change(name, words, codes, start, weights, points, at) if words.size > 1 else None
+        one = (
+            _field_shift(name, words, codes, start, weights, points, at) if words.size > 1 else None
+        )
         if one:
             found.append(one)
     return sorted(found, key=lambda one: (one.usual - one.moved, one.field))
 
 
-def _change(
+def _field_shift(
     name: str,
     words: NDArray[np.str_],
     codes: Ints,
@@ -56,7 +58,7 @@ def _change(
     weights: Floats,
     points: Floats,
     at: float,
-) -> Change | None:
+) -> FieldShift | None:
     sides = _sides(codes, words.size, start, weights, at)
     if sides is None:
         return None
@@ -67,9 +69,9 @@ def _change(
     if moved < usual + UNUSUAL:
         return None
     old, new = int(before.argmax()), int((after - before).argmax())
-    return Change(
+    return FieldShift(
         name, str(words[old]), str(words[new]), moved, usual,
-        _explained(codes, words.size, start, weights, points, at),
+        _explained_share(codes, words.size, start, weights, points, at),
     )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def _placebos(codes: Ints, count: int, start: Floats, weights: Floats, at: float
     return [float(np.abs(pair[1] - pair[0]).sum() / 2) for pair in sides if pair is not None]
 
 
-def _explained(
+def _explained_share(
     codes: Ints, count: int, start: Floats, weights: Floats, points: Floats, at: float
 ) -> float | None:
     blur = _blur(start, at)

@@ -22,7 +22,7 @@ Values = NDArray[Any]  # floats, or exact fractions as objects
 
 
 @dataclass(frozen=True)
-class Parts:
+class Decomposition:
     """What each cell adds to the change: a row per cell, a column per bucket."""
 
     mix: Values
@@ -34,7 +34,7 @@ class Parts:
         return np.asarray(self.mix.sum(axis=0) + self.within.sum(axis=0))
 
 
-def decompose(weight0: Values, sum0: Values, weight1: Values, sum1: Values) -> Parts:
+def decompose(weight0: Values, sum0: Values, weight1: Values, sum1: Values) -> Decomposition:
     """The parts of the change of the mean, from the weights and weighted sums of each cell.
 
     Weights have a row per cell; sums have a row per cell and a column per bucket.
@@ -45,7 +45,7 @@ def decompose(weight0: Values, sum0: Values, weight1: Values, sum1: Values) -> P
     mean0, mean1 = np.where(only1, mean1, mean0), np.where(only0, mean0, mean1)
     middle = (mean0 + mean1) / 2
     center = ((share0 + share1)[:, None] / 2 * middle).sum(axis=0)
-    return Parts(
+    return Decomposition(
         mix=(share1 - share0)[:, None] * (middle - center),
         within=(mean1 - mean0) * ((share0 + share1) / 2)[:, None],
     )

@@ -7,7 +7,7 @@ import numpy as np
 from headway.fleet.regressions.series import Floats
 
 
-def adjusted(p: Floats, dependent: bool = False) -> Floats:
+def benjamini_hochberg(p: Floats, dependent: bool = False) -> Floats:
     """Each p-value as the level at which it is still found (Benjamini-Hochberg).
 
     `dependent` makes it hold for tests that depend on each other in any way (Yekutieli).

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.fleet.regressions.discovery import adjusted
+from headway.fleet.regressions.discovery import benjamini_hochberg
 from headway.fleet.regressions.series import Floats
 
-LEVEL = 0.05
+HOST_FDR = 0.05
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,16 @@ class Lemon:
     level: float  # the false discovery rate at which it is still found
 
 
-def lemons(hosts: list[str], failures: Floats, hours: Floats, level: float = LEVEL) -> list[Lemon]:
+def find_lemons(
+    hosts: list[str], failures: Floats, hours: Floats, level: float = HOST_FDR
+) -> list[Lemon]:
     """The hosts that fail more than their hours explain, the surest first."""
     total, exposure = int(failures.sum()), float(hours.sum())
     if not total or exposure <= 0:
         return []
     shares = hours / exposure
-    p = np.array([at_least(int(k), total, e) for k, e in zip(failures, shares, strict=True)])
-    levels = adjusted(p)
+    p = np.array([binomial_tail(int(k), total, e) for k, e in zip(failures, shares, strict=True)])
+    levels = benjamini_hochberg(p)
     found = [
         Lemon(
             hosts[i],
@@ -51,7 +53,7 @@ def lemons(hosts: list[str], failures: Floats, hours: Floats, level: float = LEV
     return sorted(found, key=lambda one: (one.p, one.host))
 
 
-def at_least(k: int, n: int, chance: float) -> float:
+def binomial_tail(k: int, n: int, chance: float) -> float:
     """P(X >= k) of a binomial count of n trials, summed term by term."""
     if k <= 0:
         return 1.0

@@ -18,13 +18,13 @@ from statistics import fmean, stdev
 from headway.errors import UsageError
 
 BETS = (0.05, 0.1, 0.2, 0.4, 0.8)  # of the most that may be staked; small falls want small bets
-NEAREST = 0.01  # of what is expected to the best; nearer, bets grow no more
-FIRST = 12  # observations of a job that tell what to expect of the ones after them
-SURE = 3.0  # standard errors that their mean may be above the truth
+MIN_GAP = 0.01  # of what is expected to the best; nearer, bets grow no more
+BASELINE_SIZE = 12  # observations of a job that tell what to expect of the ones after them
+BASELINE_ERRORS = 3.0  # standard errors that their mean may be above the truth
 
 
 @dataclass
-class Watch:
+class EDetector:
     """The stake against one running job; `saw` takes an observation and says whether to alarm."""
 
     expected: float  # the least share that is no alarm
@@ -59,7 +59,7 @@ class Watch:
         """Take one window's effective share; True from the alarm on."""
         share = min(self.best, max(0.0, share))
         # At the worst, the best share, a bet may lose its stake and no more.
-        most = 1 / max(self.best - self.expected, NEAREST)
+        most = 1 / max(self.best - self.expected, MIN_GAP)
         self.stakes = [
             (stake + 1) * max(0.0, 1 + bet * most * (self.expected - share))
             for stake, bet in zip(self.stakes, BETS, strict=True)
@@ -68,16 +68,16 @@ class Watch:
         return self.alarmed
 
 
-def promised(first: Sequence[float], least_fall: float) -> tuple[float, float]:
+def baseline(first: Sequence[float], least_fall: float) -> tuple[float, float]:
     """What a job's first observations let one expect of it, and the best of them.
 
     A fall by less than `least_fall` is none, and neither is one that the mean's error explains.
     """
-    error = SURE * stdev(first) / sqrt(len(first))
+    error = BASELINE_ERRORS * stdev(first) / sqrt(len(first))
     return fmean(first) - max(least_fall, error), max(first)
 
 
-def patience(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:
+def average_run_length(jobs: int, each_per_week: float, alarms_a_week: float = 1.0) -> float:
     """The patience that keeps a fleet of `jobs` to so many false alarms a week on average."""
     if alarms_a_week <= 0:
         raise UsageError(

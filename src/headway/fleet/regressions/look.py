@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headway.fleet.regressions.find import Finding, Options, find
-from headway.fleet.regressions.lemons import Lemon, lemons
+from headway.fleet.regressions.find import Finding, ScanOptions, find
+from headway.fleet.regressions.lemons import Lemon, find_lemons
 from headway.fleet.regressions.read import (
     Jobs,
-    like,
+    control_fields,
     read_hosts,
     read_jobs,
     read_paces,
     read_shares,
 )
-from headway.fleet.regressions.running import Alarm, expected, watch
+from headway.fleet.regressions.running import Alarm, expected_share, watch_running
 
 if TYPE_CHECKING:
-    from headway.fleet.queries.slices import Asked
+    from headway.fleet.queries.slices import Filter
     from headway.fleet.store import Store
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScanResult:
     """What was found, and in how much."""
 
     findings: list[Finding]
@@ -38,17 +38,19 @@ class Seen:
     notes: tuple[str, ...]
 
 
-def look(store: Store, asked: Asked, options: Options, tell: Callable[[int, int], None]) -> Seen:
+def scan(
+    store: Store, asked: Filter, options: ScanOptions, tell: Callable[[int, int], None]
+) -> ScanResult:
     """Look for everything; `tell` hears of slices done, and of how many."""
     jobs = read_jobs(store, asked)
     slices = jobs.by_slice()
-    options = replace(options, like=like(asked))
+    options = replace(options, like=control_fields(asked))
     findings = find(slices, jobs.now, options, lambda done: tell(done, len(slices)))
     hosts = read_hosts(store, asked)
-    return Seen(
+    return ScanResult(
         findings=findings,
-        lemons=lemons(hosts.names, hosts.failures, hosts.hours, options.level),
-        alarms=_running(store, asked, jobs),
+        lemons=find_lemons(hosts.names, hosts.failures, hosts.hours, options.level),
+        alarms=_running_alarms(store, asked, jobs),
         slices=len(slices),
         jobs=int(jobs.run_ids.size),
         now=jobs.now,
@@ -56,14 +58,14 @@ def look(store: Store, asked: Asked, options: Options, tell: Callable[[int, int]
     )
 
 
-def _running(store: Store, asked: Asked, jobs: Jobs) -> list[Alarm]:
+def _running_alarms(store: Store, asked: Filter, jobs: Jobs) -> list[Alarm]:
     slices = {
         str(jobs.run_ids[i]): tuple(map(str, jobs.slices[i]))
         for i in np.flatnonzero(jobs.series.running)
     }
     if not slices:
         return []
-    expectations = {one.slice: expected(one) for one in jobs.by_slice()}
+    expectations = {one.slice: expected_share(one) for one in jobs.by_slice()}
     runs = list(slices)
     shares, paces = read_shares(store, runs, asked), read_paces(store, runs, asked)
-    return watch(shares, paces, slices, expectations)
+    return watch_running(shares, paces, slices, expectations)

@@ -14,9 +14,12 @@ import numpy as np
 from headway.fleet.regressions.energy import Deviations
 from headway.fleet.regressions.series import Floats
 
-ALL = 1999  # shuffles
-LOOKS = ((99, 0.1), (499, 0.03))  # after so many, go on only if the p-value is as small as this
-AT_ONCE = 200  # shuffles, so that what is worked on stays in the processor's cache
+SHUFFLES = 1999  # shuffles
+EARLY_STOPS = (
+    (99, 0.1),
+    (499, 0.03),
+)  # after so many, go on only if the p-value is as small as this
+BATCH = 200  # shuffles, so that what is worked on stays in the processor's cache
 TINY = 1e-30
 
 
@@ -30,7 +33,9 @@ class Split:
     scores: Floats  # by channel: how many standard deviations above its own shuffles
 
 
-def best_split(deviations: Deviations, least: int, seed: int, shuffles: int = ALL) -> Split | None:
+def best_split(
+    deviations: Deviations, least: int, seed: int, shuffles: int = SHUFFLES
+) -> Split | None:
     """The split that stands out most, or None if the series is too short for one."""
     slots = deviations.weights.size
     if slots < 2 * least or deviations.weights.sum() <= 0:
@@ -38,8 +43,8 @@ def best_split(deviations: Deviations, least: int, seed: int, shuffles: int = AL
     random = np.random.default_rng(seed)
     seen = deviations.distances(least)
     peaks = seen.max(axis=0)[None]
-    for total, promising in (*LOOKS, (shuffles, 1.0)):
-        more = _shuffled(deviations, least, random, min(total, shuffles) + 1 - len(peaks))
+    for total, promising in (*EARLY_STOPS, (shuffles, 1.0)):
+        more = _shuffled_peaks(deviations, least, random, min(total, shuffles) + 1 - len(peaks))
         peaks = np.vstack([peaks, *more])
         p, scores = _judge(peaks)
         if p > promising:
@@ -48,13 +53,13 @@ def best_split(deviations: Deviations, least: int, seed: int, shuffles: int = AL
     return Split(int(seen[:, channel].argmax()) + least, channel, p, scores)
 
 
-def _shuffled(
+def _shuffled_peaks(
     deviations: Deviations, least: int, random: np.random.Generator, times: int
 ) -> list[Floats]:
     slots = np.arange(deviations.weights.size)
     found = []
-    for begin in range(0, times, AT_ONCE):
-        orders = np.tile(slots, (min(AT_ONCE, times - begin), 1))
+    for begin in range(0, times, BATCH):
+        orders = np.tile(slots, (min(BATCH, times - begin), 1))
         found.append(deviations.peaks(random.permuted(orders, axis=1), least))
     return found
 

@@ -10,18 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.fleet.regressions.live import FIRST, Watch, patience, promised
+from headway.fleet.regressions.live import BASELINE_SIZE, EDetector, average_run_length, baseline
 from headway.fleet.regressions.series import Floats, Series
 from headway.ledger.leaves import EFFECTIVE, HANG, LOST, group
 
 HOURS_A_WEEK = 168.0
-LOWEST = 0.02  # of a slice's accelerator-hours lie below what is expected of a running job
-LEAST_WALL = 2 * 3600.0  # of a finished job that tells what to expect
-LEAST_JOBS = 20
-LEAST_FALL = 0.01  # of the share that a job trains, below its own first hours
-LEAST_SLOWER = 0.05  # of the pace of its steps
-LATELY = 3  # observations: what is told of it
-WATCHES = 3  # of each job: beside its slice, beside its own share, beside its own pace
+EXPECTED_QUANTILE = (
+    0.02  # of a slice's accelerator-hours lie below what is expected of a running job
+)
+MIN_WALL_S = 2 * 3600.0  # of a finished job that tells what to expect
+MIN_JOBS = 20
+MIN_DROP = 0.01  # of the share that a job trains, below its own first hours
+MIN_SLOWDOWN = 0.05  # of the pace of its steps
+RECENT = 3  # observations: what is told of it
+DETECTORS = 3  # of each job: beside its slice, beside its own share, beside its own pace
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def trains(leaf: str) -> bool:
     return leaf in (EFFECTIVE, LOST)
 
 
-class Save(NamedTuple):
+class SavedStep(NamedTuple):
     """One save of a running job: of which attempt, when, and at which step."""
 
     attempt: int
@@ -63,10 +65,10 @@ class Save(NamedTuple):
     step: int
 
 
-def paces(saves: Sequence[Save]) -> list[float]:
+def seconds_per_step(saves: Sequence[SavedStep]) -> list[float]:
     """Seconds per step from save to save, an hour apart at least, on the machines of today."""
     found = []
-    last: Save | None = None
+    last: SavedStep | None = None
     for save in (one for one in saves if one.accelerators == saves[-1].accelerators):
         if last is None or save.attempt != last.attempt or save.step < last.step:
             last = save
@@ -78,16 +80,16 @@ def paces(saves: Sequence[Save]) -> list[float]:
     return found
 
 
-def expected(series: Series) -> float | None:
+def expected_share(series: Series) -> float | None:
     """The share of the loop that all but the worst finished jobs of a slice train in."""
     loop = np.array([in_loop(leaf) for leaf in series.buckets])
     trained = np.array([trains(leaf) for leaf in series.buckets])
     whole = series.seconds[:, loop].sum(axis=1)
-    told = ~series.running & (whole >= LEAST_WALL)
-    if told.sum() < LEAST_JOBS:
+    told = ~series.running & (whole >= MIN_WALL_S)
+    if told.sum() < MIN_JOBS:
         return None
     shares = series.seconds[told][:, trained].sum(axis=1) / whole[told]
-    return _quantile(shares, series.hours[told], LOWEST)
+    return _quantile(shares, series.hours[told], EXPECTED_QUANTILE)
 
 
 def _quantile(values: Floats, weights: Floats, level: float) -> float:
@@ -96,7 +98,7 @@ def _quantile(values: Floats, weights: Floats, level: float) -> float:
     return float(values[order][np.searchsorted(reached, level)])
 
 
-def watch(
+def watch_running(
     shares: Mapping[str, Sequence[float]],
     paces: Mapping[str, Sequence[float]],
     slices: Mapping[str, tuple[str, ...]],
@@ -104,42 +106,49 @@ def watch(
     alarms_a_week: float = 1.0,
 ) -> list[Alarm]:
     """The first alarm of each job that runs, given its hours: share trained, seconds per step."""
-    waiting = patience(max(WATCHES * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
+    waiting = average_run_length(max(DETECTORS * len(slices), 1), HOURS_A_WEEK, alarms_a_week)
     found = []
     for run, name in sorted(slices.items()):
         line = shares.get(run, ())
         alarms = [
             Alarm(run, name, beside, *told)
-            for beside, told in _seen(line, paces.get(run, ()), expectations.get(name), waiting)
+            for beside, told in _alarms(line, paces.get(run, ()), expectations.get(name), waiting)
         ]
         found += sorted(alarms, key=lambda one: one.hour)[:1]
     return found
 
 
-def _seen(
+def _alarms(
     shares: Sequence[float], paces: Sequence[float], least: float | None, waiting: float
 ) -> Iterator[tuple[str, tuple[int, float, float]]]:
     """Which of the watches alarm: the hour, what is expected, and what was lately."""
     if least is not None and least > 0:
-        yield from _fell("slice", shares, 0, Watch(least, waiting))
-    if len(shares) > FIRST:
-        yield from _fell("share", shares, FIRST, _own(shares[:FIRST], LEAST_FALL, waiting))
-    if len(paces) > FIRST:
-        usual = median(paces[:FIRST])
+        yield from _first_alarm("slice", shares, 0, EDetector(least, waiting))
+    if len(shares) > BASELINE_SIZE:
+        yield from _first_alarm(
+            "share", shares, BASELINE_SIZE, _own_detector(shares[:BASELINE_SIZE], MIN_DROP, waiting)
+        )
+    if len(paces) > BASELINE_SIZE:
+        usual = median(paces[:BASELINE_SIZE])
         speeds = [min(1.0, usual / pace) for pace in paces]
-        yield from _fell("pace", speeds, FIRST, _own(speeds[:FIRST], LEAST_SLOWER, waiting))
+        yield from _first_alarm(
+            "pace",
+            speeds,
+            BASELINE_SIZE,
+            _own_detector(speeds[:BASELINE_SIZE], MIN_SLOWDOWN, waiting),
+        )
 
 
-def _own(first: Sequence[float], least_fall: float, waiting: float) -> Watch | None:
-    least, best = promised(first, least_fall)
-    return Watch(least, waiting, best) if least > 0 else None
+def _own_detector(first: Sequence[float], least_fall: float, waiting: float) -> EDetector | None:
+    least, best = baseline(first, least_fall)
+    return EDetector(least, waiting, best) if least > 0 else None
 
 
-def _fell(
-    beside: str, line: Sequence[float], begin: int, one: Watch | None
+def _first_alarm(
+    beside: str, line: Sequence[float], begin: int, one: EDetector | None
 ) -> Iterator[tuple[str, tuple[int, float, float]]]:
     for hour in range(begin, len(line)) if one else ():
         if one and one.saw(line[hour]):
-            lately = fmean(line[max(begin, hour + 1 - LATELY) : hour + 1])
+            lately = fmean(line[max(begin, hour + 1 - RECENT) : hour + 1])
             yield beside, (hour + 1, one.expected, lately)
             return

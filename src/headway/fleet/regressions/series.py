@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-LENGTHS = 8  # classes of wall time, of equal weight
-HEAVIEST = 0.005  # of a slice's weight: what one job may count for in a test
-LEAST_SPREAD = 0.05  # of the mean spread of all classes
+DURATION_BINS = 8  # classes of wall time, of equal weight
+MAX_WEIGHT_SHARE = 0.005  # of a slice's weight: what one job may count for in a test
+MIN_SPREAD = 0.05  # of the mean spread of all classes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Series:
         )
 
 
-def capped(weights: Floats, most: float = HEAVIEST) -> Floats:
+def cap_weights(weights: Floats, most: float = MAX_WEIGHT_SHARE) -> Floats:
     """The weights, with none above `most` of their sum: one giant job is no trend."""
     if weights.size * most <= 1:
         return np.ones_like(weights)
@@ -78,7 +78,7 @@ def capped(weights: Floats, most: float = HEAVIEST) -> Floats:
     return np.minimum(weights, cap[fits[0]]) if fits.size else np.ones_like(weights)
 
 
-def lengths(wall: Floats, weights: Floats, classes: int = LENGTHS) -> Ints:
+def duration_bins(wall: Floats, weights: Floats, classes: int = DURATION_BINS) -> Ints:
     """Each job's class of wall time; the classes weigh about the same."""
     # Jobs that ran as long as each other share a class, or classes would be stretches of time.
     # A wall time is a sum over buckets: below a millisecond it is rounding.
@@ -89,7 +89,7 @@ def lengths(wall: Floats, weights: Floats, classes: int = LENGTHS) -> Ints:
     return np.asarray(found[level])
 
 
-def beside_their_like(values: Floats, weights: Floats, classes: Ints) -> Floats:
+def standardize_within_cohort(values: Floats, weights: Floats, classes: Ints) -> Floats:
     """Each value less the weighted mean of its class, in units of the class's mean deviation."""
     count = int(classes.max()) + 1 if classes.size else 0
     total = np.bincount(classes, weights, count).astype(np.float64)
@@ -99,7 +99,7 @@ def beside_their_like(values: Floats, weights: Floats, classes: Ints) -> Floats:
         apart = np.asarray(values[:, column] - mean[classes], dtype=np.float64)
         spread = _means(np.abs(apart), weights, classes, total)
         # A class in which a bucket hardly ever moves must not shout over all others.
-        floor = LEAST_SPREAD * float(np.average(spread, weights=total)) if count else 0.0
+        floor = MIN_SPREAD * float(np.average(spread, weights=total)) if count else 0.0
         units = np.maximum(spread, floor)[classes]
         found[:, column] = np.divide(apart, units, out=np.zeros_like(apart), where=units > 0)
     return found

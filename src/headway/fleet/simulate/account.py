@@ -8,22 +8,22 @@ import numpy as np
 
 from headway.fleet.simulate import assumed
 from headway.fleet.simulate.jobs import Floats, Ints, Jobs
-from headway.fleet.simulate.lives import Lives
-from headway.fleet.simulate.plan import DAY, Plan, Planted
-from headway.fleet.simulate.tables import tables
+from headway.fleet.simulate.lives import Attempts
+from headway.fleet.simulate.plan import DAY, FleetScenario, PlantedRegression
+from headway.fleet.simulate.tables import distributions
 from headway.ledger.leaves import (
+    BUCKETS,
     DETECTION,
     DOWNTIME,
     EFFECTIVE,
-    LEAVES,
     LOST,
     SHUTDOWN,
     START_STAGES,
 )
 
-COLUMN = {leaf: number for number, leaf in enumerate(LEAVES)}
+COLUMN = {leaf: number for number, leaf in enumerate(BUCKETS)}
 LOOP = np.array(
-    [leaf.startswith("waste.") or leaf in (EFFECTIVE, LOST) for leaf in LEAVES], dtype=bool
+    [leaf.startswith("waste.") or leaf in (EFFECTIVE, LOST) for leaf in BUCKETS], dtype=bool
 )
 _NOISE = 0.3  # sigma of what a planted regression takes of each job
 
@@ -32,7 +32,7 @@ _NOISE = 0.3  # sigma of what a planted regression takes of each job
 class Account:
     """Seconds by attempt (rows) and leaf (columns, as in LEAVES); rows sum to its wall time."""
 
-    lives: Lives
+    lives: Attempts
     seconds: Floats
 
     @property
@@ -43,7 +43,7 @@ class Account:
     def known(self, at: float) -> Account:
         """What a ledger tells at that moment: attempts so far, and no more than so far of them."""
         begun = self.lives.start < at
-        lives = Lives(**{name: values[begun] for name, values in vars(self.lives).items()})
+        lives = Attempts(**{name: values[begun] for name, values in vars(self.lives).items()})
         seconds = self.seconds[begun].copy()
         cut = np.flatnonzero(lives.end > at)
         if cut.size:
@@ -81,10 +81,12 @@ def _scaled(part: Floats, total: Floats) -> Floats:
     return np.asarray(found)
 
 
-def account(plan: Plan, jobs: Jobs, lives: Lives, random: np.random.Generator) -> Account:
+def make_account(
+    plan: FleetScenario, jobs: Jobs, lives: Attempts, random: np.random.Generator
+) -> Account:
     """Every second of every attempt in one leaf."""
     length = lives.end - lives.start
-    seconds = np.zeros((length.size, len(LEAVES)))
+    seconds = np.zeros((length.size, len(BUCKETS)))
     _set_up(plan, jobs, lives, seconds, random)
     _plant_in_starts(plan, jobs, lives, seconds)
     ending = ~lives.interrupted
@@ -100,7 +102,7 @@ def account(plan: Plan, jobs: Jobs, lives: Lives, random: np.random.Generator) -
 
 
 def _set_up(
-    plan: Plan, jobs: Jobs, lives: Lives, seconds: Floats, random: np.random.Generator
+    plan: FleetScenario, jobs: Jobs, lives: Attempts, seconds: Floats, random: np.random.Generator
 ) -> None:
     again = lives.number > 0
     for number, stage in enumerate(START_STAGES):
@@ -119,9 +121,9 @@ def _set_up(
 
 
 def _loop(
-    plan: Plan,
+    plan: FleetScenario,
     jobs: Jobs,
-    lives: Lives,
+    lives: Attempts,
     loop: Floats,
     seconds: Floats,
     random: np.random.Generator,
@@ -145,23 +147,25 @@ def _loop(
     seconds[:, COLUMN[EFFECTIVE]] += left - lost
 
 
-def _daily(plan: Plan, kind: int, slices: Ints, day: Ints) -> Floats:
+def _daily(plan: FleetScenario, kind: int, slices: Ints, day: Ints) -> Floats:
     """What the days of a slice have in common, the same whoever asks."""
     shape = (plan.shares.size, plan.days)
     table = np.random.default_rng([plan.seed, 0xDA15, kind]).lognormal(0, assumed.DAY_SIGMA, shape)
     return np.asarray(table[slices, day])
 
 
-def _hit(jobs: Jobs, lives: Lives, one: Planted) -> Ints:
+def _affected(jobs: Jobs, lives: Attempts, one: PlantedRegression) -> Ints:
     """The attempts of jobs that began in the slice after the regression came."""
     hit = (jobs.slice == one.slice) & (jobs.start >= one.at)
     return np.flatnonzero(hit[lives.job])
 
 
-def _plant_in_loops(plan: Plan, jobs: Jobs, lives: Lives, left: Floats, seconds: Floats) -> None:
+def _plant_in_loops(
+    plan: FleetScenario, jobs: Jobs, lives: Attempts, left: Floats, seconds: Floats
+) -> None:
     """A share of the attempt's whole time moves from training to the bucket."""
     for one in plan.planted:
-        rows = _hit(jobs, lives, one)
+        rows = _affected(jobs, lives, one)
         if one.bucket.startswith("start.") or not rows.size:
             continue
         # Of its own, so that all else is drawn as if nothing had been planted.
@@ -173,14 +177,14 @@ def _plant_in_loops(plan: Plan, jobs: Jobs, lives: Lives, left: Floats, seconds:
         left[rows] -= took
 
 
-def _plant_in_starts(plan: Plan, jobs: Jobs, lives: Lives, seconds: Floats) -> None:
+def _plant_in_starts(plan: FleetScenario, jobs: Jobs, lives: Attempts, seconds: Floats) -> None:
     """Each start takes longer, by so much that it costs the planted points over all hours."""
     for one in plan.planted:
         if not one.bucket.startswith("start."):
             continue
-        rows = _hit(jobs, lives, one)
+        rows = _affected(jobs, lives, one)
         stage = one.bucket.partition(".")[2]
         first = lives.number[rows] == 0
-        took = one.points / 100 * tables().mean_wall
+        took = one.points / 100 * distributions().mean_wall
         seconds[rows[first], COLUMN[one.bucket]] += took
         seconds[rows[~first], COLUMN[f"recover.{stage}"]] += took

@@ -8,58 +8,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headway.fleet.simulate.account import Account, account
-from headway.fleet.simulate.jobs import Jobs, draw
-from headway.fleet.simulate.lives import Lives, live
-from headway.fleet.simulate.plan import Plan, host_name, slice_name
+from headway.fleet.simulate.account import Account, make_account
+from headway.fleet.simulate.jobs import Jobs, draw_jobs
+from headway.fleet.simulate.lives import Attempts, draw_attempts
+from headway.fleet.simulate.plan import FleetScenario, host_name, slice_name
 
 if TYPE_CHECKING:
     from headway.fleet.store import Store
 
-TRUTH = "truth.json"
+TRUTH_FILE = "truth.json"
 ROWS = 2_000_000  # of buckets in one write, about: what is in memory at a time
 LEAVES_AN_HOUR = 8  # about
 
 
-def day(plan: Plan, number: int) -> tuple[Jobs, Account]:
+def draw_day(plan: FleetScenario, number: int) -> tuple[Jobs, Account]:
     """The jobs that begin on a day, to their end; the same whatever was drawn before."""
     random = np.random.default_rng([plan.seed, number])
-    jobs = draw(plan, number, random)
-    return jobs, account(plan, jobs, live(plan, jobs, random), random)
+    jobs = draw_jobs(plan, number, random)
+    return jobs, make_account(plan, jobs, draw_attempts(plan, jobs, random), random)
 
 
 def simulate(
-    store: Store, plan: Plan, tell: Callable[[int, int], None] = lambda days, rows: None
+    store: Store, plan: FleetScenario, tell: Callable[[int, int], None] = lambda days, rows: None
 ) -> dict[str, int]:
     """Write the fleet; how many rows each table got. `tell` hears of days and bucket rows done."""
-    from headway.fleet.simulate.rows import tables
+    from headway.fleet.simulate.rows import store_tables
 
     counts: dict[str, int] = {}
     for last, jobs, so_far in _parts(plan):
         random = np.random.default_rng([plan.seed, last, 0x4A17])
-        made = tables(plan, jobs, so_far, random)
+        made = store_tables(plan, jobs, so_far, random)
         store.write(made, as_of=plan.end)
         for name, table in made.items():
             counts[name] = counts.get(name, 0) + table.num_rows
         tell(last + 1, counts["buckets"])
-    store.place.put(TRUTH, json.dumps(truth(plan), indent=1).encode())
+    store.place.put(TRUTH_FILE, json.dumps(ground_truth(plan), indent=1).encode())
     return counts
 
 
-def _parts(plan: Plan) -> Iterator[tuple[int, Jobs, Account]]:
+def _parts(plan: FleetScenario) -> Iterator[tuple[int, Jobs, Account]]:
     """Jobs of some days, or of a part of a day, such that one write is of a size for memory."""
     held: list[tuple[Jobs, Account]] = []
     rows = 0.0
     for number in range(plan.days):
-        jobs, full = day(plan, number)
+        jobs, full = draw_day(plan, number)
         for piece in _pieces(jobs, full.known(plan.end)):
             held.append(piece)
             rows += _size(*piece)
             if rows >= ROWS:
-                yield number, *_together(held)
+                yield number, *_concatenate(held)
                 held, rows = [], 0.0
     if held:
-        yield plan.days - 1, *_together(held)
+        yield plan.days - 1, *_concatenate(held)
 
 
 def _size(jobs: Jobs, so_far: Account) -> float:
@@ -73,46 +73,46 @@ def _pieces(jobs: Jobs, so_far: Account) -> Iterator[tuple[Jobs, Account]]:
     for index in np.array_split(np.arange(jobs.start.size), parts):
         if index.size:
             rows = np.flatnonzero(np.isin(so_far.lives.job, index))
-            lives = _rows(so_far.lives, rows, -int(index[0]))
-            yield _chosen(jobs, index), Account(lives, so_far.seconds[rows])
+            lives = _select_attempts(so_far.lives, rows, -int(index[0]))
+            yield _select_jobs(jobs, index), Account(lives, so_far.seconds[rows])
 
 
-def _together(held: list[tuple[Jobs, Account]]) -> tuple[Jobs, Account]:
+def _concatenate(held: list[tuple[Jobs, Account]]) -> tuple[Jobs, Account]:
     sizes = np.cumsum([0, *(jobs.start.size for jobs, _ in held)])
     lives = [
-        _rows(part.lives, np.arange(part.lives.job.size), int(before))
+        _select_attempts(part.lives, np.arange(part.lives.job.size), int(before))
         for before, (_, part) in zip(sizes[:-1], held, strict=True)
     ]
     return (
-        Jobs(**_joined([vars(jobs) for jobs, _ in held])),
+        Jobs(**_join_columns([vars(jobs) for jobs, _ in held])),
         Account(
-            Lives(**_joined([vars(one) for one in lives])),
+            Attempts(**_join_columns([vars(one) for one in lives])),
             np.concatenate([part.seconds for _, part in held]),
         ),
     )
 
 
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _join_columns(parts: list[dict[str, Any]]) -> dict[str, Any]:
     found = {}
     for name, first in parts[0].items():
         values = [part[name] for part in parts]
-        found[name] = _joined(values) if isinstance(first, dict) else np.concatenate(values)
+        found[name] = _join_columns(values) if isinstance(first, dict) else np.concatenate(values)
     return found
 
 
-def _chosen(jobs: Jobs, index: Any) -> Jobs:
+def _select_jobs(jobs: Jobs, index: Any) -> Jobs:
     fields = {name: values[index] for name, values in jobs.fields.items()}
     told = {name: values[index] for name, values in vars(jobs).items() if name != "fields"}
     return Jobs(**told, fields=fields)
 
 
-def _rows(lives: Lives, rows: Any, shift: int) -> Lives:
+def _select_attempts(lives: Attempts, rows: Any, shift: int) -> Attempts:
     told = {name: values[rows] for name, values in vars(lives).items()}
     told["job"] = told["job"] + shift
-    return Lives(**told)
+    return Attempts(**told)
 
 
-def truth(plan: Plan) -> dict[str, Any]:
+def ground_truth(plan: FleetScenario) -> dict[str, Any]:
     """What was planted, for those who try to find it."""
     return {
         "seed": plan.seed,

@@ -21,7 +21,7 @@ class Windows:
     seconds: Floats
 
 
-def windows(account: Account, grain: float = 3600.0) -> Windows:
+def split_windows(account: Account, grain: float = 3600.0) -> Windows:
     """Set-up comes first, then the loop evenly, then the shutdown."""
     lives = account.lives
     first = np.floor(lives.start / grain).astype(np.int64)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.fleet.simulate import assumed
-from headway.fleet.simulate.plan import DAY, EPOCH, Plan
-from headway.fleet.simulate.tables import tables
+from headway.fleet.simulate.plan import DAY, EPOCH, FleetScenario
+from headway.fleet.simulate.tables import distributions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,9 +39,9 @@ class Jobs:
 OUTCOMES = ("completed", "stopped", "failed")
 
 
-def draw(plan: Plan, day: int, random: np.random.Generator) -> Jobs:
+def draw_jobs(plan: FleetScenario, day: int, random: np.random.Generator) -> Jobs:
     """The jobs of a day; their number is the same for every seed."""
-    told = tables()
+    told = distributions()
     first, last = _numbers(plan, day)
     count = last - first
     start = np.sort(_hours(plan, day, count, random) + random.uniform(0, 3600, count))
@@ -69,23 +69,23 @@ def draw(plan: Plan, day: int, random: np.random.Generator) -> Jobs:
     )
 
 
-def _numbers(plan: Plan, day: int) -> tuple[int, int]:
+def _numbers(plan: FleetScenario, day: int) -> tuple[int, int]:
     """The first job of a day and the first of the next one, by the weekdays of the trace."""
-    weekdays = tables().arrivals.reshape(7, 24).sum(axis=1)
+    weekdays = distributions().arrivals.reshape(7, 24).sum(axis=1)
     before = np.concatenate([[0.0], np.cumsum(weekdays[np.arange(plan.days) % 7])])
     edges = np.round(before / before[-1] * plan.jobs).astype(int)
     return int(edges[day]), int(edges[day + 1])
 
 
-def _hours(plan: Plan, day: int, count: int, random: np.random.Generator) -> Floats:
-    hours = tables().arrivals.reshape(7, 24)[day % 7]
+def _hours(plan: FleetScenario, day: int, count: int, random: np.random.Generator) -> Floats:
+    hours = distributions().arrivals.reshape(7, 24)[day % 7]
     drawn = random.choice(24, count, p=hours / hours.sum())
     return np.asarray(EPOCH + day * DAY + 3600.0 * drawn, dtype=np.float64)
 
 
 def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
     """From the quantiles of the size, with straight lines between their logarithms."""
-    told = tables()
+    told = distributions()
     level = random.random(sizes.size)
     wall = np.empty(sizes.size)
     for size in range(told.sizes.size):
@@ -94,7 +94,7 @@ def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
     return wall
 
 
-def _values(plan: Plan, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
+def _values(plan: FleetScenario, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
     """The value that each job's field had when it began."""
     found = np.empty(slices.size, dtype="<U24")
     for number in np.unique(slices):

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from headway.fleet.simulate import assumed
 from headway.fleet.simulate.jobs import Floats, Ints, Jobs
-from headway.fleet.simulate.plan import DAY, Plan
-from headway.fleet.simulate.tables import tables
+from headway.fleet.simulate.plan import DAY, FleetScenario
+from headway.fleet.simulate.tables import distributions
 
-MOST = 400  # interruptions of one job
+MAX_INTERRUPTIONS = 400  # interruptions of one job
 
 
 @dataclass(frozen=True)
-class Lives:
+class Attempts:
     """A row per attempt, in order of job and time."""
 
     job: Ints  # row of the job
@@ -28,10 +28,10 @@ class Lives:
     host: Ints  # which is to blame; -1 if none is
 
 
-def live(plan: Plan, jobs: Jobs, random: np.random.Generator) -> Lives:
+def draw_attempts(plan: FleetScenario, jobs: Jobs, random: np.random.Generator) -> Attempts:
     """The attempts of these jobs."""
     rate, spot_rate = _rates(plan, jobs)
-    count = np.minimum(random.poisson((rate + spot_rate) * jobs.wall), MOST)
+    count = np.minimum(random.poisson((rate + spot_rate) * jobs.wall), MAX_INTERRUPTIONS)
     cut = np.repeat(np.arange(jobs.start.size), count)
     moments = _moments(cut, jobs, random)
     attempts = count + 1
@@ -53,7 +53,7 @@ def live(plan: Plan, jobs: Jobs, random: np.random.Generator) -> Lives:
     hosts = np.full(job.size, -1, dtype=np.int64)
     categories[interrupted], hosts[interrupted] = category, host
     _own_failures(jobs, categories, last, random)
-    return Lives(job, number, start, end, interrupted, categories, hosts)
+    return Attempts(job, number, start, end, interrupted, categories, hosts)
 
 
 def _moments(cut: Ints, jobs: Jobs, random: np.random.Generator) -> Floats:
@@ -63,9 +63,9 @@ def _moments(cut: Ints, jobs: Jobs, random: np.random.Generator) -> Floats:
     return jobs.start[cut] + share * jobs.wall[cut]
 
 
-def _rates(plan: Plan, jobs: Jobs) -> tuple[Floats, Floats]:
+def _rates(plan: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
     """Faults and takings-away of each job, per second."""
-    told = tables()
+    told = distributions()
     job, nth = _each_host(jobs)
     bad = np.isin(jobs.host(job, nth), list(plan.lemons))
     weight = np.bincount(job, np.where(bad, assumed.LEMON, 1.0), jobs.start.size)
@@ -82,10 +82,10 @@ def _each_host(jobs: Jobs) -> tuple[Ints, Ints]:
 
 
 def _causes(
-    plan: Plan, jobs: Jobs, cut: Ints, spot: NDArray[np.bool_], random: np.random.Generator
+    plan: FleetScenario, jobs: Jobs, cut: Ints, spot: NDArray[np.bool_], random: np.random.Generator
 ) -> tuple[NDArray[np.str_], Ints]:
     """What each interruption was, and on which host; bad hosts take more of them."""
-    kinds = tables().fault_kinds
+    kinds = distributions().fault_kinds
     shares = np.array(list(kinds.values()), dtype=np.float64)
     category = random.choice(list(kinds), cut.size, p=shares / shares.sum()).astype("<U16")
     category[spot] = "preemption"

@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 from headway.errors import UsageError
 from headway.fleet.simulate import assumed
-from headway.fleet.simulate.tables import tables
+from headway.fleet.simulate.tables import distributions
 
 DAY = 86400.0
 EPOCH = 1_767_571_200.0  # Monday, 5 January 2026
 # Where a planted regression may lie: a share of each job's loop, or seconds of each start.
-LOOP = ("waste.data_stall", "waste.checkpoint_block", "waste.recompile", "waste.blocked")
-START = ("start.pt2_compile", "start.hardware_setup", "start.get_first_batch_data")
+LOOP_BUCKETS = ("waste.data_stall", "waste.checkpoint_block", "waste.recompile", "waste.blocked")
+START_BUCKETS = ("start.pt2_compile", "start.hardware_setup", "start.get_first_batch_data")
 FIELDS = ("image", "torch", "host_type", "config", "code")
 POINTS = 2.0
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedRegression:
     """From `at` on, jobs that begin in this slice lose `points` of their time to `bucket`."""
 
     slice: int
@@ -41,7 +41,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetScenario:
     """All that is decided before the first job is drawn."""
 
     seed: int
@@ -52,7 +52,7 @@ class Plan:
     stage_factors: NDArray[np.float64]  # slices x stages
     waste_factors: NDArray[np.float64]  # slices x kinds of waste
     rollouts: dict[str, list[list[Rollout]]]  # by field and slice, in order of time
-    planted: tuple[Planted, ...]
+    planted: tuple[PlantedRegression, ...]
     hosts: dict[str, tuple[int, int]]  # by type: the first and the number after the last
     lemons: frozenset[int]  # hosts
     spot: frozenset[int]  # slices that run on spot machines
@@ -79,9 +79,9 @@ def host_name(number: int) -> str:
     return f"node-{number:05d}"
 
 
-def plan(
+def make_scenario(
     seed: int, jobs: int, days: int, scale: int = 1, regressions: int = 8, lemons: int = 5
-) -> Plan:
+) -> FleetScenario:
     """A plan; the same for the same numbers."""
     slices = assumed.TEAMS * assumed.MODELS
     _check(seed=seed, jobs=jobs, days=days, scale=scale, regressions=regressions, lemons=lemons)
@@ -89,11 +89,11 @@ def plan(
     sizes = random.lognormal(0, assumed.UNEVEN, slices)
     spot = frozenset(map(int, random.choice(slices, assumed.SPOT_SLICES, replace=False)))
     rollouts = _rollouts(random, slices, days, spot)
-    planted = _plant(random, slices, days, regressions, rollouts, spot)
+    planted = _plant_regressions(random, slices, days, regressions, rollouts, spot)
     hosts = _hosts(jobs, days, scale)
     count = max(high for _, high in hosts.values())
     lemon = random.choice(count, min(lemons, count), replace=False)
-    return Plan(
+    return FleetScenario(
         seed=seed,
         jobs=jobs,
         days=days,
@@ -153,20 +153,22 @@ def _value(name: str, number: int, i: int) -> str:
     return f"{name}-{number:02d}-{i:02d}"
 
 
-def _plant(
+def _plant_regressions(
     random: np.random.Generator,
     slices: int,
     days: int,
     count: int,
     rollouts: dict[str, list[list[Rollout]]],
     spot: frozenset[int],
-) -> tuple[Planted, ...]:
+) -> tuple[PlantedRegression, ...]:
     """Regressions in slices of their own, each with a field that gets a new value at its moment."""
     found = []
     for number in map(int, random.choice(slices, count, replace=False)):
         at = EPOCH + float(random.uniform(0.25, 0.85)) * days * DAY
         # Where machines are taken away all day, slower starts would cost far more than planned.
-        bucket = str(random.choice(LOOP if number in spot else LOOP + START))
+        bucket = str(
+            random.choice(LOOP_BUCKETS if number in spot else LOOP_BUCKETS + START_BUCKETS)
+        )
         name = str(random.choice(FIELDS))
         if name == "host_type" and number in spot:
             name = "image"
@@ -175,7 +177,7 @@ def _plant(
         value = _new_value(name, number, now, random)
         line[:] = [one for one in line if one.at <= at]
         line.append(Rollout(at, value))
-        found.append(Planted(number, at, bucket, name, value))
+        found.append(PlantedRegression(number, at, bucket, name, value))
     return tuple(sorted(found, key=lambda one: one.at))
 
 
@@ -187,7 +189,7 @@ def _new_value(name: str, number: int, now: str, random: np.random.Generator) ->
 
 def _hosts(jobs: int, days: int, scale: int) -> dict[str, tuple[int, int]]:
     """As many hosts as the jobs keep busy, in equal pools by type."""
-    told = tables()
+    told = distributions()
     used = told.accelerator_s * scale * jobs
     kinds = (*assumed.HOST_TYPES, assumed.SPOT_TYPE)
     needed = used / (days * DAY * assumed.GPUS * assumed.BUSY) / len(kinds)

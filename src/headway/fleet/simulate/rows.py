@@ -11,10 +11,10 @@ from headway import __version__
 from headway.fleet.schema import FAILURE_COLUMNS
 from headway.fleet.simulate import assumed
 from headway.fleet.simulate.account import COLUMN, Account
-from headway.fleet.simulate.hours import windows
+from headway.fleet.simulate.hours import split_windows
 from headway.fleet.simulate.jobs import OUTCOMES, Floats, Ints, Jobs
-from headway.fleet.simulate.plan import Plan, host_name, slice_name
-from headway.ledger.leaves import EFFECTIVE, LEAVES, LOST
+from headway.fleet.simulate.plan import FleetScenario, host_name, slice_name
+from headway.ledger.leaves import BUCKETS, EFFECTIVE, LOST
 from headway.taxonomy import OWNERS
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 RECOMPILE = COLUMN["waste.recompile"]
 BLOCK = COLUMN["waste.checkpoint_block"]
-WASTES = np.array([leaf.startswith("waste.") for leaf in LEAVES])
+WASTES = np.array([leaf.startswith("waste.") for leaf in BUCKETS])
 JITTER = 0.1  # of a rank's waste, against that of the run
 
 
-def tables(
-    plan: Plan, jobs: Jobs, account: Account, random: np.random.Generator
+def store_tables(
+    plan: FleetScenario, jobs: Jobs, account: Account, random: np.random.Generator
 ) -> dict[str, pyarrow.Table]:
     """Everything that a store keeps of these jobs."""
-    made = _Rows(plan, jobs, account)
+    made = _TableBuilder(plan, jobs, account)
     return {
         "runs": made.runs(),
         "attempts": made.attempts(),
@@ -42,10 +42,10 @@ def tables(
     }
 
 
-class _Rows:
+class _TableBuilder:
     """The columns that several tables share."""
 
-    def __init__(self, plan: Plan, jobs: Jobs, account: Account) -> None:
+    def __init__(self, plan: FleetScenario, jobs: Jobs, account: Account) -> None:
         import pyarrow as pa
 
         self.pa = pa
@@ -129,14 +129,14 @@ class _Rows:
         )
 
     def hours_and_buckets(self, random: np.random.Generator) -> dict[str, pyarrow.Table]:
-        cut = windows(self.account)
+        cut = split_windows(self.account)
         row, leaf = np.nonzero(cut.seconds > 1e-6)
         seconds = cut.seconds[row, leaf]
         attempt, begin = cut.attempt[row], cut.begin[row]
         hours = self._table(
             **self._key(attempt),
             hour=self._time(begin),
-            leaf=self._words(self.pa.array(LEAVES), leaf),
+            leaf=self._words(self.pa.array(BUCKETS), leaf),
             seconds=seconds,
             accelerator_s=seconds * self.accelerators[attempt],
         )
@@ -149,7 +149,7 @@ class _Rows:
             rank=rank,
             host=self._words(self.hosts, self._host(job, rank)),
             hour=self._time(begin[each]),
-            leaf=self._words(self.pa.array(LEAVES), leaf[each]),
+            leaf=self._words(self.pa.array(BUCKETS), leaf[each]),
             seconds=self._by_rank(row, leaf, seconds, each, rank, random),
         )
         return {"hours": hours, "buckets": buckets}

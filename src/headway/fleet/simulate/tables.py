@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Tables:
+class TraceDistributions:
     """Sizes, durations and arrivals of jobs; how often hosts break or are taken away; outcomes."""
 
     sizes: NDArray[np.int64]
@@ -41,12 +41,12 @@ class Tables:
 
 
 @functools.cache
-def tables() -> Tables:
+def distributions() -> TraceDistributions:
     """The tables that come with the package."""
     text = resources.files("headway.sim.fleet").joinpath("tables.json").read_text()
     told = json.loads(text)
     jobs = told["philly"]
-    return Tables(
+    return TraceDistributions(
         sizes=np.array(jobs["sizes"]),
         size_shares=_shares(jobs["jobs_by_size"]),
         levels=np.array(jobs["duration_levels"]),

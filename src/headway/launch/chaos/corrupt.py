@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 
-LEAST = 1024  # bytes; what is smaller is no checkpoint, but a note beside one
+MIN_BYTES = 1024  # bytes; what is smaller is no checkpoint, but a note beside one
 UNFINISHED = (".tmp", ".partial")
 
 
-def newest(folder: str) -> str | None:
+def newest_checkpoint(folder: str) -> str | None:
     """The newest file there, or the largest file of the newest folder; None if there is none."""
-    entries = [(changed, entry) for entry in _entries(folder) if (changed := _changed(entry))]
+    entries = [(changed, entry) for entry in _entries(folder) if (changed := _changed_at(entry))]
     if not entries:
         return None
     _, last = max(entries, key=lambda pair: pair[0])
     if not last.is_dir():
         return last.path
-    files = [entry for entry in _entries(last.path) if entry.is_file() and _changed(entry)]
+    files = [entry for entry in _entries(last.path) if entry.is_file() and _changed_at(entry)]
     if not files:
-        return newest(last.path)
+        return newest_checkpoint(last.path)
     return max(files, key=lambda entry: entry.stat().st_size).path
 
 
-def damage(path: str, how: str) -> None:
+def damage_file(path: str, how: str) -> None:
     """One byte flipped in the middle, the second half cut off, or all of it zeros.
 
     Its time of change stays: a disk that loses bits tells nobody.
@@ -51,12 +51,12 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _changed(entry: os.DirEntry[str]) -> int:
+def _changed_at(entry: os.DirEntry[str]) -> int:
     """When a file that may be a checkpoint, or one in that folder, was changed; 0 if none is."""
     if entry.is_dir(follow_symlinks=False):
-        return max(map(_changed, _entries(entry.path)), default=0)
+        return max(map(_changed_at, _entries(entry.path)), default=0)
     try:
         found = entry.stat()
     except OSError:
         return 0
-    return found.st_mtime_ns if entry.is_file() and found.st_size >= LEAST else 0
+    return found.st_mtime_ns if entry.is_file() and found.st_size >= MIN_BYTES else 0

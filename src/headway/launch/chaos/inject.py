@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from headway.journal.writer import now
 from headway.launch import tree
 from headway.launch.chaos import corrupt, network
-from headway.launch.chaos.plan import Fault, Plan
-from headway.launch.chaos.schedule import Moment, Past, counts, drawn, moments
-from headway.launch.follow import Followed
+from headway.launch.chaos.plan import Fault, FaultPlan
+from headway.launch.chaos.schedule import FaultHistory, Moment, applies_to, drawn_rank, plan_moments
+from headway.launch.follow import RankTail
 from headway.probe import ENV_CHAOS, claims
 
 if TYPE_CHECKING:
     from headway.launch.attempt import Attempt
-    from headway.launch.target import Target
-    from headway.launch.watch import Watch
+    from headway.launch.target import RunFolder
+    from headway.launch.watch import ProcessWatch
 
 # What a rank needs to know of a fault of its own, besides who and when.
-_ORDERED = {
+_ORDER_KEYS = {
     "raise": ("exception",),
     "disk": ("path", "mode", "delay_s", "errno", "for_s"),
     "data": ("delay_s", "for_s"),
@@ -31,19 +31,19 @@ _ORDERED = {
 }
 
 
-class Injector:
+class FaultInjector:
     """The faults of one plan, over all attempts of one launch on this node."""
 
-    def __init__(self, plan: Plan, target: Target) -> None:
+    def __init__(self, plan: FaultPlan, target: RunFolder) -> None:
         self.plan = plan
         self.target = target
         self.folder = str(target.journal)
         self.host = os.uname().nodename
-        before = _claimed(os.listdir(self.folder), plan.mark)
-        self._earlier = {number: 1 + max(map(_place, keys)) for number, keys in before.items()}
+        before = _claimed_keys(os.listdir(self.folder), plan.mark)
+        self._earlier = {number: 1 + max(map(_occurrence, keys)) for number, keys in before.items()}
         self._ran: dict[int, float] = {}
         self._steps: dict[int, dict[int, int]] = {}
-        self._answered = {n for n in os.listdir(self.folder) if claims.parts(n, plan.mark)}
+        self._answered = {n for n in os.listdir(self.folder) if claims.parse_claim(n, plan.mark)}
         self._waiting: list[Moment] = []
         self._later: list[tuple[int, Callable[[], object], bool]] = []
         self._began = 0
@@ -58,13 +58,13 @@ class Injector:
         lines = [{"kind": fault.kind, "planned": fault.text} for fault in self.plan.faults]
         event = {"ev": "plan", "t": self._began, "seed": self.plan.seed, "faults": lines}
         attempt.writer.write(event)
-        past = Past(
-            claimed=_claimed(os.listdir(self.folder), self.plan.mark),
+        past = FaultHistory(
+            claimed=_claimed_keys(os.listdir(self.folder), self.plan.mark),
             earlier=self._earlier,
             ran_s=self._ran,
             steps=self._steps,
         )
-        planned = moments(self.plan, self._index(), past)
+        planned = plan_moments(self.plan, self._index(), past)
         own = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
         self._waiting = [m for m in own if not m.fault.on_restart]
         orders: dict[int, dict[str, Any]] = {}
@@ -81,7 +81,7 @@ class Injector:
             if moment.fault.on_restart:
                 self._guarded(self._at_last, moment, attempt.watch)
 
-    def round(self, watch: Watch) -> None:
+    def round(self, watch: ProcessWatch) -> None:
         """Called ten times a second while the attempt runs."""
         self._guarded(self._answer_ranks, watch)
         self._guarded(self._look_at_clock, watch)
@@ -94,7 +94,7 @@ class Injector:
         self._later.clear()
         seconds = (now() - self._began) / 1e9
         for fault in self.plan.faults:
-            if not counts(fault, self._index()):
+            if not applies_to(fault, self._index()):
                 continue
             self._ran[fault.number] = self._ran.get(fault.number, 0.0) + seconds
             steps = self._steps.setdefault(fault.number, {})
@@ -113,7 +113,7 @@ class Injector:
 
     # -- what is due --------------------------------------------------------------------------
 
-    def _look_at_clock(self, watch: Watch) -> None:
+    def _look_at_clock(self, watch: ProcessWatch) -> None:
         elapsed = (now() - self._began) / 1e9
         for moment in list(self._waiting):
             if elapsed >= (moment.after_s or 0.0) and self._at_last(moment, watch):
@@ -123,7 +123,7 @@ class Injector:
                 self._later.remove(later)
                 later[1]()
 
-    def _at_last(self, moment: Moment, watch: Watch) -> bool:
+    def _at_last(self, moment: Moment, watch: ProcessWatch) -> bool:
         """The moment has come; False while that which it is to hit is not there."""
         fault = moment.fault
         if fault.node not in (None, self.host):
@@ -131,20 +131,20 @@ class Injector:
         pids = self._targets(fault, moment.draw, watch)
         if pids is None:
             return False
-        names = [claims.name(self.plan.mark, fault.number, key) for key in moment.keys]
+        names = [claims.claim_name(self.plan.mark, fault.number, key) for key in moment.keys]
         content = {"host": self.host, "pid": os.getpid(), "by": "launcher"}
-        name = claims.take(self.folder, names, content)
+        name = claims.take_claim(self.folder, names, content)
         if name is not None:
             self._act(fault, name, pids, moment.draw, watch)
         return True
 
-    def _answer_ranks(self, watch: Watch) -> None:
+    def _answer_ranks(self, watch: ProcessWatch) -> None:
         """Ranks that hold still for us, and those that did something which we must follow up."""
         for name in watch.names - self._answered:
-            found = claims.parts(name, self.plan.mark)
+            found = claims.parse_claim(name, self.plan.mark)
             if found is None:
                 continue
-            told = claims.read(self.folder, name)
+            told = claims.read_claim(self.folder, name)
             if not told:
                 continue  # it is being written
             self._answered.add(name)
@@ -158,9 +158,9 @@ class Injector:
                 pids = self._targets(fault, None, watch)
                 self._act(fault, name, pids or set(), None, watch, step=told.get("step"))
             finally:
-                claims.done(self.folder, name)
+                claims.mark_done(self.folder, name)
 
-    def _targets(self, fault: Fault, draw: float | None, watch: Watch) -> set[int] | None:
+    def _targets(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> set[int] | None:
         """The processes that a fault hits; None while they are not there."""
         alive = [p for p in list(watch.processes.values()) if p.died is None]
         if fault.who in ("launcher", "file", "device"):
@@ -170,16 +170,16 @@ class Injector:
         if fault.who == "agent":
             return {p.pid for p in alive if p.agent} or None
         ranks = {p.rank: p.pid for p in alive if not (p.agent or p.helper)}
-        rank = fault.who if draw is None else drawn(draw, _world(watch.ranks()))
+        rank = fault.who if draw is None else drawn_rank(draw, _world_size(watch.ranks()))
         return {ranks[int(rank)]} if rank in ranks else None
 
     def _everything(self) -> set[int]:
-        seen = tree.processes()
+        seen = tree.process_table()
         spared: set[int] = set()
         for pid in self._attempt.spare():
-            spared |= {pid, *tree.below(pid, seen)}
-        below = tree.below(os.getpid(), seen) - spared
-        return tree.alive(below | self._attempt.watch.recording())
+            spared |= {pid, *tree.descendants(pid, seen)}
+        below = tree.descendants(os.getpid(), seen) - spared
+        return tree.still_running(below | self._attempt.watch.recording())
 
     # -- acts ---------------------------------------------------------------------------------
 
@@ -189,15 +189,15 @@ class Injector:
         name: str,
         pids: set[int],
         draw: float | None,
-        watch: Watch,
+        watch: ProcessWatch,
         step: int | None = None,
     ) -> None:
         """The fault itself; its line in the journal first."""
-        _, key = claims.parts(name, self.plan.mark) or (0, "")
+        _, key = claims.parse_claim(name, self.plan.mark) or (0, "")
         more: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
         hit: str | None = None
         if fault.kind == "corrupt":
-            hit = corrupt.newest(fault.path)
+            hit = corrupt.newest_checkpoint(fault.path)
             if hit is None:
                 more["missed"] = f"there is no checkpoint below {fault.path}"
         elif fault.kind in ("kill", "stop", "terminate") and fault.who != "launcher" and not pids:
@@ -209,13 +209,13 @@ class Injector:
             return
         if fault.kind == "corrupt":
             assert hit is not None
-            corrupt.damage(hit, fault.how)
+            corrupt.damage_file(hit, fault.how)
         elif fault.kind == "network":
             network.down(fault.device)
         elif fault.who == "launcher":
             os.kill(os.getpid(), signal.SIGTERM)
         else:
-            _send(pids, _SIGNALS[fault.kind])
+            _send_signal(pids, _SIGNALS[fault.kind])
         self._follow_up(fault, pids)
 
     def _follow_up(self, fault: Fault, pids: set[int]) -> None:
@@ -223,7 +223,7 @@ class Injector:
         if fault.kind == "terminate":
             self._in(fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False)
         elif fault.kind == "stop" and fault.for_s is not None:
-            self._in(fault.for_s, lambda: _send(pids, signal.SIGCONT), restores=True)
+            self._in(fault.for_s, lambda: _send_signal(pids, signal.SIGCONT), restores=True)
         elif fault.kind == "network":
             seconds = 1e9 if fault.for_s is None else fault.for_s
             self._in(seconds, lambda: network.up(fault.device), restores=True)
@@ -236,18 +236,18 @@ class Injector:
             who = "all" if fault.who == "launcher" else self._name(fault, None, self._attempt.watch)
             event |= {"who": who, "planned": f"{fault.text}: the grace is over"}
             self._attempt.writer.write(event)
-            _send(rest, signal.SIGKILL)
+            _send_signal(rest, signal.SIGKILL)
 
     def _in(self, seconds: float, call: Callable[[], object], *, restores: bool) -> None:
         self._later.append((now() + round(seconds * 1e9), call, restores))
 
-    def _name(self, fault: Fault, draw: float | None, watch: Watch) -> str:
+    def _name(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> str:
         if fault.kind == "network":
             return fault.device
         if fault.kind == "corrupt":
             return fault.path
         if draw is not None:
-            return f"rank {drawn(draw, _world(watch.ranks()))}"
+            return f"rank {drawn_rank(draw, _world_size(watch.ranks()))}"
         return f"rank {fault.who}" if isinstance(fault.who, int) else fault.who
 
     def _guarded(self, call: Callable[..., object], *args: Any) -> None:
@@ -274,34 +274,34 @@ def _order(fault: Fault) -> dict[str, Any]:
     if fault.steps_between is not None:
         order["over"] = True  # torchrun's own restarts
     if fault.by_rank:
-        order |= {key: getattr(fault, key) for key in _ORDERED.get(fault.kind, ())}
+        order |= {key: getattr(fault, key) for key in _ORDER_KEYS.get(fault.kind, ())}
     return order
 
 
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 
 
-def _send(pids: Iterable[int], number: signal.Signals) -> None:
+def _send_signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def _place(key: str) -> int:
+def _occurrence(key: str) -> int:
     """Which occurrence of a recurring fault it was."""
     return int(key[1:]) if key[1:].isdecimal() else 0
 
 
-def _world(ranks: list[Followed]) -> int:
+def _world_size(ranks: list[RankTail]) -> int:
     told = [rank.head.get("world") for rank in ranks]
     return max([world for world in told if type(world) is int], default=len(ranks)) or 1
 
 
-def _claimed(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
+def _claimed_keys(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
     """The occurrences that were taken, by the number of the fault."""
     found: dict[int, set[str]] = {}
     for name in names:
-        parts = claims.parts(name, mark)
+        parts = claims.parse_claim(name, mark)
         if parts is not None:
             found.setdefault(parts[0], set()).add(parts[1])
     return {number: frozenset(keys) for number, keys in found.items()}

@@ -6,10 +6,10 @@ import shlex
 from typing import Any
 
 from headway.errors import UsageError
-from headway.launch.chaos.plan import KINDS, Plan, parse
+from headway.launch.chaos.plan import KINDS, FaultPlan, parse_plan
 
 # What may be written instead of the name in a file.
-SHORT = {
+SHORT_KEYS = {
     "rank": "who",
     "step": "at_step",
     "after": "after_s",
@@ -19,14 +19,14 @@ SHORT = {
     "grace": "grace_s",
     "delay": "delay_s",
 }
-LISTS = ("steps_between", "attempt")
-TEXTS = ("path", "exception", "device", "node", "mode", "how", "when")
+LIST_KEYS = ("steps_between", "attempt")
+TEXT_KEYS = ("path", "exception", "device", "node", "mode", "how", "when")
 
 
-def parse_inline(text: str, where: str = "--chaos") -> Plan:
+def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
     """Faults one after the other, with `;` between them."""
     data: dict[str, Any] = {"fault": []}
-    for number, words in enumerate(_parts(text, where), 1):
+    for number, words in enumerate(_split_faults(text, where), 1):
         if words[0].startswith("seed=") and len(words) == 1:
             data["seed"] = _value("seed", words[0].partition("=")[2])
             continue
@@ -46,13 +46,13 @@ def parse_inline(text: str, where: str = "--chaos") -> Plan:
                     code="fault-word-invalid",
                     word=word,
                 )
-            name = SHORT.get(key, key)
+            name = SHORT_KEYS.get(key, key)
             table[name] = _value(name, value)
         data["fault"].append(table)
-    return parse(data, where)
+    return parse_plan(data, where)
 
 
-def _parts(text: str, where: str) -> list[list[str]]:
+def _split_faults(text: str, where: str) -> list[list[str]]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -72,9 +72,9 @@ def _parts(text: str, where: str) -> list[list[str]]:
 
 def _value(key: str, text: str) -> Any:
     """As a file would have it: a number where it looks like one."""
-    if key in TEXTS:
+    if key in TEXT_KEYS:
         return text
-    if key in LISTS:
+    if key in LIST_KEYS:
         several = text.replace("..", ",").split(",")
         return _number(text) if len(several) == 1 else [_number(one) for one in several]
     return _number(text)

@@ -15,12 +15,12 @@ IFF_UP = 1
 _REQUEST = struct.Struct("16sH14x")  # struct ifreq: the name, then the flags
 
 
-def impossible(device: str) -> str:
+def unusable_reason(device: str) -> str:
     """Why that device cannot be cut here, in a sentence; nothing if it can."""
     devices = sorted(name for _, name in socket.if_nameindex())
     if device not in devices:
         return f"there is no network device {device!r} here, but {', '.join(devices) or 'none'}"
-    if not _may():
+    if not _is_permitted():
         return f"cutting {device!r} needs root (CAP_NET_ADMIN); run it in a container that has it"
     return ""
 
@@ -44,7 +44,7 @@ def _set(device: str, *, up: bool) -> None:
         fcntl.ioctl(channel, SIOCSIFFLAGS, _REQUEST.pack(name, flags))
 
 
-def _may() -> bool:
+def _is_permitted() -> bool:
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             caps = next(line for line in file if line.startswith("CapEff:"))

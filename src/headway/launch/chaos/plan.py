@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from headway.errors import UsageError
 from headway.launch.chaos import network, words
 
-WHEN = ("at_step", "after_s", "every_s", "steps_between", "when")
-SHARED = ("kind", *WHEN, "attempt", "times", "node")
+MOMENT_KEYS = ("at_step", "after_s", "every_s", "steps_between", "when")
+SHARED_KEYS = ("kind", *MOMENT_KEYS, "attempt", "times", "node")
 # Each kind with the keys of its own; those with a star must be given.
 KINDS: dict[str, tuple[str, ...]] = {
     "kill": ("who*",),
@@ -27,10 +27,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "network": ("device*", "for_s"),
     "data": ("who", "delay_s*", "for_s"),
 }
-IN_RANK = ("raise", "disk", "data")  # always done by the rank itself
+RANK_KINDS = ("raise", "disk", "data")  # always done by the rank itself
 LASTING = ("disk", "data")  # a state for a while, not an instant
-MODES = ("slow", "fail", "full")
-HOWS = ("flip", "truncate", "zero")
+DISK_MODES = ("slow", "fail", "full")
+CORRUPTIONS = ("flip", "truncate", "zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +71,18 @@ class Fault:
     @property
     def by_rank(self) -> bool:
         """The rank does it to itself: nobody else is there at the very step."""
-        if self.kind in IN_RANK:
+        if self.kind in RANK_KINDS:
             return True
         return self.by_step and (type(self.who) is int or self.who == "random")
 
     @property
     def text(self) -> str:
         """In words, for the journal and the report."""
-        return words.told(self)
+        return words.describe_fault(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FaultPlan:
     """Everything that is to go wrong; the same seed gives the same faults at the same moments."""
 
     seed: int = 0
@@ -94,7 +94,7 @@ class Plan:
         return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
 
 
-def parse(data: Mapping[str, Any], where: str) -> Plan:
+def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
     """A plan from the content of its file; one sentence for the first thing that is wrong."""
     for key in data:
         if key not in ("seed", "fault"):
@@ -118,11 +118,11 @@ def parse(data: Mapping[str, Any], where: str) -> Plan:
             f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples",
             code="plan-empty",
         )
-    found = [_Table(table, number, where).fault() for number, table in enumerate(tables, 1)]
-    return Plan(seed=seed, faults=tuple(found))
+    found = [_FaultTable(table, number, where).fault() for number, table in enumerate(tables, 1)]
+    return FaultPlan(seed=seed, faults=tuple(found))
 
 
-class _Table:
+class _FaultTable:
     """One [[fault]] as it was written."""
 
     def __init__(self, table: dict[str, Any], number: int, where: str) -> None:
@@ -150,7 +150,7 @@ class _Table:
 
     def _check_keys(self, kind: str) -> None:
         own = [key.rstrip("*") for key in KINDS[kind]]
-        shared = [key for key in SHARED if key != "when" or kind == "corrupt"]
+        shared = [key for key in SHARED_KEYS if key != "when" or kind == "corrupt"]
         for key in self.table:
             if key not in own and key not in shared:
                 raise UsageError(
@@ -174,7 +174,7 @@ class _Table:
     def _who(self, kind: str) -> int | str:
         if kind in ("corrupt", "network"):
             return "file" if kind == "corrupt" else "device"
-        names = ["random", "all", *(() if kind in IN_RANK else ("agent",))]
+        names = ["random", "all", *(() if kind in RANK_KINDS else ("agent",))]
         if "who" not in self.table:
             return "launcher" if kind == "terminate" else "all"
         who = self.table["who"]
@@ -186,10 +186,10 @@ class _Table:
         self.wrong("who", f"the number of a rank, {listed}")
 
     def _moment(self, kind: str) -> dict[str, Any]:
-        given = [key for key in WHEN if key in self.table]
+        given = [key for key in MOMENT_KEYS if key in self.table]
         if len(given) != 1:
             said = "nothing says" if not given else f"{' and '.join(given)} both say"
-            ways = [key for key in WHEN if key != "when" or kind == "corrupt"]
+            ways = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
             raise UsageError(
                 f"{self.where}: {said} when; give one of {', '.join(ways)}",
                 code="fault-moment-not-unique",
@@ -244,10 +244,10 @@ class _Table:
         if kind == "raise" and "exception" in self.table:
             read["exception"] = self._exception()
         if kind == "corrupt":
-            read["how"] = self._one_of("how", HOWS, "flip")
+            read["how"] = self._one_of("how", CORRUPTIONS, "flip")
         if kind == "network":
             read["device"] = self._text("device", "the name of a network device")
-            reason = network.impossible(read["device"])
+            reason = network.unusable_reason(read["device"])
             if reason:
                 raise UsageError(
                     f"{self.where}: {reason}", code="network-fault-impossible", fault=self.number
@@ -255,7 +255,7 @@ class _Table:
         return read | (self._disk() if kind == "disk" else {})
 
     def _disk(self) -> dict[str, Any]:
-        mode = self._one_of("mode", MODES, "fail")
+        mode = self._one_of("mode", DISK_MODES, "fail")
         for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
             if key in self.table and mode not in modes:
                 raise UsageError(

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from headway.launch.chaos.plan import Fault, Plan
+from headway.launch.chaos.plan import Fault, FaultPlan
 
-AHEAD = 100  # occurrences of one fault that an attempt can have
+MAX_OCCURRENCES = 100  # occurrences of one fault that an attempt can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class FaultHistory:
     """What the schedule of an attempt depends on."""
 
     claimed: Mapping[int, frozenset[str]]  # keys that were taken, by the fault's number
@@ -36,21 +36,21 @@ class Past:
     steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
 
 
-def moments(plan: Plan, attempt: int, past: Past) -> list[Moment]:
+def plan_moments(plan: FaultPlan, attempt: int, past: FaultHistory) -> list[Moment]:
     """Everything that is planned for this attempt."""
     found: list[Moment] = []
     for fault in plan.faults:
-        if counts(fault, attempt):
-            found += _of(fault, plan.seed, attempt, past)
+        if applies_to(fault, attempt):
+            found += _fault_moments(fault, plan.seed, attempt, past)
     return found
 
 
-def counts(fault: Fault, attempt: int) -> bool:
+def applies_to(fault: Fault, attempt: int) -> bool:
     """Whether the fault has to do with this attempt at all."""
     return fault.attempts is None or attempt in fault.attempts
 
 
-def _of(fault: Fault, seed: int, attempt: int, past: Past) -> Iterator[Moment]:
+def _fault_moments(fault: Fault, seed: int, attempt: int, past: FaultHistory) -> Iterator[Moment]:
     taken = past.claimed.get(fault.number, frozenset())
     if fault.recurring:
         yield from _recurring(fault, seed, taken, past)
@@ -69,7 +69,9 @@ def _of(fault: Fault, seed: int, attempt: int, past: Past) -> Iterator[Moment]:
         yield Moment(fault, free, step=fault.at_step, after_s=fault.after_s, draw=draw)
 
 
-def _recurring(fault: Fault, seed: int, taken: frozenset[str], past: Past) -> Iterator[Moment]:
+def _recurring(
+    fault: Fault, seed: int, taken: frozenset[str], past: FaultHistory
+) -> Iterator[Moment]:
     """By rate: counted over the attempts of this launch, as if they were one."""
     earlier = past.earlier.get(fault.number, 0)
     by_time = fault.every_s is not None
@@ -78,8 +80,8 @@ def _recurring(fault: Fault, seed: int, taken: frozenset[str], past: Past) -> It
         if by_time
         else _steps_of(fault, past.steps.get(fault.number, {}))
     )
-    begin, left = 0.0, AHEAD
-    for k, due in enumerate(dues(fault, seed)):
+    begin, left = 0.0, MAX_OCCURRENCES
+    for k, due in enumerate(due_points(fault, seed)):
         if not left or (fault.times is not None and k >= fault.times):
             return
         if k < earlier:
@@ -96,7 +98,7 @@ def _recurring(fault: Fault, seed: int, taken: frozenset[str], past: Past) -> It
             yield Moment(fault, (key,), step=round(ahead), draw=draw)
 
 
-def dues(fault: Fault, seed: int) -> Iterator[float]:
+def due_points(fault: Fault, seed: int) -> Iterator[float]:
     """Seconds or steps of the run at which a recurring fault comes, one after the other."""
     source = random.Random(f"{seed}:{fault.number}:when")
     if fault.every_s is not None:
@@ -120,28 +122,30 @@ def _draw(fault: Fault, seed: int, key: str) -> float | None:
     return round(random.Random(f"{seed}:{fault.number}:{key}:who").random(), 6)
 
 
-def drawn(draw: float, world: int) -> int:
+def drawn_rank(draw: float, world: int) -> int:
     """The rank that a draw means in a world of that size."""
     return int(draw * world)
 
 
-def told(plan: Plan) -> Iterator[str]:
+def describe_schedule(plan: FaultPlan) -> Iterator[str]:
     """The whole schedule in words, as far as it is known before a job runs."""
-    nothing = Past(claimed={}, earlier={}, ran_s={}, steps={})
+    nothing = FaultHistory(claimed={}, earlier={}, ran_s={}, steps={})
     for fault in plan.faults:
         yield f"{fault.number}. {fault.text}"
         if not (fault.recurring or fault.who == "random"):
             continue
-        shown = list(_of(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
+        shown = list(_fault_moments(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
         for moment in shown[:10]:
-            yield f"     {_told(moment)}"
+            yield f"     {_describe_moment(moment)}"
         if len(shown) > 10:
             yield "     ..."
 
 
-def _told(moment: Moment) -> str:
+def _describe_moment(moment: Moment) -> str:
     when = f"step {moment.step}" if moment.step is not None else f"{moment.after_s:.3f} s"
     if moment.draw is None:
         return when
-    examples = ", ".join(f"rank {drawn(moment.draw, world)} of {world}" for world in (2, 8, 64))
+    examples = ", ".join(
+        f"rank {drawn_rank(moment.draw, world)} of {world}" for world in (2, 8, 64)
+    )
     return f"{when}: {examples}"

@@ -9,38 +9,38 @@ if TYPE_CHECKING:
     from headway.launch.chaos.plan import Fault
 
 
-def told(fault: Fault) -> str:
+def describe_fault(fault: Fault) -> str:
     """What, whom, when: `kill rank 1 at step 30`."""
     lasting = "" if fault.for_s is None else f" for {fault.for_s:g} s"
-    return f"{_WHAT[fault.kind](fault)}{lasting} {_when(fault)}{_which(fault)}"
+    return f"{_DESCRIPTIONS[fault.kind](fault)}{lasting} {_describe_moment(fault)}{_describe_limits(fault)}"
 
 
-_DISK = {"slow": "slow", "fail": "failing", "full": "full"}
-_NAMED = {
+_DISK_MODES = {"slow": "slow", "fail": "failing", "full": "full"}
+_TARGET_NAMES = {
     "agent": "the agent",
     "all": "all ranks",
     "random": "a random rank",
     "launcher": "the job",
 }
-_WHAT: dict[str, Callable[[Fault], str]] = {
-    "kill": lambda f: f"kill {_whom(f)}",
-    "terminate": lambda f: f"terminate {_whom(f)}, {f.grace_s:g} s of grace,",
-    "stop": lambda f: f"stop {_whom(f)}",
-    "raise": lambda f: f"raise {f.exception!r} in {_whom(f)}",
-    "disk": lambda f: f"{_DISK[f.mode]} disk below {f.path} for {_whom(f)}",
+_DESCRIPTIONS: dict[str, Callable[[Fault], str]] = {
+    "kill": lambda f: f"kill {_describe_target(f)}",
+    "terminate": lambda f: f"terminate {_describe_target(f)}, {f.grace_s:g} s of grace,",
+    "stop": lambda f: f"stop {_describe_target(f)}",
+    "raise": lambda f: f"raise {f.exception!r} in {_describe_target(f)}",
+    "disk": lambda f: f"{_DISK_MODES[f.mode]} disk below {f.path} for {_describe_target(f)}",
     "corrupt": lambda f: f"corrupt ({f.how}) the newest checkpoint below {f.path}",
     "network": lambda f: f"cut the network at {f.device}",
-    "data": lambda f: f"delay each batch of {_whom(f)} by {f.delay_s:g} s",
+    "data": lambda f: f"delay each batch of {_describe_target(f)} by {f.delay_s:g} s",
 }
 
 
-def _whom(fault: Fault) -> str:
+def _describe_target(fault: Fault) -> str:
     if fault.who == "all" and not fault.by_rank:
         return "everything"
-    return _NAMED.get(str(fault.who), f"rank {fault.who}")
+    return _TARGET_NAMES.get(str(fault.who), f"rank {fault.who}")
 
 
-def _when(fault: Fault) -> str:
+def _describe_moment(fault: Fault) -> str:
     if fault.at_step is not None:
         return f"at step {fault.at_step}"
     if fault.after_s is not None:
@@ -52,7 +52,7 @@ def _when(fault: Fault) -> str:
     return "before a restart"
 
 
-def _which(fault: Fault) -> str:
+def _describe_limits(fault: Fault) -> str:
     text = ""
     if fault.attempts is not None:
         text += f" of attempt {', '.join(map(str, fault.attempts))}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
-from headway.launch.failures.verdict import Fact, Other, Verdict
+from headway.launch.failures.verdict import Fact, SecondaryFinding, Verdict
 
-__all__ = ["Fact", "Other", "Verdict", "classify", "failed", "read_log"]
+__all__ = ["Fact", "SecondaryFinding", "Verdict", "classify", "failed", "read_log"]
 
 
 def classify(facts: Iterable[Fact]) -> Verdict:

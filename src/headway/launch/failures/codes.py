@@ -6,7 +6,7 @@ import re
 import signal
 
 _SIGNALS = "|".join(name.name for name in signal.Signals)
-_TOLD = re.compile(
+_EXIT_TEXT = re.compile(
     r"exit ?code\s*[:=]?\s*(?P<code>-?\d+)"
     r"|(?:exits?|exited|failed|returned|terminated|ended) with (?:non-zero )?"
     r"(?:a )?(?:exit |return |status )?(?:code|status) ?[:=]? ?(?P<ended>-?\d+)"
@@ -32,12 +32,12 @@ _IN_A_BYTE = {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, si
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
-def told(text: str) -> int | None:
+def parse_exit_code(text: str) -> int | None:
     """The exit code that a line tells, negative for a signal; None if it tells none."""
     for regex, by in _SHELL:
         if regex.search(text):
             return -by
-    found = _TOLD.search(text)
+    found = _EXIT_TEXT.search(text)
     if found is None:
         return None
     for key in ("name", "died"):
@@ -60,7 +60,7 @@ def signal_of(code: int) -> int | None:
     return code - 128 if 128 < code < 160 else None
 
 
-def in_words(code: int) -> str:
+def describe_exit_code(code: int) -> str:
     """`exit code 1`, or the signal's name beside the number."""
     number = signal_of(code)
     if number is None:
@@ -73,7 +73,7 @@ def in_words(code: int) -> str:
 
 def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
     """Category and evidence of an exit code that stands alone."""
-    number, words = signal_of(code), in_words(code)
+    number, words = signal_of(code), describe_exit_code(code)
     if number == signal.SIGKILL and no_oom:
         return "unknown", f"killed by {words} from outside: the kernel counted no OOM kill"
     if number == signal.SIGKILL:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from headway.launch.failures import codes, wording, xid
 from headway.launch.failures.signatures import DECISIVE, SPECIFIC, Signature, match
 from headway.launch.failures.tracebacks import looks_raised
-from headway.launch.failures.verdict import Fact, order
+from headway.launch.failures.verdict import Fact, source_rank
 from headway.taxonomy import CATEGORIES
 
-QUIET = 31  # the most that a warning weighs
-SILENT = 18  # the most that a line of information weighs
-STRONG = ("scheduler", "kernel", "k8s")
+MAX_WARNING_WEIGHT = 31  # the most that a warning weighs
+MAX_INFO_WEIGHT = 18  # the most that a line of information weighs
+STRONG_SOURCES = ("scheduler", "kernel", "k8s")
 
 # Where an exception of no telling type was raised, when that tells more than its words.
 _PLACES = (
@@ -52,8 +52,8 @@ _SAVING = re.compile(
 )
 _IN_WORKER = re.compile(r"DataLoader worker(?: process|$)")
 # What means the sample, not the program or its checkpoint, when a loader's worker raises it.
-_OF_SAMPLES = frozenset({"checkpoint", "user_code"})
-_VAGUE = frozenset({"exception", "exception_inline", "path", "shape", "config"})
+_SAMPLE_CATEGORIES = frozenset({"checkpoint", "user_code"})
+_VAGUE_SIGNATURES = frozenset({"exception", "exception_inline", "path", "shape", "config"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,72 +70,80 @@ class Finding:
     source: str
 
 
-def find(fact: Fact) -> Finding | None:
+def find_meaning(fact: Fact) -> Finding | None:
     """The meaning of a fact on its own; None if it has none."""
     if fact.source == "exit" and fact.code is not None:
-        return None if fact.code == 0 else _made(fact, "exit_code", "unknown", "exit", 10)
+        return None if fact.code == 0 else _finding(fact, "exit_code", "unknown", "exit", 10)
     told = xid.parse(fact.text) if "id" in fact.text else None
     if told is not None:
         category, role, weight = xid.role(told.number)
-        return _made(fact, f"xid_{told.number}", category, role, weight, source="kernel")
-    found = _signature(fact)
+        return _finding(fact, f"xid_{told.number}", category, role, weight, source="kernel")
+    found = _matching_signature(fact)
     if found is None:
         return None
-    made = _made(fact, found.id, found.category, found.role, found.weight, source=found.source)
+    made = _finding(fact, found.id, found.category, found.role, found.weight, source=found.source)
     made = replace(made, owner=found.owner or made.owner, retry=found.retry or made.retry)
-    return _toned(_placed(made))
+    return _cap_by_level(_refine_by_location(made))
 
 
-def _signature(fact: Fact) -> Signature | None:
+def _matching_signature(fact: Fact) -> Signature | None:
     if fact.source == "exception":
         kind, mark, message = fact.text.partition(": ")
-        text = f"{kind}{mark}{wording.said(message)}"
+        text = f"{kind}{mark}{wording.strip_advice(message)}"
         return match(text, loud=True, echo=False)
-    text = wording.said(fact.text)
-    if fact.source in STRONG:
+    text = wording.strip_advice(fact.text)
+    if fact.source in STRONG_SOURCES:
         return match(text, loud=True, echo=False)
     raised = looks_raised(text)
-    echo = not raised and fact.level != "error" and wording.is_echo(fact.text)
+    echo = not raised and fact.level != "error" and wording.is_config_echo(fact.text)
     return match(text, loud=raised or fact.level == "error", echo=echo)
 
 
-def _placed(found: Finding) -> Finding:
+def _refine_by_location(found: Finding) -> Finding:
     """Sharpened by the place where it was raised."""
     within = found.fact.within
-    if _IN_WORKER.search(f"{within} {found.fact.text}") and found.category in _OF_SAMPLES:
-        return replace(_as(found, "data_pipeline", f"{found.id}_in_worker"), weight=SPECIFIC + 12)
+    if _IN_WORKER.search(f"{within} {found.fact.text}") and found.category in _SAMPLE_CATEGORIES:
+        return replace(
+            _recategorized(found, "data_pipeline", f"{found.id}_in_worker"), weight=SPECIFIC + 12
+        )
     if not within:
         return found
     if found.id == "enospc" and _SHM_PLACE.search(within):
-        return _as(found, "shm_or_fd_limit", f"{found.id}_shm")
+        return _recategorized(found, "shm_or_fd_limit", f"{found.id}_shm")
     if found.id == "exception" and _SAVING.search(within) and "cannot be opened" in found.fact.text:
-        return _as(found, "disk_full", "write_failed")
-    if found.id not in _VAGUE:
+        return _recategorized(found, "disk_full", "write_failed")
+    if found.id not in _VAGUE_SIGNATURES:
         return found
     innermost = " ".join(within.split()[-3:])
     for category, place in _PLACES:
         if place.search(innermost):
-            return replace(_as(found, category, f"{found.id}_in_{category}"), weight=SPECIFIC + 12)
+            return replace(
+                _recategorized(found, category, f"{found.id}_in_{category}"), weight=SPECIFIC + 12
+            )
     return found
 
 
-def _toned(found: Finding) -> Finding:
+def _cap_by_level(found: Finding) -> Finding:
     """A warning, or a word in passing, weighs less than an error."""
     tone = found.fact.level
-    if found.weight >= DECISIVE or found.role in ("cascade", "fact") or found.source in STRONG:
+    if (
+        found.weight >= DECISIVE
+        or found.role in ("cascade", "fact")
+        or found.source in STRONG_SOURCES
+    ):
         return found
     if tone == "warning" and "NCCL WARN" not in found.fact.text:
-        return replace(found, weight=min(found.weight, QUIET), role="symptom")
+        return replace(found, weight=min(found.weight, MAX_WARNING_WEIGHT), role="symptom")
     if tone == "info" and found.id != "nan_progress":
-        return replace(found, weight=min(found.weight, SILENT), role="symptom")
+        return replace(found, weight=min(found.weight, MAX_INFO_WEIGHT), role="symptom")
     return found
 
 
-def _made(
+def _finding(
     fact: Fact, name: str, category: str, role: str, weight: int, *, source: str = ""
 ) -> Finding:
     owner, retry, _ = CATEGORIES[category]
-    if not source or order(fact.source) < order(source):
+    if not source or source_rank(fact.source) < source_rank(source):
         source = fact.source
     return Finding(
         fact=fact,
@@ -149,11 +157,11 @@ def _made(
     )
 
 
-def _as(found: Finding, category: str, name: str) -> Finding:
+def _recategorized(found: Finding, category: str, name: str) -> Finding:
     owner, retry, _ = CATEGORIES[category]
     return replace(found, category=category, id=name, owner=owner, retry=retry)
 
 
-def code_of(fact: Fact) -> int | None:
+def exit_code_of(fact: Fact) -> int | None:
     """The exit code that a fact tells, in its field or in its words."""
-    return fact.code if fact.code is not None else codes.told(fact.text)
+    return fact.code if fact.code is not None else codes.parse_exit_code(fact.text)

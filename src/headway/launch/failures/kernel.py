@@ -18,8 +18,8 @@ PROC = Path("/proc")
 LOG = Path("/dev/kmsg")
 MACHINE = "vmstat"  # the counter of all jobs of a machine
 NO_OOM = "the kernel counted no OOM kill in this job"
-EARLIER = 1.0  # seconds by which the log's clock may differ from ours
-RECORD = 8192
+CLOCK_TOLERANCE_S = 1.0  # seconds by which the log's clock may differ from ours
+MAX_RECORD_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +91,12 @@ def _count(path: Path) -> int | None:
 
 
 def _logged(before: Snapshot, log: Path) -> list[Fact]:
-    from headway.launch.failures.findings import find
+    from headway.launch.failures.findings import find_meaning
 
     found = []
     for moment, text in _records(log):
         fact = _fact(text, at=time.time() - (_clock() - moment))
-        if moment >= before.clock - EARLIER and find(fact) is not None:
+        if moment >= before.clock - CLOCK_TOLERANCE_S and find_meaning(fact) is not None:
             found.append(fact)
     return found
 
@@ -111,7 +111,7 @@ def _records(log: Path) -> list[tuple[float, str]]:
     with contextlib.closing(os.fdopen(fd, "rb", buffering=0)) as file:
         while True:
             try:
-                record = file.read(RECORD)
+                record = file.read(MAX_RECORD_BYTES)
             except BrokenPipeError:  # overwritten while it was read: the next one follows
                 continue
             except OSError:

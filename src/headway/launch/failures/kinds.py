@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 from headway.launch.failures import codes, wording
-from headway.launch.failures.findings import find
+from headway.launch.failures.findings import find_meaning
 from headway.launch.failures.lines import Line, parse
 from headway.launch.failures.signatures import DIGITS, hints
 from headway.launch.failures.tracebacks import is_part
 from headway.launch.failures.verdict import Fact
 
-LINE = 1 << 16  # bytes of a line that are looked at
-SHAPES = 200_000  # kinds of lines that are remembered
-WORDS = 200_000  # words that are known to tell nothing
-WORD = 64  # letters of a word that is remembered
-ORDINARY, PROGRESS, TELLING, NOISE = range(1, 5)
+MAX_LINE_BYTES = 1 << 16  # bytes of a line that are looked at
+MAX_SHAPES = 200_000  # kinds of lines that are remembered
+MAX_WORDS = 200_000  # words that are known to tell nothing
+MAX_WORD_BYTES = 64  # letters of a word that is remembered
+ORDINARY, PROGRESS, RELEVANT, NOISE = range(1, 5)
 
 _PROGRESS = re.compile(
     rb"\d+/\d+ \[\d|it/s|s/it|['\"]loss['\"]: "
@@ -45,7 +45,7 @@ _NOISE = re.compile(
 )
 
 
-class Kinds:
+class LineKinds:
     """Knows the kinds of the lines that were met, and the words that tell nothing."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Kinds:
     def of(self, lines: list[bytes]) -> list[int]:
         """The kind of each line; lines that differ in digits only are of one kind."""
         known = self._known
-        if len(known) > SHAPES:
+        if len(known) > MAX_SHAPES:
             known.clear()
         piece = b"\n".join(lines).translate(None, DIGITS)
         shapes = [hash(shape) for shape in piece.split(b"\n")]
@@ -72,9 +72,9 @@ class Kinds:
         """The kind of a line; `low` is the same in lower case and without digits."""
         words = low.split()
         if not self._plain.issuperset(words):
-            raw, low = raw[:LINE], low[:LINE]
-            if self._may_tell(low, words) and _tells(parse(raw)):
-                return TELLING
+            raw, low = raw[:MAX_LINE_BYTES], low[:MAX_LINE_BYTES]
+            if self._may_tell(low, words) and _is_relevant(parse(raw)):
+                return RELEVANT
             if _STEPPING.search(low) and _PROGRESS.search(raw):
                 return ORDINARY if _NOT_TRAINING.match(raw) else PROGRESS
             if b"NCCL INFO" in raw:
@@ -92,9 +92,9 @@ class Kinds:
 
     def _new_word(self, word: bytes) -> tuple[bytes, ...]:
         found = hints(word)
-        if len(word) > WORD:
+        if len(word) > MAX_WORD_BYTES:
             return found
-        if len(self._plain) + len(self._hints) > WORDS:
+        if len(self._plain) + len(self._hints) > MAX_WORDS:
             self._plain.clear()
             self._hints.clear()
         if found or _STEPPING.search(word):
@@ -104,10 +104,10 @@ class Kinds:
         return found
 
 
-def _tells(line: Line) -> bool:
-    if is_part(line.text) or codes.told(line.text) is not None:
+def _is_relevant(line: Line) -> bool:
+    if is_part(line.text) or codes.parse_exit_code(line.text) is not None:
         return True
-    return find(as_fact(line, 0)) is not None
+    return find_meaning(as_fact(line, 0)) is not None
 
 
 def as_fact(line: Line, number: int) -> Fact:
@@ -129,6 +129,6 @@ def step_of(raw: bytes) -> bytes:
     return next((one for one in found.groups() if one), raw) if found else raw
 
 
-def steps_well(raw: bytes) -> bool:
+def has_finite_loss(raw: bytes) -> bool:
     """Whether a line is one of progress, with a loss that is a number."""
     return _PROGRESS.search(raw) is not None and _NAN.search(raw) is None

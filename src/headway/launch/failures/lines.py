@@ -8,9 +8,9 @@ import time
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-LONGEST = 8192  # characters of a line that are looked at
+MAX_CHARACTERS = 8192  # characters of a line that are looked at
 
-_COLOUR = re.compile(
+_COLOR = re.compile(
     r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b\x0e-\x1a]"
 )
 _DATE = (
@@ -78,9 +78,9 @@ class Line(NamedTuple):
 
 def parse(raw: bytes, year: int | None = None) -> Line:
     """A line as it was written; bytes that are no UTF-8 do not matter."""
-    text = raw[: LONGEST * 4].decode("utf-8", "replace")[:LONGEST].rstrip()
+    text = raw[: MAX_CHARACTERS * 4].decode("utf-8", "replace")[:MAX_CHARACTERS].rstrip()
     if "\x1b" in text or any(mark in text for mark in "\x00\x07\x08"):
-        text = _COLOUR.sub("", text)
+        text = _COLOR.sub("", text)
     year = year or time.localtime().tm_year
     if text.lstrip().startswith('{"'):
         return _of_json(text, year)

@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
 from headway.launch.failures import codes
-from headway.launch.failures.findings import find
+from headway.launch.failures.findings import find_meaning
 from headway.launch.failures.kinds import (
-    LINE,
+    MAX_LINE_BYTES,
     ORDINARY,
     PROGRESS,
-    TELLING,
-    Kinds,
+    RELEVANT,
+    LineKinds,
     as_fact,
+    has_finite_loss,
     step_of,
-    steps_well,
 )
 from headway.launch.failures.lines import Line, parse
 from headway.launch.failures.signatures import DECISIVE
@@ -26,14 +26,14 @@ from headway.launch.failures.tracebacks import HEADER, Tracebacks
 from headway.launch.failures.verdict import Fact
 
 CHUNK = 1 << 20
-OF_A_KIND = 4  # facts that are kept of one rank and one signature: the first and the last ones
-KINDS_KEPT = 4000
-TEXT = 2000  # characters of a fact that are kept
-SURVIVED = 3  # steps after which whatever was before did not end the training
-FORGOTTEN = 64  # steps after which it is not even reported
-TABLE = 3  # lines of a table above the exit code
+MAX_OF_A_KIND = 4  # facts that are kept of one rank and one signature: the first and the last ones
+MAX_KINDS = 4000
+MAX_FACT_TEXT = 2000  # characters of a fact that are kept
+SURVIVED_STEPS = 3  # steps after which whatever was before did not end the training
+FORGET_STEPS = 64  # steps after which it is not even reported
+TABLE_LINES = 3  # lines of a table above the exit code
 # The table that torchrun prints at its end, one field a line.
-_TABLE = re.compile(r"^\s*(?P<field>time|host|rank|exitcode|traceback)\s+: (?P<value>\S+)")
+_TABLE_FIELD = re.compile(r"^\s*(?P<field>time|host|rank|exitcode|traceback)\s+: (?P<value>\S+)")
 
 
 def read_log(
@@ -45,7 +45,7 @@ def read_log(
     seen: Callable[[int], None] | None = None,
 ) -> list[Fact]:
     """The facts of a log, in its order; `seen` is told how many bytes each piece had."""
-    reader = _Reader()
+    reader = _LogReader()
     for piece in _pieces(stream):
         reader.take(piece)
         if seen is not None:
@@ -74,7 +74,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
             chunk = decoder.decode(chunk).encode("utf-8", "replace")
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
         if end < 0:
-            rest = rest if len(rest) > LINE else rest + chunk
+            rest = rest if len(rest) > MAX_LINE_BYTES else rest + chunk
             continue
         yield rest + chunk[: end + 1]
         rest = chunk[end + 1 :]
@@ -91,11 +91,11 @@ class _Row(NamedTuple):
     last_word: bool  # a scheduler's: a job may train on for as long as it is let
 
 
-class _Reader:
+class _LogReader:
     """State over a log: kinds of lines, open blocks, steps, and the facts so far."""
 
     def __init__(self) -> None:
-        self._kinds = Kinds()
+        self._kinds = LineKinds()
         self._blocks = Tracebacks()
         self._facts: dict[tuple[int | None, str], list[_Row]] = {}
         self._above: list[bytes] = []
@@ -122,7 +122,7 @@ class _Reader:
         if not lines:
             return
         kinds = self._kinds.of(lines)
-        if TELLING in kinds or self._facts or self._blocks.open:
+        if RELEVANT in kinds or self._facts or self._blocks.open:
             self._read(lines, kinds, numbers)
         else:
             self._ordinary += kinds.count(ORDINARY)
@@ -135,16 +135,16 @@ class _Reader:
             replace(
                 row.fact,
                 after=self._ordinary - row.ordinary,
-                survived=self._steps - row.steps >= SURVIVED and not row.last_word,
+                survived=self._steps - row.steps >= SURVIVED_STEPS and not row.last_word,
             )
             for row in rows
         ]
 
     def _read(self, lines: list[bytes], kinds: list[int], numbers: Sequence[int]) -> None:
         for at, (raw, kind) in enumerate(zip(lines, kinds, strict=True)):
-            if kind == TELLING or self._blocks.open:
-                self._above = lines[max(0, at - TABLE) : at]
-                self._tell(raw[:LINE], numbers[at], kind)
+            if kind == RELEVANT or self._blocks.open:
+                self._above = lines[max(0, at - TABLE_LINES) : at]
+                self._tell(raw[:MAX_LINE_BYTES], numbers[at], kind)
             elif kind == ORDINARY:
                 self._ordinary += 1
             elif kind == PROGRESS and self._facts:
@@ -157,13 +157,13 @@ class _Reader:
             return
         self._steps += 1
         self._last_step = step
-        if self._steps % FORGOTTEN == 0:
+        if self._steps % FORGET_STEPS == 0:
             self._forget()
 
     def _forget(self) -> None:
         """Drop what was survived long ago, so that memory does not grow with the log."""
         for key, rows in list(self._facts.items()):
-            rows[:] = [row for row in rows if self._steps - row.steps < FORGOTTEN]
+            rows[:] = [row for row in rows if self._steps - row.steps < FORGET_STEPS]
             if not rows:
                 del self._facts[key]
 
@@ -181,9 +181,9 @@ class _Reader:
         self._keep(self._blocks.take())
         if consumed:
             return
-        if kind == TELLING and not self._in_table(line, number):
+        if kind == RELEVANT and not self._in_table(line, number):
             self._add(as_fact(line, number))
-            if steps_well(raw):
+            if has_finite_loss(raw):
                 self._step(raw)
         elif kind == PROGRESS:
             self._step(raw)
@@ -195,31 +195,33 @@ class _Reader:
             self._add(fact)
 
     def _add(self, fact: Fact) -> None:
-        if len(fact.text) > TEXT:
-            fact = replace(fact, text=fact.text[:TEXT])
-        code = codes.told(fact.text) if fact.source == "log" else None
-        found = find(fact)
+        if len(fact.text) > MAX_FACT_TEXT:
+            fact = replace(fact, text=fact.text[:MAX_FACT_TEXT])
+        code = codes.parse_exit_code(fact.text) if fact.source == "log" else None
+        found = find_meaning(fact)
         if code is not None:
             fact = replace(fact, code=code)
         elif found is None:
             return
         key = (fact.rank, found.id if found else f"code {code}")
-        if key not in self._facts and len(self._facts) >= KINDS_KEPT:
+        if key not in self._facts and len(self._facts) >= MAX_KINDS:
             return
-        decided = found is not None and found.weight >= DECISIVE and found.category in _DECIDED
+        decided = (
+            found is not None and found.weight >= DECISIVE and found.category in _SCHEDULER_CAUSES
+        )
         row = _Row(fact, self._steps, self._ordinary, decided)
         rows = self._facts.setdefault(key, [])
-        if len(rows) < OF_A_KIND:
+        if len(rows) < MAX_OF_A_KIND:
             rows.append(row)
         else:
             rows[-2:] = [rows[-1], row]
 
     def _in_table(self, line: Line, number: int) -> bool:
         """Whether the line stands in torchrun's table; an exit code is taken with what is above."""
-        field = _TABLE.match(line.text)
+        field = _TABLE_FIELD.match(line.text)
         if field is None or field["field"] != "exitcode":
             return field is not None
-        above = [_TABLE.match(parse(raw).text) for raw in self._above]
+        above = [_TABLE_FIELD.match(parse(raw).text) for raw in self._above]
         told = {found["field"]: found["value"] for found in above if found is not None}
         rank = told.get("rank", "")
         self._add(
@@ -235,7 +237,7 @@ class _Reader:
         return True
 
 
-_DECIDED = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
+_SCHEDULER_CAUSES = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
 
 
 def _line_of(row: _Row) -> int:

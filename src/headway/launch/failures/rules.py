@@ -7,21 +7,30 @@ from dataclasses import replace
 
 from headway import redact
 from headway.launch.failures import codes, xid
-from headway.launch.failures.findings import Finding, code_of, find
+from headway.launch.failures.findings import Finding, exit_code_of, find_meaning
 from headway.launch.failures.signatures import DECISIVE, SPECIFIC
-from headway.launch.failures.suspects import suspect
+from headway.launch.failures.suspects import suspected_rank
 from headway.launch.failures.tracebacks import looks_raised
-from headway.launch.failures.verdict import CUT, Fact, Other, Verdict, fingerprint, order
+from headway.launch.failures.verdict import (
+    MAX_EVIDENCE,
+    Fact,
+    SecondaryFinding,
+    Verdict,
+    fingerprint,
+    source_rank,
+)
 from headway.taxonomy import CATEGORIES
 
-WENT_ON = 8  # ordinary lines after an error, with another error to come: it ended nothing
-TOGETHER = 5.0  # seconds within which ends of ranks count as one
-NEARLY = 4  # symptoms that weigh this much less count as one with the strongest
-LAUNCHER = 31  # a cascade that weighs this much tells of a death; less, only of its traces
-FATAL = 32  # a symptom that weighs less may be a word in passing
+LINES_AFTER_SURVIVED = (
+    8  # ordinary lines after an error, with another error to come: it ended nothing
+)
+SIMULTANEOUS_S = 5.0  # seconds within which ends of ranks count as one
+WEIGHT_TOLERANCE = 4  # symptoms that weigh this much less count as one with the strongest
+LAUNCHER_WEIGHT = 31  # a cascade that weighs this much tells of a death; less, only of its traces
+FATAL_WEIGHT = 32  # a symptom that weighs less may be a word in passing
 # What was seen beside the cause can be.
 ROLES = ("symptom", "cascade", "other", "survived")
-OTHERS = 12  # findings beside the cause that are reported
+MAX_SECONDARY = 12  # findings beside the cause that are reported
 # Ends that come to a job which is already broken: a cause that was there before them wins.
 _LAST_ENDS = frozenset({"time_limit", "user_cancel"})
 # What comes of them elsewhere, whichever of both is told first.
@@ -32,9 +41,9 @@ _CRASHES = frozenset({4, 6, 7, 8, 11})
 def classify(facts: Iterable[Fact]) -> Verdict:
     """The first cause that the facts tell."""
     known = list(facts)
-    found = _sharpened([one for fact in known if (one := find(fact)) is not None])
+    found = _combine([one for fact in known if (one := find_meaning(fact)) is not None])
     dead = [one for one in found if not one.fact.survived]
-    cause = _decisive(dead) or _root(dead)
+    cause = _decisive(dead) or _root_cause(dead)
     if cause is not None:
         return _verdict(cause, cause.fact.rank, found, _confidence(cause, dead))
     return _by_symptoms(dead, found, known)
@@ -44,20 +53,25 @@ def failed(facts: Iterable[Fact]) -> bool:
     """Whether the facts tell of a failure at all."""
     return any(
         not fact.survived
-        and ((code_of(fact) or 0) != 0 or ((one := find(fact)) is not None and _fatal(one)))
+        and (
+            (exit_code_of(fact) or 0) != 0
+            or ((one := find_meaning(fact)) is not None and _is_fatal(one))
+        )
         for fact in facts
     )
 
 
-def _fatal(found: Finding) -> bool:
+def _is_fatal(found: Finding) -> bool:
     if found.role == "cascade":
-        return found.weight >= LAUNCHER
-    return found.role in ("root", "exit") or (found.role == "symptom" and found.weight >= FATAL)
+        return found.weight >= LAUNCHER_WEIGHT
+    return found.role in ("root", "exit") or (
+        found.role == "symptom" and found.weight >= FATAL_WEIGHT
+    )
 
 
-def _sharpened(found: list[Finding]) -> list[Finding]:
+def _combine(found: list[Finding]) -> list[Finding]:
     """What only all findings together tell."""
-    sick = xid.sick(told for one in found if (told := xid.parse(one.fact.text)) is not None)
+    sick = xid.faulty_gpus(told for one in found if (told := xid.parse(one.fact.text)) is not None)
     return [
         replace(one, category="gpu_hardware", owner="infra", retry="swap", weight=95)
         if sick and (told := xid.parse(one.fact.text)) is not None and told.gpu in sick
@@ -69,26 +83,26 @@ def _sharpened(found: list[Finding]) -> list[Finding]:
 def _decisive(found: Sequence[Finding]) -> Finding | None:
     """A word of the scheduler, the kernel or the hardware, by the order of evidence."""
     words = [one for one in found if one.role == "root" and one.weight >= DECISIVE]
-    words.sort(key=lambda one: order(one.source))
+    words.sort(key=lambda one: source_rank(one.source))
     for one in words:
-        if one.category in _LAST_ENDS and _broken_before(one, found):
+        if one.category in _LAST_ENDS and _was_broken_before(one, found):
             continue
-        if one.category == "platform_start" and _ran(found):
+        if one.category == "platform_start" and _program_ran(found):
             continue
         return _first([other for other in words if other.category == one.category])
     return None
 
 
-def _ran(found: Sequence[Finding]) -> bool:
+def _program_ran(found: Sequence[Finding]) -> bool:
     """Whether the program ran at all: what starts has got its container."""
     return any(one.role == "root" and one.fact.source == "exception" for one in found)
 
 
-def _has_given_way(one: Finding) -> bool:
+def _is_late_end(one: Finding) -> bool:
     return one.weight >= DECISIVE and one.category in {*_LAST_ENDS, "platform_start"}
 
 
-def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
+def _was_broken_before(end: Finding, found: Sequence[Finding]) -> bool:
     return any(
         one.category not in _LAST_ENDS
         and (one.role == "root" or (one.role == "symptom" and one.weight >= SPECIFIC))
@@ -97,22 +111,22 @@ def _broken_before(end: Finding, found: Sequence[Finding]) -> bool:
     )
 
 
-def _root(found: Sequence[Finding]) -> Finding | None:
+def _root_cause(found: Sequence[Finding]) -> Finding | None:
     """The first cause in time; of one chain of exceptions, the first that says something."""
-    roots = [one for one in found if one.role == "root" and not _has_given_way(one)]
+    roots = [one for one in found if one.role == "root" and not _is_late_end(one)]
     if not roots:
         return None
-    ended = [one for one in roots if not _went_on(one, roots)] or roots
-    loud = [one for one in ended if not _in_passing(one)]
+    ended = [one for one in roots if not _was_survived(one, roots)] or roots
+    loud = [one for one in ended if not _is_unmarked(one)]
     if any(one.weight >= SPECIFIC for one in loud):
         ended = loud
     first = _first(ended)
     chain = [one for one in ended if _same_chain(one, first)]
     told = [one for one in chain if one.weight >= SPECIFIC] or chain
-    return _explained(_first(told), roots)
+    return _explanation(_first(told), roots)
 
 
-def _in_passing(one: Finding) -> bool:
+def _is_unmarked(one: Finding) -> bool:
     """Whether it is a line of a log that nothing marks as an error."""
     fact = one.fact
     return (
@@ -125,7 +139,7 @@ def _in_passing(one: Finding) -> bool:
     )
 
 
-def _explained(best: Finding, roots: Sequence[Finding]) -> Finding:
+def _explanation(best: Finding, roots: Sequence[Finding]) -> Finding:
     """A root gives way to the one that explains it; a vague one, to a telling one of its rank."""
     telling = [one for one in roots if best.category in _EXPLAINED_BY.get(one.id, ())]
     if not telling and best.weight < SPECIFIC:
@@ -134,12 +148,12 @@ def _explained(best: Finding, roots: Sequence[Finding]) -> Finding:
             for one in roots
             if one.weight >= SPECIFIC
             and (one.fact.rank == best.fact.rank or None in (one.fact.rank, best.fact.rank))
-            and not _went_on(one, roots)
+            and not _was_survived(one, roots)
         ]
     return _first(telling) if telling else best
 
 
-def _went_on(one: Finding, roots: Sequence[Finding]) -> bool:
+def _was_survived(one: Finding, roots: Sequence[Finding]) -> bool:
     """Whether the job ran on after an error, up to another one of the same log."""
     later = [
         other.fact
@@ -148,7 +162,7 @@ def _went_on(one: Finding, roots: Sequence[Finding]) -> bool:
     ]
     if not one.fact.line or not later:
         return False
-    return one.fact.after - min(fact.after for fact in later) >= WENT_ON
+    return one.fact.after - min(fact.after for fact in later) >= LINES_AFTER_SURVIVED
 
 
 def _same_chain(one: Finding, other: Finding) -> bool:
@@ -178,21 +192,21 @@ def _by_symptoms(
 ) -> Verdict:
     symptoms = [one for one in dead if one.role == "symptom"]
     strongest = max((one.weight for one in symptoms), default=0)
-    told = [one for one in symptoms if one.weight > FATAL and one.id != "aborted"]
+    told = [one for one in symptoms if one.weight > FATAL_WEIGHT and one.id != "aborted"]
     death = _first_death(facts, {one.fact.rank for one in told})
     if death is not None and strongest < SPECIFIC:
-        code = code_of(death) or 0
+        code = exit_code_of(death) or 0
         number = codes.signal_of(code)
         silent = death.rank is not None and death.rank not in {one.fact.rank for one in told}
         if silent or number == 9 or number in _CRASHES - {6} or not told:
             no_oom = any(one.id == "no_oom" for one in found)
-            return _of_code(death, code, no_oom, found)
+            return _verdict_of_code(death, code, no_oom, found)
     if symptoms:
-        first = _first([one for one in symptoms if one.weight >= strongest - NEARLY])
-        rank = suspect([one for one in symptoms if one.category == first.category], facts)
+        first = _first([one for one in symptoms if one.weight >= strongest - WEIGHT_TOLERANCE])
+        rank = suspected_rank([one for one in symptoms if one.category == first.category], facts)
         confidence = "medium" if first.weight >= SPECIFIC else "low"
         return _verdict(first, first.fact.rank if rank is None else rank, found, confidence)
-    return _nothing(found)
+    return _no_cause(found)
 
 
 def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | None:
@@ -200,10 +214,10 @@ def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | 
 
     Then that of a rank which does not complain of another's end.
     """
-    dead = [(code, fact) for fact in facts if (code := code_of(fact)) and not fact.survived]
+    dead = [(code, fact) for fact in facts if (code := exit_code_of(fact)) and not fact.survived]
     times = [fact.at for _, fact in dead if fact.at is not None]
     if times:  # what ends long after the first was ended by its launcher
-        dead = [one for one in dead if (one[1].at or 0.0) <= min(times) + TOGETHER]
+        dead = [one for one in dead if (one[1].at or 0.0) <= min(times) + SIMULTANEOUS_S]
     own = [one for one in dead if codes.signal_of(one[0]) not in (15, 2, 1)]
     signalled = [one for one in own if codes.signal_of(one[0]) is not None]
     silent = [one for one in own if one[1].rank is not None and one[1].rank not in complaining]
@@ -213,7 +227,7 @@ def _first_death(facts: Sequence[Fact], complaining: set[int | None]) -> Fact | 
     return None
 
 
-def _of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Finding]) -> Verdict:
+def _verdict_of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Finding]) -> Verdict:
     category, evidence = codes.meaning(code, no_oom=no_oom)
     owner, retry, _ = CATEGORIES[category]
     words = fact.text.strip() or evidence
@@ -233,7 +247,7 @@ def _of_code(fact: Fact, code: int, no_oom: bool, found: Sequence[Finding]) -> V
     return _verdict(made, fact.rank, found, "medium" if sure else "low")
 
 
-def _nothing(found: Sequence[Finding]) -> Verdict:
+def _no_cause(found: Sequence[Finding]) -> Verdict:
     fact = next((one.fact for one in found if not one.fact.survived), Fact(source="exit"))
     evidence = fact.text or "it ended without leaving a reason"
     made = Finding(
@@ -272,7 +286,7 @@ def _verdict(
         signature=cause.id,
         confidence=confidence,
         fingerprint=fingerprint(cause.category, cause.id, evidence),
-        others=_others(cause, found),
+        others=_secondary_findings(cause, found),
         file=cause.fact.file,
         line=cause.fact.line,
     )
@@ -280,18 +294,20 @@ def _verdict(
 
 def _evidence(finding: Finding) -> str:
     """A secret that is cut in two would not be recognized."""
-    return redact.text(" ".join(finding.fact.text.split()))[:CUT]
+    return redact.text(" ".join(finding.fact.text.split()))[:MAX_EVIDENCE]
 
 
-def _others(cause: Finding, found: Sequence[Finding]) -> tuple[Other, ...]:
+def _secondary_findings(cause: Finding, found: Sequence[Finding]) -> tuple[SecondaryFinding, ...]:
     """What was seen beside the cause: each kind once."""
-    seen: dict[tuple[str, str], Other] = {}
+    seen: dict[tuple[str, str], SecondaryFinding] = {}
     for one in found:
         if one.fact is cause.fact or one.id == cause.id or one.role == "fact":
             continue
         role = {"root": "other", "exit": "cascade"}.get(one.role, one.role)
         role = "survived" if one.fact.survived else role
-        text = _evidence(one) or codes.in_words(one.fact.code or 0)
-        other = Other(role=role, category=one.category, rank=one.fact.rank, evidence=text)
+        text = _evidence(one) or codes.describe_exit_code(one.fact.code or 0)
+        other = SecondaryFinding(
+            role=role, category=one.category, rank=one.fact.rank, evidence=text
+        )
         seen.setdefault((one.id, role), other)
-    return tuple(list(seen.values())[:OTHERS])
+    return tuple(list(seen.values())[:MAX_SECONDARY])

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from headway.launch.failures.verdict import Fact
 
-PATIENCE = 2.0  # seconds that scontrol may take
+SCONTROL_LIMIT_S = 2.0  # seconds that scontrol may take
 # States that say why a job ended; FAILED says only that it did.
-TELLING = frozenset(
+CAUSE_STATES = frozenset(
     {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE", "CANCELLED", "OUT_OF_MEMORY"}
 )
 _FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(\S*)")
@@ -26,7 +26,7 @@ def ask_slurm(env: Mapping[str, str] = os.environ) -> list[Fact]:
         return []
     command = [scontrol, "show", "job", job]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return from_scontrol(done.stdout) if done.returncode == 0 else []
@@ -38,7 +38,7 @@ def from_scontrol(text: str) -> list[Fact]:
     state, job = fields.get("JobState", ""), fields.get("JobId", "?")
     if fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"):
         state = "PREEMPTED"
-    elif state in ("RUNNING", "COMPLETING") and _over(fields):
+    elif state in ("RUNNING", "COMPLETING") and _time_is_up(fields):
         state = "TIMEOUT"
     return _facts(job, state, fields.get("ExitCode", ""), fields.get("NodeList", ""))
 
@@ -62,7 +62,7 @@ def from_sacct(text: str, job: str | None = None) -> list[Fact]:
 def _facts(job: str, state: str, code: str, node: str) -> list[Fact]:
     name, _, who = state.partition(" ")
     node_name = node if node and not node.startswith(("(null)", "None")) else None
-    if name in TELLING:
+    if name in CAUSE_STATES:
         text = f"Slurm job {job} ended as {name} {who}".rstrip()
         return [Fact(source="scheduler", text=text, node=node_name)]
     if name == "FAILED":
@@ -73,7 +73,7 @@ def _facts(job: str, state: str, code: str, node: str) -> list[Fact]:
     return []
 
 
-def _over(fields: Mapping[str, str]) -> bool:
+def _time_is_up(fields: Mapping[str, str]) -> bool:
     """Whether the time that the job was given is used up."""
     run, limit = _seconds(fields.get("RunTime", "")), _seconds(fields.get("TimeLimit", ""))
     return run is not None and limit is not None and run >= limit

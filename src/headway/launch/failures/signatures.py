@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.launch.failures.words import core, finder, required
+from headway.launch.failures.words import rarest_part, required_words, word_pattern
 
 DECISIVE = 90  # from here on a word of the machine or of its scheduler
 SPECIFIC = 50  # from here on it names a cause; below, only that something went wrong
 DIGITS = b"0123456789"
 # Words that tell of an end without being a signature: of exit codes, tracebacks, tables, Xids.
-_BESIDE = (
+_OTHER_KEYWORDS = (
     "exit", "killed", "terminated", "aborted", "bus error", "segmentation", "signal", "traceback",
     "above exception", "following error", "exception i", "xid",
 )  # fmt: skip
@@ -56,22 +56,22 @@ def _signature(row: dict[str, Any]) -> Signature:
     return Signature(**made)
 
 
-class _Index:
+class _KeywordIndex:
     """Which signatures a text may match at all, by the words that stand in it."""
 
     def __init__(self) -> None:
-        words = {one: required(one.regex.pattern) for one in signatures()}
-        every = {*_BESIDE, *(word for found in words.values() for word in found)}
-        self._each = _Overlapping(every)
+        words = {one: required_words(one.regex.pattern) for one in signatures()}
+        every = {*_OTHER_KEYWORDS, *(word for found in words.values() for word in found)}
+        self._each = _OverlappingSearch(every)
         self._numbers: dict[bytes, set[int]] = {}
         for number, one in enumerate(signatures()):
             for word in words[one]:
                 self._numbers.setdefault(self._each.stem(word), set()).add(number)
-        self._cores = _Overlapping(map(core, every))
+        self._cores = _OverlappingSearch(map(rarest_part, every))
         self._whole: dict[bytes, set[bytes]] = {}
         for word in every:
             bare = word.encode().translate(None, DIGITS)
-            self._whole.setdefault(self._cores.stem(core(word)), set()).add(bare)
+            self._whole.setdefault(self._cores.stem(rarest_part(word)), set()).add(bare)
 
     def candidates(self, text: str) -> list[Signature]:
         found: set[int] = set()
@@ -84,11 +84,11 @@ class _Index:
         return tuple(set().union(*found))
 
 
-class _Overlapping:
+class _OverlappingSearch:
     """Finds words in a text wherever they begin; each by the shortest of those that begin alike."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._one = finder(words)
+        self._one = word_pattern(words)
         self._all = re.compile(b"(?=(" + self._one.pattern + b"))")
 
     def stem(self, word: str) -> bytes:
@@ -101,8 +101,8 @@ class _Overlapping:
 
 
 @functools.cache
-def _index() -> _Index:
-    return _Index()
+def _index() -> _KeywordIndex:
+    return _KeywordIndex()
 
 
 def hints(word: bytes) -> tuple[bytes, ...]:

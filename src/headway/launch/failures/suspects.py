@@ -9,20 +9,20 @@ from headway.launch.failures.findings import Finding
 from headway.launch.failures.verdict import Fact
 
 _WORLD = re.compile(r"\bnranks (\d+)|world_?size[\"']?[ :=]+(\d+)|\bWORLD_SIZE=(\d+)")
-_NAMED = re.compile(
+_NAMED_RANK = re.compile(
     r"(?:signal (?:due to a collective timeout )?from rank|[Rr]anks? \[?)(?: ?)(\d+)"
     r"(?=\]? (?:has|have|did|failed|and we will|is)\b)"
 )
 _ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)")
-_MANY = 3  # ranks that complain, at least, before a silent one is suspected
+_MIN_COMPLAINTS = 3  # ranks that complain, at least, before a silent one is suspected
 
 
-def suspect(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | None:
+def suspected_rank(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | None:
     """The rank that the others wait for, if what they say points at one."""
-    named = [int(hit[1]) for one in symptoms if (hit := _NAMED.search(one.fact.text))]
+    named = [int(hit[1]) for one in symptoms if (hit := _NAMED_RANK.search(one.fact.text))]
     if named:
         return named[0]
-    behind = _behind(facts)
+    behind = _straggler(facts)
     if behind is not None:
         return behind
     loud = {one.fact.rank for one in symptoms if one.fact.rank is not None}
@@ -32,10 +32,10 @@ def suspect(symptoms: Sequence[Finding], facts: Sequence[Fact]) -> int | None:
         known |= set(range(max(sizes)))
     known |= set(range(max(loud, default=0)))
     silent = known - loud
-    return silent.pop() if len(silent) == 1 and len(loud) >= _MANY else None
+    return silent.pop() if len(silent) == 1 and len(loud) >= _MIN_COMPLAINTS else None
 
 
-def _behind(facts: Sequence[Fact]) -> int | None:
+def _straggler(facts: Sequence[Fact]) -> int | None:
     """The one rank whose last enqueued collective is older than that of all others."""
     last: dict[int, int] = {}
     for fact in facts:
@@ -43,4 +43,4 @@ def _behind(facts: Sequence[Fact]) -> int | None:
             last.setdefault(fact.rank, int(hit[1]))
     lowest = min(last.values(), default=0)
     ranks = [rank for rank, work in last.items() if work == lowest]
-    return ranks[0] if len(ranks) == 1 and len(last) > _MANY else None
+    return ranks[0] if len(ranks) == 1 and len(last) > _MIN_COMPLAINTS else None

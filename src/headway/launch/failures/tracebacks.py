@@ -9,12 +9,12 @@ from headway.launch.failures.lines import Line
 from headway.launch.failures.verdict import Fact
 
 HEADER = "Traceback (most recent call last)"
-LONGEST = 600  # lines after which a block without an exception is given up
-PATIENCE = 5000  # lines of other ranks after which an open block is given up
-CHANNELS = 10_000  # ranks and nodes that are told apart
-FRAMES = 4  # innermost frames that are kept
-SHORTEST_PREFIX = 4
-CONTINUED = 3  # lines of a message that are taken where the first says nothing
+MAX_BLOCK_LINES = 600  # lines after which a block without an exception is given up
+MAX_OPEN_LINES = 5000  # lines of other ranks after which an open block is given up
+MAX_CHANNELS = 10_000  # ranks and nodes that are told apart
+MAX_FRAMES = 4  # innermost frames that are kept
+MIN_PREFIX = 4
+MAX_MESSAGE_LINES = 3  # lines of a message that are taken where the first says nothing
 
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
 _BOX_FRAME = re.compile(r"^\s*[│|]\s*(?P<path>\S+\.py):\d+ in (?P<name>\S+)")
@@ -88,7 +88,7 @@ class Tracebacks:
                 self._channels[key] = _Channel(aside=True)
             self._wait()
             return False
-        text = _without(channel.prefix, line.text)
+        text = _strip_prefix(channel.prefix, line.text)
         if channel.open:
             part = self._inside(channel, text, line, number)
         else:
@@ -114,14 +114,14 @@ class Tracebacks:
     def _wait(self) -> None:
         """A rank may die in the middle of its last words: do not wait for ever."""
         self._waited = self._waited + 1 if self._active else 0
-        if self._waited > PATIENCE:
+        if self._waited > MAX_OPEN_LINES:
             for key in self._active:
                 self._channels[key].open = False
                 self._finish(self._channels[key])
             self._active.clear()
 
     def _begin(self, key: _Key, line: Line) -> None:
-        if len(self._channels) > CHANNELS:
+        if len(self._channels) > MAX_CHANNELS:
             self._channels = {one: self._channels[one] for one in self._active}
         channel = self._channels.setdefault(key, _Channel())
         self._finish(channel)
@@ -143,15 +143,15 @@ class Tracebacks:
         if frame is not None:
             channel.indented = channel.indented or text[:1] in " \t"
             channel.frames = [
-                *channel.frames[1 - FRAMES :],
+                *channel.frames[1 - MAX_FRAMES :],
                 f"{frame['path']}:{frame['name'] or ''}",
             ]
             return True
-        if channel.lines > LONGEST:
+        if channel.lines > MAX_BLOCK_LINES:
             channel.open = False
             return False
         found = None if _BOX.match(text) else _EXCEPTION.match(text.rstrip())
-        if found is None or not _plausible(found["kind"], channel.indented):
+        if found is None or not _is_exception_name(found["kind"], channel.indented):
             channel.source = text.strip() if "assert" in text else channel.source
             return True
         channel.open = False
@@ -159,7 +159,7 @@ class Tracebacks:
         if not message and found["kind"] == "AssertionError":  # what it asserted is its message
             message = channel.source
             text = f"AssertionError: {message}"
-        channel.wanted = CONTINUED if not message or message.endswith(":") else 0
+        channel.wanted = MAX_MESSAGE_LINES if not message or message.endswith(":") else 0
         channel.done = Fact(
             source="log" if channel.aside else "exception",
             text=text.strip(),
@@ -205,7 +205,7 @@ def looks_raised(text: str) -> bool:
     return _ALONE.match(text) is not None
 
 
-def _plausible(kind: str, indented: bool) -> bool:
+def _is_exception_name(kind: str, indented: bool) -> bool:
     last = kind.rpartition(".")[2]
     if last.isupper() and len(last) > 1:
         return False
@@ -216,20 +216,20 @@ def _plausible(kind: str, indented: bool) -> bool:
     return indented and last[:1].isupper() and any(letter.islower() for letter in last)
 
 
-def _without(prefix: str, text: str) -> str:
+def _strip_prefix(prefix: str, text: str) -> str:
     """The line without what it has in common with the words before the block's header.
 
     Digits may differ; less than a word and a mark behind it is no prefix.
     """
     if not prefix:
         return text
-    pairs = zip(_blurred(prefix), _blurred(text), strict=False)
+    pairs = zip(_mask_digits(prefix), _mask_digits(text), strict=False)
     same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(prefix))
     same = min(same, len(text))
     if same < len(prefix):
         same = max(text.rfind(mark, 0, same) + len(mark) for mark in (": ", "] ", "| "))
-    return text[same:] if same >= SHORTEST_PREFIX else text
+    return text[same:] if same >= MIN_PREFIX else text
 
 
-def _blurred(text: str) -> str:
+def _mask_digits(text: str) -> str:
     return re.sub(r"\d", "0", text)

@@ -6,12 +6,12 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-CUT = 300  # characters of evidence that are kept
+MAX_EVIDENCE = 300  # characters of evidence that are kept
 # Where a fact can come from, the strongest first.
 SOURCES = ("scheduler", "kernel", "k8s", "exception", "log", "signal", "exit")
 
 
-def order(source: str) -> int:
+def source_rank(source: str) -> int:
     """The place of a source in the order of evidence; one that is not known is a log's."""
     return SOURCES.index(source if source in SOURCES else "log")
 
@@ -41,7 +41,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class SecondaryFinding:
     """What was seen beside the cause: a symptom of it, a cascade, or another candidate."""
 
     role: str
@@ -63,7 +63,7 @@ class Verdict:
     signature: str
     confidence: str
     fingerprint: str
-    others: tuple[Other, ...] = ()
+    others: tuple[SecondaryFinding, ...] = ()
     file: str = ""
     line: int = 0
 

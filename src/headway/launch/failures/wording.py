@@ -76,21 +76,21 @@ def level(text: str) -> str:
     return min(found)[1] if found else ""
 
 
-def said(text: str) -> str:
+def strip_advice(text: str) -> str:
     """The line without its advice, and without the flags of a command that it repeats."""
     if "--" in text:
         text = _FLAG.sub(" ", text)
     if not _ADVICE.search(text):
         return text
-    return " ".join(filter(None, map(_fact_of, _SENTENCE.split(text))))
+    return " ".join(filter(None, map(_before_advice, _SENTENCE.split(text))))
 
 
-def is_echo(text: str) -> bool:
+def is_config_echo(text: str) -> bool:
     """Whether the line repeats a command, a source or a setting rather than tell an event."""
     return _ECHO.search(text) is not None
 
 
-def _fact_of(sentence: str) -> str:
+def _before_advice(sentence: str) -> str:
     """What of a sentence stands in front of the clause that advises."""
     found = _ADVICE.search(sentence)
     if found is None:

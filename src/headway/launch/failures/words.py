@@ -13,9 +13,9 @@ except ImportError:  # before Python 3.11
     import sre_constants as _ops
     import sre_parse as _parser
 
-MANY = 40  # texts that a part may stand for before it is taken as any text
+MAX_TEXTS = 40  # texts that a part may stand for before it is taken as any text
 # Words of every log: of use only where there is no other.
-_WORDS = """
+_COMMON_TEXT = """
     a access after all already an and are as at available batch be been before bit but by call
     checkpoint client config could current data dataset device did different do does down due
     event file files first for found from grad group had has have host if in inf input instances
@@ -27,17 +27,17 @@ _WORDS = """
     trial unknown up user using value values version wait waiting was were will with worker
     world write you
 """
-COMMON = frozenset(_WORDS.split())
+COMMON_WORDS = frozenset(_COMMON_TEXT.split())
 
-_Texts = frozenset[str]
+_TextSet = frozenset[str]
 
 
-def required(pattern: str) -> _Texts:
+def required_words(pattern: str) -> _TextSet:
     """Lower-case words of which at least one stands in every text that matches; or nothing."""
     return _needed(_parser.parse(pattern)) or frozenset()
 
 
-def finder(words: Iterable[str]) -> re.Pattern[bytes]:
+def word_pattern(words: Iterable[str]) -> re.Pattern[bytes]:
     """Finds any of the words in a lower-case line; as a tree, their number hardly counts."""
     tree: dict[str, Any] = {}
     for word in words:
@@ -48,11 +48,11 @@ def finder(words: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile(_as_regex(tree).encode())
 
 
-def core(word: str) -> str:
+def rarest_part(word: str) -> str:
     """The rarest part of a word without spaces, its digits taken out."""
     parts = re.sub(r"\d", "", word).split()
     words = [part for part in parts if re.search(r"[a-z]", part)] or parts
-    return max(words, key=lambda part: (part not in COMMON, len(part)), default="")
+    return max(words, key=lambda part: (part not in COMMON_WORDS, len(part)), default="")
 
 
 def _as_regex(tree: dict[str, Any]) -> str:
@@ -62,13 +62,13 @@ def _as_regex(tree: dict[str, Any]) -> str:
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
-def _needed(items: Sequence[Any]) -> _Texts | None:
+def _needed(items: Sequence[Any]) -> _TextSet | None:
     """Of all that a sequence must contain, the set of words that is worth most for a search."""
-    found: list[_Texts] = []
-    run: _Texts = frozenset({""})
+    found: list[_TextSet] = []
+    run: _TextSet = frozenset({""})
     for op, value in items:
         texts = _texts(op, value)
-        if texts is not None and len(texts) * len(run) <= MANY:
+        if texts is not None and len(texts) * len(run) <= MAX_TEXTS:
             run = frozenset(head + tail for head in run for tail in texts)
             continue
         found.append(run)
@@ -81,12 +81,14 @@ def _needed(items: Sequence[Any]) -> _Texts | None:
     return best if _worth(best) else None
 
 
-def _worth(words: _Texts) -> int:
+def _worth(words: _TextSet) -> int:
     """The least that any of the words is worth: its length, or next to nothing if common."""
-    return min(1 if core(word) in COMMON else 2 * len(core(word)) for word in words)
+    return min(
+        1 if rarest_part(word) in COMMON_WORDS else 2 * len(rarest_part(word)) for word in words
+    )
 
 
-def _texts(op: Any, value: Any) -> _Texts | None:
+def _texts(op: Any, value: Any) -> _TextSet | None:
     """All texts that a part can stand for, in lower case; None if they are too many."""
     if op is _ops.LITERAL:
         return frozenset({chr(value).lower()}) if value < 128 else None
@@ -103,17 +105,17 @@ def _texts(op: Any, value: Any) -> _Texts | None:
     return None
 
 
-def _texts_of(items: Sequence[Any]) -> _Texts | None:
-    run: _Texts = frozenset({""})
+def _texts_of(items: Sequence[Any]) -> _TextSet | None:
+    run: _TextSet = frozenset({""})
     for op, value in items:
         texts = _texts(op, value)
-        if texts is None or len(texts) * len(run) > MANY:
+        if texts is None or len(texts) * len(run) > MAX_TEXTS:
             return None
         run = frozenset(head + tail for head in run for tail in texts)
     return run
 
 
-def _needed_within(op: Any, value: Any) -> _Texts | None:
+def _needed_within(op: Any, value: Any) -> _TextSet | None:
     if op is _ops.SUBPATTERN:
         return _needed(value[-1])
     if op is _ops.BRANCH:
@@ -123,7 +125,7 @@ def _needed_within(op: Any, value: Any) -> _Texts | None:
     return None
 
 
-def _union(parts: Sequence[_Texts | None]) -> _Texts | None:
+def _union(parts: Sequence[_TextSet | None]) -> _TextSet | None:
     if any(part is None for part in parts):
         return None
     return frozenset().union(*(part for part in parts if part is not None))

@@ -44,7 +44,7 @@ CONTAINED = 94  # an ECC error that was contained: only the application dies, bu
 APPLICATION = frozenset({13, 31, 32, 68, 69})
 SECONDARY = frozenset({43, 45})  # the channel of a process that has died, or is being killed
 IGNORED = frozenset({63, 92})  # rows remapped, single-bit errors: no failure by themselves
-MANY = 3  # processes on one GPU: then it is the GPU's fault, not theirs
+MANY_PROCESSES = 3  # processes on one GPU: then it is the GPU's fault, not theirs
 
 
 class Xid(NamedTuple):
@@ -76,10 +76,10 @@ def role(number: int) -> tuple[str, str, int]:
     return "gpu_hardware", "symptom", 40
 
 
-def sick(found: Iterable[Xid]) -> set[str]:
+def faulty_gpus(found: Iterable[Xid]) -> set[str]:
     """The GPUs whose faults hit many processes: hardware, even for an application's Xid."""
     pids: dict[str, set[str]] = defaultdict(set)
     for one in found:
         if one.number in APPLICATION and one.gpu and one.pid:
             pids[one.gpu].add(one.pid)
-    return {gpu for gpu, hit in pids.items() if len(hit) >= MANY}
+    return {gpu for gpu, hit in pids.items() if len(hit) >= MANY_PROCESSES}

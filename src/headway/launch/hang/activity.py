@@ -23,12 +23,12 @@ class Sample:
     used: dict[int, tuple[float, int, int]]
 
 
-def sample(pid: int, at: float, seen: dict[int, tree.Seen] | None = None) -> Sample:
+def sample(pid: int, at: float, seen: dict[int, tree.ProcInfo] | None = None) -> Sample:
     """Look at a process and all below it."""
     used = {}
-    for one in {pid, *tree.below(pid, seen)}:
+    for one in {pid, *tree.descendants(pid, seen)}:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = tree.stat(one)
+            fields = tree.stat_fields(one)
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
             used[one] = (cpu, _bytes(one), _waits(one))
     return Sample(at, used)
@@ -80,7 +80,7 @@ def _rates(earlier: Sample, later: Sample) -> tuple[float, float, float]:
 def stopped(pid: int) -> bool:
     """Whether a signal has stopped it, and no debugger."""
     try:
-        return tree.look(pid).state == "T" and not traced(pid)
+        return tree.process_info(pid).state == "T" and not traced(pid)
     except (OSError, ValueError, IndexError):
         return False
 

@@ -17,7 +17,7 @@ OVER_GAPS = 5.0  # times the 99th percentile of the time between steps
 OVER_LONGEST = 2.0  # times the longest that was ever seen
 OVER_SPANS = 3.0
 # What a rank may be in for long, with no step, and be well.
-LONG = frozenset(
+LONG_SPANS = frozenset(
     {
         "checkpoint_save",
         "checkpoint_load",
@@ -37,7 +37,7 @@ LONG = frozenset(
 
 
 @dataclass
-class Learned:
+class StepTimingStats:
     """What is known of the job's rhythm, over its attempts."""
 
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
@@ -59,7 +59,7 @@ class Learned:
 
     def limit(self, stepped: bool, inside: Iterable[str]) -> float:
         """Seconds of silence that are still well, for a rank that is inside these spans."""
-        kinds = [name for name in inside if name in LONG]
+        kinds = [name for name in inside if name in LONG_SPANS]
         limits = [self._between_steps() if stepped else self._before_steps()]
         for kind in kinds:
             seen = self.longest.get(kind)

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from headway.journal.writer import now
 from headway.launch import tree
-from headway.launch.follow import Followed
+from headway.launch.follow import RankTail
 from headway.launch.hang import activity, stacks
 from headway.launch.hang.activity import Sample
-from headway.launch.hang.limits import STOPPED_S, Learned
-from headway.launch.watch import Watch
+from headway.launch.hang.limits import STOPPED_S, StepTimingStats
+from headway.launch.watch import ProcessWatch
 
 ROUND_S = 0.5  # no round counts for more
 CONFIRM_S = 2.0  # between two looks at the stacks
 BUSY_FACTOR = 10.0  # a rank that works, at one place, is given so much longer
-NO_TRAINER = 10  # steps of the others, after which a rank without any is no trainer
+NON_TRAINER_STEPS = 10  # steps of the others, after which a rank without any is no trainer
 DEVICE_FACTOR = 2.0  # the same with a GPU, where waiting looks like work, unless bytes are moved
 
 
@@ -53,13 +53,13 @@ class _Rank:
     replaced: bool = False  # by another program, which records nothing here
 
 
-class HangWatch:
+class HangDetector:
     """Tells of a hang once per silence."""
 
     def __init__(
         self,
         folder: str,
-        learned: Learned,
+        learned: StepTimingStats,
         tell: Callable[[Hang], None],
         all_late: Callable[[bool], bool] = lambda late: late,
     ) -> None:
@@ -68,20 +68,20 @@ class HangWatch:
         self.learned = learned
         self.tell = tell
         self.all_late = all_late
-        self._ranks: dict[Followed, _Rank] = {}
+        self._ranks: dict[RankTail, _Rank] = {}
         self._at = 0
         self._looked: dict[int, tuple[str, ...]] = {}  # first look at the stacks, by pid
         self._look_again = 0.0
         self._told = False
 
-    def round(self, watch: Watch) -> None:
+    def round(self, watch: ProcessWatch) -> None:
         """One look at all ranks of this host."""
         t = now()
         passed = min((t - self._at) / 1e9, ROUND_S) if self._at else 0.0
         self._at = t
         ranks = watch.ranks()
         alive = [p for p in ranks if p.died is None and not p.left]
-        seen = tree.processes() if self._sampling() else {}
+        seen = tree.process_table() if self._sampling() else {}
         for process in alive:
             self._count(process, passed, seen)
         alive = self._trainers([p for p in alive if not self._ranks[p].replaced])
@@ -97,12 +97,12 @@ class HangWatch:
     def _sampling(self) -> bool:
         return any(rank.quiet >= rank.next_sample for rank in self._ranks.values())
 
-    def _trainers(self, alive: list[Followed]) -> list[Followed]:
+    def _trainers(self, alive: list[RankTail]) -> list[RankTail]:
         """Without those that never step by design: actors, evaluators, parameter servers."""
         most = max((self._ranks[p].steps for p in alive), default=0)
-        return [p for p in alive if self._ranks[p].steps or most < NO_TRAINER]
+        return [p for p in alive if self._ranks[p].steps or most < NON_TRAINER_STEPS]
 
-    def _waited_for(self, late: list[Followed], alive: list[Followed]) -> bool:
+    def _waited_for(self, late: list[RankTail], alive: list[RankTail]) -> bool:
         """Whether another rank is not late yet, and has not stepped on by itself either."""
         silence = min(self._ranks[p].quiet for p in late)
         stopped = any(activity.stopped(p.pid) for p in late)
@@ -110,7 +110,7 @@ class HangWatch:
             p not in late and self._ranks[p].quiet > silence / 2 for p in alive
         )
 
-    def _count(self, process: Followed, passed: float, seen: dict[int, tree.Seen]) -> None:
+    def _count(self, process: RankTail, passed: float, seen: dict[int, tree.ProcInfo]) -> None:
         pulse, rank = process.pulse(), self._ranks.setdefault(process, _Rank())
         rank.since_start += passed
         if pulse.steps != rank.steps:
@@ -129,14 +129,14 @@ class HangWatch:
             rank.samples.append(activity.sample(process.pid, rank.quiet, seen))
             rank.replaced = activity.replaced(process.pid, process.page)
 
-    def _limit(self, process: Followed) -> float:
+    def _limit(self, process: RankTail) -> float:
         rank = self._ranks[process]
         inside = [str(span.get("name")) for span in process.open.values()]
         if process.pulse().waiting:
             inside.append("data_wait")
         return self.learned.limit(rank.steps > 0, inside) * rank.patience
 
-    def _late(self, process: Followed) -> bool:
+    def _late(self, process: RankTail) -> bool:
         """Silent for too long, and not for a reason that can be seen from outside."""
         rank, limit = self._ranks[process], self._limit(process)
         if rank.quiet < STOPPED_S or activity.traced(process.pid):
@@ -159,7 +159,7 @@ class HangWatch:
         last = rank.samples[-1]
         return next(s for s in rank.samples if last.at - s.at <= max(limit / 2, 2.0)), last
 
-    def _confirm(self, late: list[Followed], alive: list[Followed], passed: float) -> None:
+    def _confirm(self, late: list[RankTail], alive: list[RankTail], passed: float) -> None:
         """Look at the stacks twice; who stands at the same place both times hangs."""
         halted = [p for p in late if activity.stopped(p.pid)]
         if halted:
@@ -187,12 +187,12 @@ class HangWatch:
             self._found(None, late, alive, "")
 
     def _found(
-        self, behind: Followed | None, late: list[Followed], alive: list[Followed], why: str
+        self, behind: RankTail | None, late: list[RankTail], alive: list[RankTail], why: str
     ) -> None:
         self._told = True
         texts = stacks.dump([p for p in alive if not activity.stopped(p.pid)])
         for process in alive:
-            text = texts.get(process.pid) or _unseen(process)
+            text = texts.get(process.pid) or _missing_stacks_text(process)
             name = f"rank{process.rank if process.rank is not None else ''}-{process.pid}.txt"
             stacks.save(self.folder, name, text)
         frames = {p.pid: stacks.main_thread(texts.get(p.pid, "")) for p in alive}
@@ -207,7 +207,7 @@ class HangWatch:
         number = behind.rank if behind is not None else None
         self.tell(Hang(number, words[:300], rank.quiet, self._limit(worst)))
 
-    def _behind(self, late: list[Followed], frames: dict[int, tuple[str, ...]]) -> Followed | None:
+    def _behind(self, late: list[RankTail], frames: dict[int, tuple[str, ...]]) -> RankTail | None:
         steps = {p.pid: self._ranks[p].steps for p in late}
         if len(set(steps.values())) > 1:
             least = min(steps, key=lambda pid: steps[pid])
@@ -218,9 +218,9 @@ class HangWatch:
         return next((p for p in late if p.pid == odd), None)
 
 
-def _unseen(process: Followed) -> str:
+def _missing_stacks_text(process: RankTail) -> str:
     """What can be said of a process that gives no stacks."""
     try:
-        return f"no stacks: the process is in state {tree.look(process.pid).state}\n"
+        return f"no stacks: the process is in state {tree.process_info(process.pid).state}\n"
     except (OSError, ValueError, IndexError):
         return "no stacks: the process is gone\n"

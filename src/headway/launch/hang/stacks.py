@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from headway.launch.follow import Followed
-from headway.probe.stacks import NAME
+from headway.launch.follow import RankTail
+from headway.probe.stacks import MEMFD_NAME
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')
 _DEBUGGERS = ("pdb.py:", "bdb.py:", "debugpy/", "pydevd", "IPython/")
-LOOK_S = 0.02
-UNCHANGED = 3  # looks, after which an answer is complete
-_WAITING = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
+POLL_S = 0.02
+UNCHANGED_LOOKS = 3  # looks, after which an answer is complete
+_COLLECTIVE_PATHS = ("/torch/distributed/", "/torch/autograd/")  # where a collective is waited for
 
 
 @dataclass
@@ -37,10 +37,10 @@ class _Answer:
         text = self.file.read()
         self.unchanged = self.unchanged + 1 if text and text == self.text else 0
         self.text = text
-        return self.unchanged >= UNCHANGED
+        return self.unchanged >= UNCHANGED_LOOKS
 
 
-def dump(processes: Sequence[Followed], limit_s: float = 1.0) -> dict[int, str]:
+def dump(processes: Sequence[RankTail], limit_s: float = 1.0) -> dict[int, str]:
     """All stacks of each process now, by its pid; nothing of one that cannot be asked.
 
     All are asked before the first answer is read, so that many take no longer than one.
@@ -49,19 +49,19 @@ def dump(processes: Sequence[Followed], limit_s: float = 1.0) -> dict[int, str]:
         answers = [answer for process in processes if (answer := _ask(process, files))]
         waiting, until = answers, time.monotonic() + limit_s
         while waiting and time.monotonic() < until:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             waiting = [answer for answer in waiting if not _is_complete(answer)]
     texts = {answer.pid: answer.text.decode(errors="replace") for answer in answers}
     return {process.pid: texts.get(process.pid, "") for process in processes}
 
 
-def _ask(process: Followed, files: contextlib.ExitStack) -> _Answer | None:
+def _ask(process: RankTail, files: contextlib.ExitStack) -> _Answer | None:
     if process.stacks is None:
         return None
     number, fd = process.stacks
     path = f"/proc/{process.pid}/fd/{fd}"
     try:
-        if NAME not in os.readlink(path):  # the job has closed it, and reused the number
+        if MEMFD_NAME not in os.readlink(path):  # the job has closed it, and reused the number
             return None
         file = files.enter_context(open(path, "rb"))  # noqa: SIM115
         begin = file.seek(0, os.SEEK_END)
@@ -118,7 +118,7 @@ def _not_in_a_collective(stacks: Mapping[int, tuple[str, ...]]) -> int | None:
     outside = [
         rank
         for rank, frames in stacks.items()
-        if not any(place in frame for frame in frames[:8] for place in _WAITING)
+        if not any(place in frame for frame in frames[:8] for place in _COLLECTIVE_PATHS)
     ]
     return outside[0] if len(outside) == 1 and len(stacks) > 1 else None
 

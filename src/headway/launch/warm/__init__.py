@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from headway.launch import reap, tree
-from headway.launch.process import Process
+from headway.launch.process import ChildProcess
 from headway.launch.warm import command as commands
 from headway.launch.warm import kernel, recipe, request
-from headway.launch.warm.command import Unfit
-from headway.launch.warm.handle import Zygote
-from headway.launch.warm.kit import Kit
-from headway.launch.warm.recipe import Memory, Recipe
+from headway.launch.warm.command import ColdStartRequired
+from headway.launch.warm.handle import ForkserverClient
+from headway.launch.warm.kit import Compatibility
+from headway.launch.warm.recipe import PreloadPlan, WarmState
 
-MOST_ZYGOTES = 4  # in one launch; one that is killed again and again is not wanted
+MAX_FORKSERVERS = 4  # in one launch; one that is killed again and again is not wanted
 ENDED_S = 2.0  # for the kernel to end what waited below a process that has ended
-FIRST_S = 60.0  # for what torchrun imports: it would take the job itself as long
+TORCHRUN_WAIT_S = 60.0  # for what torchrun imports: it would take the job itself as long
 
 
-class Warm:
+class WarmStart:
     """The launcher's side: one zygote, kept over the attempts of a run."""
 
     def __init__(
@@ -39,10 +39,10 @@ class Warm:
         self.command = list(command)
         self.env = dict(env)
         self.note = note
-        self.memory = Memory.read(folder)
-        self.kit: Kit | None = None
-        self._zygote: Zygote | None = None
-        self._recipe = Recipe()
+        self.memory = WarmState.read(folder)
+        self.kit: Compatibility | None = None
+        self._zygote: ForkserverClient | None = None
+        self._recipe = PreloadPlan()
         self._asked = False  # `prepare` was called before
         self._zygotes = 0
         self._worked = False  # an attempt that was forked has made steps
@@ -64,12 +64,12 @@ class Warm:
         """
         early, self._asked = not self._asked, True
         there = self._zygote is not None and not self._first
-        if self.memory.off or there or self._zygotes >= MOST_ZYGOTES:
+        if self.memory.off or there or self._zygotes >= MAX_FORKSERVERS:
             return
-        found = recipe.find(self.folder, os.uname().nodename)
+        found = recipe.find_plan(self.folder, os.uname().nodename)
         if found is None:
             if early and self._is_torchrun():
-                self._start(recipe.FIRST)
+                self._start(recipe.TORCHRUN_PLAN)
             return
         self.memory.cold = max(found.seconds, self.memory.cold)  # a warm attempt tells too little
         if not early or self._needed() < self.memory.cold:
@@ -80,30 +80,30 @@ class Warm:
     @property
     def _first(self) -> bool:
         """Whether there is a zygote that knows what torchrun imports, and no more."""
-        return self._zygote is not None and self._recipe is recipe.FIRST
+        return self._zygote is not None and self._recipe is recipe.TORCHRUN_PLAN
 
     def _is_torchrun(self) -> bool:
         try:
-            return self._read(self.command, self.env).runs(*recipe.TORCHRUN)
-        except Unfit:
+            return self._read(self.command, self.env).runs(*recipe.TORCHRUN_PROGRAM)
+        except ColdStartRequired:
             return False
 
     def _needed(self) -> float:
         """Seconds of work for a zygote, by the last one, or else by what it has to import."""
         return self.memory.seconds or self.memory.cold
 
-    def _start(self, found: Recipe) -> None:
+    def _start(self, found: PreloadPlan) -> None:
         self._recipe = found
         self._zygotes += 1
         try:
             invocation = self._read(self.command, self.env)
-            self._zygote = Zygote(invocation, self.env, found, self.memory)
-        except (Unfit, OSError) as why:
+            self._zygote = ForkserverClient(invocation, self.env, found, self.memory)
+        except (ColdStartRequired, OSError) as why:
             self._give_up(str(why), code=_code(why))
 
     def _read(self, command: Sequence[str], env: Mapping[str, str]) -> commands.Invocation:
         path = env.get("PATH", os.defpath)
-        return commands.read(commands.find(command[0], path), command, path)
+        return commands.read_command(commands.find_executable(command[0], path), command, path)
 
     def ready(self, wait_s: float = 0) -> bool:
         """Whether it can fork; waits so long for it."""
@@ -121,11 +121,11 @@ class Warm:
         if self._zygote is None or self.kit is not None:
             return 0.0
         if self._first:
-            return FIRST_S
+            return TORCHRUN_WAIT_S
         left = self._needed() - self._zygote.worked()
         return 1.5 * self.memory.cold if left <= self.memory.cold else 0.0
 
-    def _hear(self, zygote: Zygote, told: dict[str, Any]) -> None:
+    def _hear(self, zygote: ForkserverClient, told: dict[str, Any]) -> None:
         """The zygote has imported all it could, or it has ended."""
         if not told:
             words = zygote.last_words() or "without a word"
@@ -138,8 +138,8 @@ class Warm:
         else:
             self.memory.seconds = told["seconds"]
         if not told["fault"]:
-            self.kit = Kit(**told["kit"])
-        elif blamed and self._zygotes < MOST_ZYGOTES:  # again, without what was to blame
+            self.kit = Compatibility(**told["kit"])
+        elif blamed and self._zygotes < MAX_FORKSERVERS:  # again, without what was to blame
             text = f"fewer imports are made ahead: {told['fault']}"
             self._note(text, code="imports-left-out")
             self._end()
@@ -151,7 +151,7 @@ class Warm:
 
     def _give_up(self, why: str, *, code: str) -> None:
         """For this launch; what is known to be hopeless is in the memory."""
-        self._zygotes = MOST_ZYGOTES
+        self._zygotes = MAX_FORKSERVERS
         self._end()
         self._note(f"started cold: {why}", code=code)
 
@@ -166,19 +166,19 @@ class Warm:
         pdeathsig: int,
         stdout: int | None = None,
         stderr: int | None = None,
-    ) -> Process | None:
+    ) -> ChildProcess | None:
         """The command as a child of this process; None when it must be started cold."""
         if self._cold_next or not self.ready():
             self._cold_next = False
             return None
         try:
             pid = self._ask(command, env, own_group, pdeathsig, stdout, stderr)
-        except (Unfit, OSError) as why:
+        except (ColdStartRequired, OSError) as why:
             self._note(f"started cold: {why}", code=_code(why))
             if self._zygote is not None and not self._zygote.alive():
                 self._end()
             return None
-        return Process(pid, command)
+        return ChildProcess(pid, command)
 
     def _ask(
         self,
@@ -192,14 +192,14 @@ class Warm:
         assert self._zygote is not None and self.kit is not None
         invocation = self._read(command, env)
         self.kit.check(invocation, env, os.getcwd())
-        if kernel.bonds() != self._zygote.bonds:
-            raise Unfit(
+        if kernel.inherited_limits() != self._zygote.bonds:
+            raise ColdStartRequired(
                 "the launcher has changed its user, its limits or its namespaces",
                 code="bonds-differ",
             )
-        mapping = {fd: fd for fd in request.inheritable()}
+        mapping = {fd: fd for fd in request.inheritable_descriptors()}
         mapping |= {fd: given for fd, given in ((1, stdout), (2, stderr)) if given is not None}
-        asked = request.of_this_process(
+        asked = request.request_from_this_process(
             invocation,
             env,
             death_signal=pdeathsig,
@@ -207,8 +207,8 @@ class Warm:
             fds=list(mapping),
             mask=[],
         )
-        with request.folder(None) as cwd:
-            return request.ask(self._zygote.way, asked, cwd, list(mapping.values()))
+        with request.open_folder(None) as cwd:
+            return request.request_process(self._zygote.way, asked, cwd, list(mapping.values()))
 
     def stepped(self) -> None:
         """The attempt that was forked has made a step: warm starts work for this job."""
@@ -232,12 +232,16 @@ class Warm:
 
     def close(self) -> None:
         """End the zygote; what waits below it, or below a process of the job, ends with it."""
-        ours = {pid for pid in tree.below(os.getpid()) if tree.name(pid).startswith(b"headway-")}
+        ours = {
+            pid
+            for pid in tree.descendants(os.getpid())
+            if tree.process_name(pid).startswith(b"headway-")
+        }
         for pid in self.pids():
-            ours |= tree.below(pid)
+            ours |= tree.descendants(pid)
         ours -= self.pids()
         self._end()
-        reap.take(ours, ENDED_S)
+        reap.reap_ended(ours, ENDED_S)
 
     def _end(self) -> None:
         self.kit = None
@@ -252,4 +256,4 @@ class Warm:
 
 
 def _code(why: Exception) -> str:
-    return why.code if isinstance(why, Unfit) else Unfit.code
+    return why.code if isinstance(why, ColdStartRequired) else ColdStartRequired.code

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.launch.warm import kernel, threads
-from headway.launch.warm.request import Request
+from headway.launch.warm.request import SpawnRequest
 
 STREAMS = (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))
 UNBUFFERED = 2  # _IONBF
 
 
-class Beginnings:
+class InterpreterBaseline:
     """How the zygote's interpreter was when it had just started, before it imported anything."""
 
     def __init__(self, modules: set[str]) -> None:
@@ -34,11 +34,13 @@ class Beginnings:
         self.modules = {name.partition(".")[0] for name in modules}
 
 
-def become(request: Request, beginnings: Beginnings, job_env: Mapping[str, str]) -> None:
+def become_command(
+    request: SpawnRequest, beginnings: InterpreterBaseline, job_env: Mapping[str, str]
+) -> None:
     """All but the program itself, which the interpreter runs when it has finished its start."""
     words = request.invocation
-    kernel.name(words.comm)
-    kernel.show_words(words.argv, request.env)
+    kernel.set_process_name(words.comm)
+    kernel.set_command_line(words.argv, request.env)
     _take_environment(request.env)
     sys.executable = words.executable
     sys.orig_argv = list(words.argv)
@@ -46,8 +48,8 @@ def become(request: Request, beginnings: Beginnings, job_env: Mapping[str, str])
     sys.argv = [lead, *words.args]
     unbuffered = words.unbuffered or beginnings.unbuffered
     _open_streams(beginnings, unbuffered)
-    _forget()
-    threads.count_again(request.env, job_env)
+    _reset_libraries()
+    threads.set_thread_counts(request.env, job_env)
     _take_signals(request, beginnings)
 
 
@@ -67,7 +69,7 @@ def _take_environment(wanted: Mapping[str, str]) -> None:
         time.tzset()
 
 
-def _open_streams(beginnings: Beginnings, unbuffered: bool) -> None:
+def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
     """As the interpreter does it at its start.
 
     The stream objects stay the same ones: libraries have kept them at their import (handlers of
@@ -109,7 +111,7 @@ def _open_streams(beginnings: Beginnings, unbuffered: bool) -> None:
             libc.setvbuf(file, None, UNBUFFERED, ctypes.c_size_t(8192))
 
 
-def _forget() -> None:
+def _reset_libraries() -> None:
     """What must not be the same in two processes, or is counted from their start."""
     loaded = sys.modules
     if "numpy.random" in loaded:  # `random` itself has a handler for a fork
@@ -128,7 +130,7 @@ def _forget() -> None:
     gc.enable()
 
 
-def _take_signals(request: Request, beginnings: Beginnings) -> None:
+def _take_signals(request: SpawnRequest, beginnings: InterpreterBaseline) -> None:
     """Ignored ones are inherited, all others are as a start of the interpreter leaves them.
 
     A handler that a library has set at its import stays.

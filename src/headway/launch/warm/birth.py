@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from headway.launch.warm import kernel, request, wire
-from headway.launch.warm.request import Received
+from headway.launch.warm.request import ReceivedRequest
 
 ADOPTED_S = 5.0
-HIGH, ROOM = 1000, 20  # where our own descriptor is
+HIGH_FD, FD_ROOM = 1000, 20  # where our own descriptor is
 
 
-class Spare:
+class IdleChild:
     """A process that is forked already and waits for its request."""
 
     def __init__(self, between: int, way: int) -> None:
@@ -32,7 +32,7 @@ class Spare:
     def hand_over(self, handles: Sequence[int]) -> bool:
         """Give it the request; False if it is gone."""
         try:
-            wire.send(self.way, b"spawn", handles)
+            wire.send_message(self.way, b"spawn", handles)
         except OSError:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.between, signal.SIGKILL)
@@ -42,29 +42,31 @@ class Spare:
         return True
 
 
-def fork_spare(ahead: Callable[[], int | Received | None]) -> Spare | Received:
+def fork_idle_child(
+    ahead: Callable[[], int | ReceivedRequest | None],
+) -> IdleChild | ReceivedRequest:
     """Returns twice: here the spare, and there, once it has one, its request.
 
     There, `ahead` is called while it waits: what it returns is the way to the spare's nest, or,
     in a process that this nest has forked, its request.
     """
-    ours, theirs = wire.pair()
+    ours, theirs = wire.socket_pair()
     server = os.getpid()
     between = os.fork()
     if between:
         os.close(theirs)
-        return Spare(between, ours)
+        return IdleChild(between, ours)
     os.close(ours)
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
         os._exit(0)
     parent = os.getpid()
     if os.fork():
-        _sleep()
-    return _born(parent, theirs, ahead)
+        _sleep_forever()
+    return _await_request(parent, theirs, ahead)
 
 
-def _sleep() -> NoReturn:
+def _sleep_forever() -> NoReturn:
     """The process between: it only has to end, which takes long with much memory to give back."""
     with contextlib.suppress(OSError):
         os.execv("/bin/sleep", ["sleep", "2147483647"])
@@ -72,19 +74,21 @@ def _sleep() -> NoReturn:
         signal.pause()
 
 
-def _born(between: int, way: int, ahead: Callable[[], int | Received | None]) -> Received:
+def _await_request(
+    between: int, way: int, ahead: Callable[[], int | ReceivedRequest | None]
+) -> ReceivedRequest:
     """In the new process: wait for the request, then for its parent."""
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != between:
         os._exit(0)
     nest = ahead()
-    if isinstance(nest, Received):
+    if isinstance(nest, ReceivedRequest):
         return nest
-    message, handles = wire.receive(way)
+    message, handles = wire.receive_message(way)
     if not message:
         os._exit(0)
     os.close(way)
-    received = request.unpack(handles)
+    received = request.unpack_request(handles)
     received.nest = nest
     kernel.die_with_parent(0)
     os.kill(between, signal.SIGKILL)
@@ -103,7 +107,7 @@ def _await_parent(wanted: int, between: int) -> None:
         time.sleep(0.00005)
 
 
-def place(received: Received) -> None:
+def take_over_process_state(received: ReceivedRequest) -> None:
     """Take over what the kernel keeps for a process."""
     wanted = received.request
     if wanted.new_session:
@@ -120,13 +124,13 @@ def place(received: Received) -> None:
     if os.getpriority(os.PRIO_PROCESS, 0) != wanted.nice:
         os.setpriority(os.PRIO_PROCESS, 0, wanted.nice)
     _put_descriptors(received)
-    for name, values in kernel.limits().items():
+    for name, values in kernel.resource_limits().items():
         soft, hard = wanted.limits.get(name, values)
         if (soft, hard) != values:
             resource.setrlimit(getattr(resource, name), (soft, hard))
 
 
-def _put_descriptors(received: Received) -> None:
+def _put_descriptors(received: ReceivedRequest) -> None:
     """Exactly the wanted ones, under their numbers, and the way to reply."""
     wanted = received.request.fds
     above = max([2, *wanted]) + 1
@@ -138,7 +142,7 @@ def _put_descriptors(received: Received) -> None:
     sources = [lifted(fd) for fd in received.fds]
     kept = {received.reply, *sources}
     if received.nest is not None:
-        received.nest = out_of_the_way(received.nest, above, received.request.limits)
+        received.nest = move_descriptor_up(received.nest, above, received.request.limits)
         kept.add(received.nest)
     close_all_but(kept)
     for source, fd in zip(sources, wanted, strict=True):
@@ -146,27 +150,27 @@ def _put_descriptors(received: Received) -> None:
         os.close(source)
 
 
-def out_of_the_way(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
+def move_descriptor_up(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
     """The same descriptor under a number that no program comes upon."""
     ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     soft = min(n if n >= 0 else 1 << 20 for n in (ours, limits["RLIMIT_NOFILE"][0]))
-    high = HIGH if soft > HIGH + ROOM else soft - ROOM
+    high = HIGH_FD if soft > HIGH_FD + FD_ROOM else soft - FD_ROOM
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(above, high))
 
 
 def close_all_but(kept: set[int]) -> None:
     """Descriptors of the zygote and of others who asked it."""
-    for fd in kernel.descriptors():
+    for fd in kernel.open_descriptors():
         if fd not in kept:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
-def answer(received: Received, fault: str = "") -> None:
+def send_reply(received: ReceivedRequest, fault: str = "") -> None:
     """Tell the requester: here I am, or why I am not."""
     words = f"{os.getpid()} {fault}" if fault else str(os.getpid())
     try:
-        wire.send(received.reply, words.encode())
+        wire.send_message(received.reply, words.encode())
     except OSError:
         os._exit(0)  # nobody waits for it any more
     os.close(received.reply)

@@ -13,10 +13,10 @@ from headway.errors import HeadwayError
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
 FLAGS = "bBdEIOPqRsSv"  # options without a value that act when the interpreter starts
 SHEBANG_LIMIT = 512
-FOLLOWED = 4  # shells, env and scripts on the way to an interpreter
+MAX_SCRIPTS = 4  # shells, env and scripts on the way to an interpreter
 
 
-class Unfit(HeadwayError):
+class ColdStartRequired(HeadwayError):
     """It cannot be started warm, and the message says why; without one nobody needs to know."""
 
     code = "started-cold"
@@ -42,21 +42,23 @@ class Invocation:
         return self.kind == "script" and os.path.basename(self.program) == script
 
 
-def read(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
+def read_command(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
     """What executing this file with these words starts; `path` is where `env` would look."""
     words, comm = list(argv), os.path.basename(executable)
-    for _ in range(FOLLOWED):
+    for _ in range(MAX_SCRIPTS):
         if PYTHON.fullmatch(os.path.basename(executable)) and not _first_line(executable):
             return _parse(executable, words, comm)
         executable, words, comm = _follow(executable, words, comm, path)
-    raise Unfit(f"{argv[0]} is started through too many scripts", code="too-many-scripts")
+    raise ColdStartRequired(
+        f"{argv[0]} is started through too many scripts", code="too-many-scripts"
+    )
 
 
-def find(word: str, path: str | None) -> str:
+def find_executable(word: str, path: str | None) -> str:
     """The file that the shell would execute for this word."""
     found = shutil.which(word, path=path)
     if found is None:
-        raise Unfit(f"{word} was not found", code="command-not-found")
+        raise ColdStartRequired(f"{word} was not found", code="command-not-found")
     return found
 
 
@@ -66,7 +68,9 @@ def _first_line(path: str) -> str:
         with open(path, "rb") as file:
             start = file.read(SHEBANG_LIMIT)
     except OSError as error:
-        raise Unfit(f"{path} cannot be read: {error.strerror}", code="program-unreadable") from None
+        raise ColdStartRequired(
+            f"{path} cannot be read: {error.strerror}", code="program-unreadable"
+        ) from None
     return os.fsdecode(start[2:].partition(b"\n")[0]).strip() if start[:2] == b"#!" else ""
 
 
@@ -76,18 +80,28 @@ def _follow(
     """One step of the way that the kernel takes for a script, or that `env` and pip take."""
     line = _first_line(script)
     if not line:
-        raise Unfit(f"{os.path.basename(script)} is no Python program", code="not-a-python-program")
+        raise ColdStartRequired(
+            f"{os.path.basename(script)} is no Python program", code="not-a-python-program"
+        )
     interpreter, _, option = line.partition(" ")
     extra = [option.strip()] if option.strip() else []
     if os.path.basename(interpreter) == "env":
         named = extra[0].removeprefix("-S").split() if extra else []
         if not named or named[0].startswith("-") or "=" in named[0]:
-            raise Unfit(f"the first line of {script} is not understood", code="first-line-unknown")
-        return find(named[0], path), [*named, script, *words[1:]], os.path.basename(named[0])
+            raise ColdStartRequired(
+                f"the first line of {script} is not understood", code="first-line-unknown"
+            )
+        return (
+            find_executable(named[0], path),
+            [*named, script, *words[1:]],
+            os.path.basename(named[0]),
+        )
     if os.path.basename(interpreter) == "sh":  # pip's way to name a path that is too long
-        found = re.match(rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _start(script))
+        found = re.match(
+            rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _first_bytes(script)
+        )
         if found is None:
-            raise Unfit(
+            raise ColdStartRequired(
                 f"{os.path.basename(script)} is a shell script", code="not-a-python-program"
             )
         interpreter = os.fsdecode(found[2])
@@ -95,7 +109,7 @@ def _follow(
     return interpreter, [interpreter, *extra, script, *words[1:]], comm
 
 
-def _start(path: str) -> bytes:
+def _first_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read(4096)
 
@@ -122,7 +136,7 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
         if word == "-" or not word.startswith("-"):
             return done("script", word, at)
         if word.startswith("--"):
-            raise Unfit(f"python {word}", code="python-option-unknown")
+            raise ColdStartRequired(f"python {word}", code="python-option-unknown")
         letters = word[1:]
         while letters:
             letter, letters = letters[0], letters[1:]
@@ -130,7 +144,7 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
                 value, letters = letters, ""
                 if not value:
                     if at >= len(argv):
-                        raise Unfit(
+                        raise ColdStartRequired(
                             f"python -{letter} without a value", code="python-option-unknown"
                         )
                     value, at = argv[at], at + 1
@@ -142,5 +156,5 @@ def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
             elif letter in FLAGS:
                 options.append((letter, ""))
             else:
-                raise Unfit(f"python -{letter}", code="python-option-unknown")
-    raise Unfit("python without a program", code="python-without-program")
+                raise ColdStartRequired(f"python -{letter}", code="python-option-unknown")
+    raise ColdStartRequired("python without a program", code="python-without-program")

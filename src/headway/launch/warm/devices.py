@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-ASKING = ("_device_count_nvml", "_device_count_amdsmi")  # of torch.cuda
-NODE = re.compile(r"nvidia\d+|renderD\d+")
+DEVICE_COUNT_FUNCTIONS = ("_device_count_nvml", "_device_count_amdsmi")  # of torch.cuda
+DEVICE_FILE = re.compile(r"nvidia\d+|renderD\d+")
 
 
-class Unasked:
+class DeviceCountStub:
     """While it lasts, torch counts device files instead of asking a library."""
 
     def __init__(self, folders: tuple[str, ...] = ("/dev", "/dev/dri")) -> None:
@@ -28,7 +28,7 @@ class Unasked:
         cuda: Any = sys.modules.get("torch.cuda")
         if self._originals or getattr(sys.modules.get("torch"), "cuda", None) is None:
             return
-        for name in ASKING:
+        for name in DEVICE_COUNT_FUNCTIONS:
             if hasattr(cuda, name):
                 self._originals[name] = getattr(cuda, name)
                 setattr(cuda, name, self.count)
@@ -53,5 +53,5 @@ class Unasked:
         found = []
         for folder in self._folders:
             if os.path.isdir(folder):
-                found += [name for name in os.listdir(folder) if NODE.fullmatch(name)]
+                found += [name for name in os.listdir(folder) if DEVICE_FILE.fullmatch(name)]
         return found

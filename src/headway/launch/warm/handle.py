@@ -14,7 +14,7 @@ from typing import Any
 from headway.launch import tree
 from headway.launch.warm import kernel, wire
 from headway.launch.warm.command import Invocation
-from headway.launch.warm.recipe import FIRST, Memory, Recipe
+from headway.launch.warm.recipe import TORCHRUN_PLAN, PreloadPlan, WarmState
 
 BOOT = Path(__file__).parent / "boot"
 KILLED_S = 2.0  # for the end of a process that got SIGKILL
@@ -24,14 +24,14 @@ NICE = 10  # of the imports, where that can be taken back, beside a job
 IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-class Zygote:
+class ForkserverClient:
     """Started by making one; it ends with this process, or by `end`."""
 
     def __init__(
-        self, invocation: Invocation, env: Mapping[str, str], recipe: Recipe, memory: Memory
+        self, invocation: Invocation, env: Mapping[str, str], recipe: PreloadPlan, memory: WarmState
     ) -> None:
-        self.bonds = kernel.bonds()
-        self.way, theirs = wire.pair()
+        self.bonds = kernel.inherited_limits()
+        self.way, theirs = wire.socket_pair()
         path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
         own = {"PYTHONPATH": os.pathsep.join(path)}
         options = [f"-{letter}{value}" for letter, value in invocation.options]
@@ -65,7 +65,7 @@ class Zygote:
             "launcher": os.getpid(),
             # The kernel tells the end of the thread that has started it, not of the process.
             "with_launcher": threading.current_thread() is threading.main_thread(),
-            "nice": 0 if recipe is FIRST else NICE,
+            "nice": 0 if recipe is TORCHRUN_PLAN else NICE,
         }
         with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
             wire.send_large(self.way, hello)
@@ -84,7 +84,9 @@ class Zygote:
     def worked(self) -> float:
         """Seconds of processor time that it and its scouts have had."""
         try:
-            return sum(map(int, tree.stat(self.process.pid)[11:15])) / os.sysconf("SC_CLK_TCK")
+            return sum(map(int, tree.stat_fields(self.process.pid)[11:15])) / os.sysconf(
+                "SC_CLK_TCK"
+            )
         except (OSError, ValueError):
             return 0.0
 

@@ -15,13 +15,13 @@ PR_SET_MM_MAP = 14
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-COMM = 15  # bytes that a name has at most
+MAX_NAME_BYTES = 15  # bytes that a name has at most
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
-BINDING = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp", "Mems_allowed:")
+INHERITED_FIELDS = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp", "Mems_allowed:")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_held = ctypes.PyDLL(None)  # keeps the GIL
-_words: list[mmap.mmap] = []  # the kernel reads these as long as the process lives
+_libc_with_gil = ctypes.PyDLL(None)  # keeps the GIL
+_command_line_memory: list[mmap.mmap] = []  # the kernel reads these as long as the process lives
 
 
 def prctl(option: int, *values: int | bytes) -> None:
@@ -38,12 +38,12 @@ def die_with_parent(signal: int) -> None:
     prctl(PR_SET_PDEATHSIG, int(signal))
 
 
-def name(text: str) -> None:
+def set_process_name(text: str) -> None:
     """What `ps` and `top` call this process."""
-    prctl(PR_SET_NAME, os.fsencode(text)[:COMM])
+    prctl(PR_SET_NAME, os.fsencode(text)[:MAX_NAME_BYTES])
 
 
-class Adopting:
+class SubreaperScope:
     """While it lasts, what loses its parent below this process becomes its child."""
 
     def __enter__(self) -> None:
@@ -65,12 +65,12 @@ def hidden_fork() -> int:
     number = SYS_CLONE.get(os.uname().machine)
     if number is None:
         return os.fork()
-    _held.PyOS_BeforeFork()
-    pid = int(_held.syscall(number, 0, 0, 0, 0, 0))
+    _libc_with_gil.PyOS_BeforeFork()
+    pid = int(_libc_with_gil.syscall(number, 0, 0, 0, 0, 0))
     if pid == 0:
-        _held.PyOS_AfterFork_Child()
+        _libc_with_gil.PyOS_AfterFork_Child()
     else:
-        _held.PyOS_AfterFork_Parent()
+        _libc_with_gil.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError("clone failed")
     return pid
@@ -79,7 +79,7 @@ def hidden_fork() -> int:
 # -- /proc ------------------------------------------------------------------------------------
 
 
-class _Map(ctypes.Structure):
+class _MemoryMap(ctypes.Structure):
     """struct prctl_mm_map"""
 
     _fields_ = [
@@ -92,7 +92,7 @@ class _Map(ctypes.Structure):
     ]  # fmt: skip
 
 
-def show_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
+def set_command_line(argv: Sequence[str], env: Mapping[str, str]) -> None:
     """`/proc/PID/cmdline` and `/proc/PID/environ` tell these from now on."""
     words = b"".join(os.fsencode(word) + b"\0" for word in argv)
     settings = b"".join(os.fsencode(f"{key}={value}") + b"\0" for key, value in env.items())
@@ -103,8 +103,8 @@ def show_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     end = begin + len(words)
     _libc.sbrk.restype = ctypes.c_void_p
-    stat = _stat()
-    layout = _Map(
+    stat = _stat_numbers()
+    layout = _MemoryMap(
         start_code=stat[23], end_code=stat[24], start_stack=stat[25],
         start_data=stat[42], end_data=stat[43], start_brk=stat[44], brk=_libc.sbrk(0),
         arg_start=begin, arg_end=end, env_start=end, env_end=end + len(settings),
@@ -113,12 +113,12 @@ def show_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
     try:
         prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.addressof(layout), ctypes.sizeof(layout))
     except OSError:  # a kernel without CHECKPOINT_RESTORE
-        _overwrite(stat[45], stat[46], argv)
+        _overwrite_command_line(stat[45], stat[46], argv)
         return
-    _words.append(memory)
+    _command_line_memory.append(memory)
 
 
-def _overwrite(begin: int, end: int, argv: Sequence[str]) -> None:
+def _overwrite_command_line(begin: int, end: int, argv: Sequence[str]) -> None:
     """In place, as setproctitle does it: one line, and no zero at the end of the area."""
     size = end - begin
     line = os.fsencode(" ".join(argv))[: size - 2]
@@ -126,29 +126,29 @@ def _overwrite(begin: int, end: int, argv: Sequence[str]) -> None:
         ctypes.memmove(begin, line.ljust(size - 1, b"\0") + b" ", size)
 
 
-def _stat() -> list[int]:
+def _stat_numbers() -> list[int]:
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return [0, *(int(field) for field in fields[1:])]
 
 
-def status() -> dict[str, str]:
+def process_status() -> dict[str, str]:
     """/proc/self/status"""
     with open("/proc/self/status") as file:
         return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 
 
-def ignored(facts: Mapping[str, str]) -> list[int]:
+def ignored_signals(facts: Mapping[str, str]) -> list[int]:
     """The signals that are ignored, also those that C code ignores."""
     mask = int(facts["SigIgn"], 16)
     return [number for number in range(1, 65) if mask >> (number - 1) & 1]
 
 
-def bonds() -> str:
+def inherited_limits() -> str:
     """What a child has from its parent and cannot take over from another process."""
     lines = []
     with open("/proc/self/status") as file:
-        lines += [line for line in file if line.startswith(BINDING)]
+        lines += [line for line in file if line.startswith(INHERITED_FIELDS)]
     for path in ("/proc/self/cgroup", "/proc/self/oom_score_adj"):
         try:
             with open(path) as file:
@@ -163,12 +163,12 @@ def bonds() -> str:
     return "".join(lines)
 
 
-def threads() -> int:
+def thread_count() -> int:
     """How many this process has."""
     return len(os.listdir("/proc/self/task"))
 
 
-def descriptors() -> dict[int, str]:
+def open_descriptors() -> dict[int, str]:
     """Open descriptors and what they are of, without the one that this takes to read."""
     found = {}
     for entry in os.listdir("/proc/self/fd"):
@@ -179,7 +179,7 @@ def descriptors() -> dict[int, str]:
     return found
 
 
-def limits() -> dict[str, tuple[int, int]]:
+def resource_limits() -> dict[str, tuple[int, int]]:
     """All resource limits."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}

@@ -8,26 +8,37 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headway.launch.warm.command import Invocation, Unfit
+from headway.launch.warm.command import ColdStartRequired, Invocation
 
 # Read by C code at start or at import, where reading cannot be seen; those of the second list are
 # read later, or set again in the child.
-EARLY = (
+READ_AT_START = (
     "PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_",
     "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "TORCH_", "PYTORCH_", "ATEN_", "KINETO_", "DNNL_",
     "ONEDNN_", "TQDM_", "NETWORKX_", "FSSPEC_",
 )  # fmt: skip
-LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_GLOO_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+READ_LATER = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_GLOO_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 # Which devices there are does not change what an import finds, as long as there are any.
-DEVICES = "CUDA_VISIBLE_DEVICES"
+DEVICES_ENV = "CUDA_VISIBLE_DEVICES"
 # Everybody reads these, and a script that names one hardly ever sets it.
-COMMON = {"HOME", "PATH", "USER", "LOGNAME", "LNAME", "USERNAME", "SHELL", "TERM", "PWD", "CI"}
+COMMON_VARIABLES = {
+    "HOME",
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "LNAME",
+    "USERNAME",
+    "SHELL",
+    "TERM",
+    "PWD",
+    "CI",
+}
 SETS_VARIABLES = re.compile(
     rb"environ\s*(\[[^]\n]*\]\s*=[^=]|\.\s*(setdefault|update|__setitem__)\b|\|=)|\bputenv\b"
 )
 VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{2,}\b")
 SOURCES = (".py", ".pyc", ".so")
-ATTRIBUTES = {
+FLAG_ATTRIBUTES = {
     "b": "bytes_warning", "B": "dont_write_bytecode", "d": "debug", "E": "ignore_environment",
     "I": "isolated", "O": "optimize", "P": "safe_path", "q": "quiet", "R": "hash_randomization",
     "s": "no_user_site", "S": "no_site", "v": "verbose",
@@ -35,7 +46,7 @@ ATTRIBUTES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kit:
+class Compatibility:
     """Conditions under which a process may be forked instead of started."""
 
     executable: str
@@ -51,7 +62,7 @@ class Kit:
     def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
         """Raises Unfit with the reason why this must be started cold."""
         if not same_file(invocation.executable, self.executable):
-            raise Unfit(
+            raise ColdStartRequired(
                 f"{invocation.executable} is not the interpreter of the zygote",
                 code="interpreter-differs",
             )
@@ -63,7 +74,7 @@ class Kit:
         ours = {letter for letter, value in self.options if not value}
         wanted = {letter for letter, value in invocation.options if not value}
         for letter in sorted(ours ^ wanted):
-            if letter in ours or not self.flags.get(ATTRIBUTES[letter]):
+            if letter in ours or not self.flags.get(FLAG_ATTRIBUTES[letter]):
                 raise self._option(letter)
         for letter in "WX":
             told = [value for name, value in invocation.options if name == letter]
@@ -71,9 +82,9 @@ class Kit:
             if told != known and not (letter == "W" and told == self.warnings):
                 raise self._option(letter)
 
-    def _option(self, letter: str) -> Unfit:
+    def _option(self, letter: str) -> ColdStartRequired:
         text = f"the option -{letter} acts when the interpreter starts"
-        return Unfit(text, code="python-option-differs", option=letter)
+        return ColdStartRequired(text, code="python-option-differs", option=letter)
 
     def _check_environment(self, env: Mapping[str, str]) -> None:
         for name in sorted({*self.env, *env}):
@@ -82,11 +93,11 @@ class Kit:
                 continue
             if name in self.preset and wanted == self.preset[name]:
                 continue
-            if name == DEVICES and has_devices(known) == has_devices(wanted):
+            if name == DEVICES_ENV and has_devices(known) == has_devices(wanted):
                 continue
             if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
                 continue  # set again in the child
-            raise Unfit(
+            raise ColdStartRequired(
                 f"{name} is read at import, and is {wanted!r} here",
                 code="environment-differs",
                 variable=name,
@@ -95,16 +106,22 @@ class Kit:
     def _matters(self, name: str) -> bool:
         if name.startswith("HEADWAY_") and name != "HEADWAY_OFF":
             return False
-        return name in self.reads or (name.startswith(EARLY) and not name.startswith(LATE))
+        return name in self.reads or (
+            name.startswith(READ_AT_START) and not name.startswith(READ_LATER)
+        )
 
     def _check_program(self, invocation: Invocation, cwd: str) -> None:
         first = cwd
         if invocation.kind == "script":
             path = os.path.join(cwd, invocation.program)
             if invocation.program == "-" or not os.path.isfile(path):
-                raise Unfit(f"{invocation.program} is no file", code="program-not-a-file")
+                raise ColdStartRequired(
+                    f"{invocation.program} is no file", code="program-not-a-file"
+                )
             if zipfile.is_zipfile(path):
-                raise Unfit(f"{invocation.program} is an archive", code="program-is-an-archive")
+                raise ColdStartRequired(
+                    f"{invocation.program} is an archive", code="program-is-an-archive"
+                )
             first = os.path.dirname(os.path.realpath(path))
             self._check_source(path)
         elif invocation.kind == "module":
@@ -112,10 +129,10 @@ class Kit:
                 if _is_module(path, invocation.program):
                     self._check_source(path)
         elif "resource_tracker" in invocation.program:
-            raise Unfit("")  # it imports next to nothing
-        hidden = shadowed(first, set(self.modules))
+            raise ColdStartRequired("")  # it imports next to nothing
+        hidden = shadowing_file(first, set(self.modules))
         if hidden:
-            raise Unfit(
+            raise ColdStartRequired(
                 f"{hidden} in {first} would come before the installed one",
                 code="module-shadowed",
                 file=hidden,
@@ -124,19 +141,21 @@ class Kit:
     def _check_source(self, path: str) -> None:
         """Variables that a script sets before it imports come too late for a zygote, unless it
         was seen to set them."""
-        if self.mains.get(os.path.realpath(path)) == identity(path):
+        if self.mains.get(os.path.realpath(path)) == file_identity(path):
             return
         try:
             with open(path, "rb") as file:
                 text = file.read()
         except OSError as error:
-            raise Unfit(f"{path}: {error.strerror}", code="program-unreadable") from None
+            raise ColdStartRequired(
+                f"{path}: {error.strerror}", code="program-unreadable"
+            ) from None
         if not SETS_VARIABLES.search(text):
             return
         for found in VARIABLE.findall(text):
             name = found.decode()
-            if name not in COMMON and name not in self.preset and self._matters(name):
-                raise Unfit(
+            if name not in COMMON_VARIABLES and name not in self.preset and self._matters(name):
+                raise ColdStartRequired(
                     f"{os.path.basename(path)} may set {name}, which is read at import",
                     code="program-sets-variable",
                     variable=name,
@@ -156,7 +175,7 @@ def has_devices(value: str | None) -> bool:
     return value is None or value.strip() not in ("", "-1", "NoDevFiles")
 
 
-def shadowed(folder: str, names: set[str]) -> str:
+def shadowing_file(folder: str, names: set[str]) -> str:
     """A file there that an import would find before the installed package; empty if none."""
     try:
         entries = os.listdir(folder or ".")
@@ -171,7 +190,7 @@ def shadowed(folder: str, names: set[str]) -> str:
     return ""
 
 
-def identity(path: str) -> str:
+def file_identity(path: str) -> str:
     """Of a file's content, as far as one can tell without reading it."""
     try:
         found = os.stat(path)

@@ -18,42 +18,45 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.launch.warm import birth, kernel, request, serve, wire
-from headway.launch.warm.command import Invocation, Unfit, read
-from headway.launch.warm.kit import Kit
-from headway.launch.warm.request import Received
+from headway.launch.warm.command import ColdStartRequired, Invocation, read_command
+from headway.launch.warm.kit import Compatibility
+from headway.launch.warm.request import ReceivedRequest
 
-COMMON = (
+COMMON_ARGUMENTS = (
     "args", "executables", "close_fds", "pass_fds", "cwd", "env", "p2cread", "p2cwrite", "c2pread",
     "c2pwrite", "errread", "errwrite", "errpipe_read", "errpipe_write", "restore_signals",
     "start_new_session",
 )  # fmt: skip
-USER = ("gid", "groups", "uid", "umask", "preexec_fn")
-HELPER = "/torch/_inductor/compile_worker/"  # with an environment of its own
-SIGNATURES = {21: (*COMMON, *USER), 23: (*COMMON, "process_group", *USER, "allow_vfork")}
+USER_ARGUMENTS = ("gid", "groups", "uid", "umask", "preexec_fn")
+COMPILE_WORKER = "/torch/_inductor/compile_worker/"  # with an environment of its own
+FORK_EXEC_SIGNATURES = {
+    21: (*COMMON_ARGUMENTS, *USER_ARGUMENTS),
+    23: (*COMMON_ARGUMENTS, "process_group", *USER_ARGUMENTS, "allow_vfork"),
+}
 
 
-def wanted(env: dict[str, str], argv: Sequence[str]) -> bool:
+def needs_child_forkserver(env: dict[str, str], argv: Sequence[str]) -> bool:
     """A rank and a helper of multiprocessing start nothing that would profit."""
     return "RANK" not in env and "--multiprocessing-fork" not in argv
 
 
-def fork(spares: int) -> int | Received:
+def fork_child_forkserver(spares: int) -> int | ReceivedRequest:
     """Fork the nest of this process. Returns the way to it; in what it forks later, its request."""
-    ours, theirs = wire.pair()
+    ours, theirs = wire.socket_pair()
     parent = os.getpid()
     if kernel.hidden_fork() == 0:
         kernel.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        settle("headway-nest", {theirs})
+        detach_from_job("headway-nest", {theirs})
         return serve.serve(theirs, spares)
     os.close(theirs)
     return ours
 
 
-def settle(name: str, kept: set[int]) -> None:
+def detach_from_job(name: str, kept: set[int]) -> None:
     """A process that only forks: out of reach of the job's signals, files and terminal."""
-    kernel.name(name)
+    kernel.set_process_name(name)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
@@ -66,13 +69,13 @@ def settle(name: str, kept: set[int]) -> None:
         os.close(nothing)
 
 
-class Seam:
+class SpawnHook:
     """In place of `_posixsubprocess.fork_exec`."""
 
-    def __init__(self, nest: wire.End, kit: Kit) -> None:
+    def __init__(self, nest: wire.SocketEnd, kit: Compatibility) -> None:
         self.nest = nest
         self.kit = kit
-        self.bonds = kernel.bonds()
+        self.bonds = kernel.inherited_limits()
         self.session = os.getsid(0)
         self.original: Callable[..., int] = _posixsubprocess.fork_exec
         self.lock = threading.Lock()
@@ -100,7 +103,7 @@ class Seam:
         if self.lock.acquire(blocking=False):
             try:
                 return self._warm(args)
-            except Unfit as why:
+            except ColdStartRequired as why:
                 self._note(str(why), code=why.code)
             except Exception as error:
                 self._note(f"{type(error).__name__}: {error}", code="started-cold")
@@ -115,36 +118,36 @@ class Seam:
             recorder.note("warm", f"a process was started cold: {why}", code)
 
     def _warm(self, args: Sequence[Any]) -> int:
-        names = SIGNATURES.get(len(args))
+        names = FORK_EXEC_SIGNATURES.get(len(args))
         if names is None or not self.nest.usable():
-            raise Unfit("")
+            raise ColdStartRequired("")
         call = dict(zip(names, args, strict=True))
         env = _environment(call["env"])
-        invocation = _read(call, env)
+        invocation = _read_invocation(call, env)
         cwd = os.fsdecode(call["cwd"]) if call["cwd"] else os.getcwd()
         try:
             if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
-                raise Unfit(
+                raise ColdStartRequired(
                     "it is to change its user, or to run something before it starts",
                     code="user-or-hook-differs",
                 )
             self.kit.check(invocation, env, cwd)
-        except Unfit as why:
+        except ColdStartRequired as why:
             # Of a program of the job; what libraries start to help them is nobody's concern.
-            told = invocation.kind != "command" and HELPER not in invocation.program
+            told = invocation.kind != "command" and COMPILE_WORKER not in invocation.program
             text = f"{invocation.program}: {why}" if told else ""
-            raise Unfit(text, code=why.code, **why.fields) from None
-        if kernel.bonds() != self.bonds:
-            raise Unfit(
+            raise ColdStartRequired(text, code=why.code, **why.fields) from None
+        if kernel.inherited_limits() != self.bonds:
+            raise ColdStartRequired(
                 "this process has changed its user, its limits or its namespaces",
                 code="bonds-differ",
             )
         if os.getsid(0) != self.session and not call["start_new_session"]:
-            raise Unfit("this process has left its session", code="session-left")
+            raise ColdStartRequired("this process has left its session", code="session-left")
         mapping = _descriptors(call)
         group = call.get("process_group", -1)
-        with _no_signals() as mask:
-            asked = request.of_this_process(
+        with _signals_blocked() as mask:
+            asked = request.request_from_this_process(
                 invocation,
                 env,
                 umask=call["umask"] if call["umask"] >= 0 else None,
@@ -156,17 +159,17 @@ class Seam:
                 fds=list(mapping),
                 mask=mask,
             )
-            with request.folder(call["cwd"]) as folder:
-                return request.ask(self.nest.fd, asked, folder, list(mapping.values()))
+            with request.open_folder(call["cwd"]) as folder:
+                return request.request_process(self.nest.fd, asked, folder, list(mapping.values()))
 
 
-def _read(call: dict[str, Any], env: dict[str, str]) -> Invocation:
+def _read_invocation(call: dict[str, Any], env: dict[str, str]) -> Invocation:
     """What is to be started; most of what is no Python program needs no word."""
     argv = [os.fsdecode(word) for word in call["args"]]
     try:
-        return read(_executable(call["executables"]), argv, env.get("PATH"))
-    except Unfit:
-        raise Unfit("") from None
+        return read_command(_executable(call["executables"]), argv, env.get("PATH"))
+    except ColdStartRequired:
+        raise ColdStartRequired("") from None
 
 
 def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
@@ -181,7 +184,7 @@ def _executable(candidates: Sequence[bytes]) -> str:
     for candidate in map(os.fsdecode, candidates):
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return os.path.abspath(candidate)
-    raise Unfit("")
+    raise ColdStartRequired("")
 
 
 def _descriptors(call: dict[str, Any]) -> dict[int, int]:
@@ -189,7 +192,7 @@ def _descriptors(call: dict[str, Any]) -> dict[int, int]:
     if call["close_fds"]:
         found = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
     else:
-        found = set(request.inheritable()) | set(call["pass_fds"])
+        found = set(request.inheritable_descriptors()) | set(call["pass_fds"])
     found -= {call["errpipe_write"], call["errpipe_read"]}
     mapping = {fd: fd for fd in sorted(found)}
     for fd, key in enumerate(("p2cread", "c2pwrite", "errwrite")):
@@ -206,7 +209,7 @@ def _inheritable(fd: int) -> bool:
 
 
 @contextlib.contextmanager
-def _no_signals() -> Any:
+def _signals_blocked() -> Any:
     """A handler of the job must not run in between; yields the mask that the child gets."""
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:

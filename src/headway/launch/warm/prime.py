@@ -16,24 +16,24 @@ from types import ModuleType
 from typing import Any
 
 # function -> a module that is loaded only where the job will ask, as its last attempt did
-ANSWERS = {
+CACHED_FUNCTIONS = {
     "torch._inductor.codecache.torch_key": "torch._inductor.codecache",  # a hash of torch's sources
     "triton.runtime.cache.triton_key": "triton.runtime.cache",  # and of Triton's
     "triton.compiler.compiler.triton_key": "triton.compiler.compiler",  # where older ones have it
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": "torch.utils.cpp_extension",
 }
 # The same, for a job that compiles for the CPU. It compiles and loads a few lines of C++.
-ON_THE_HOST = {"torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension"}
+CPU_FUNCTIONS = {"torch._inductor.cpu_vec_isa.valid_vec_isa_list": "torch.utils.cpp_extension"}
 
 
-def prime() -> None:
+def fill_caches() -> None:
     """Work them out, where the job will ask."""
     _fill_inspect()
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
-    asked = ANSWERS if torch.cuda.is_available() else ANSWERS | ON_THE_HOST
-    with _no_metrics():
+    asked = CACHED_FUNCTIONS if torch.cuda.is_available() else CACHED_FUNCTIONS | CPU_FUNCTIONS
+    with _metrics_restored():
         for answer, loaded in asked.items():
             module, _, function = answer.rpartition(".")
             if loaded in sys.modules:
@@ -58,7 +58,7 @@ def _fill_inspect() -> None:
 
 
 @contextlib.contextmanager
-def _no_metrics() -> Iterator[None]:
+def _metrics_restored() -> Iterator[None]:
     """dynamo counts the seconds of some of them as those of a compile."""
     times: Any = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
     before = set(times)

@@ -14,22 +14,22 @@ from headway.journal import files
 from headway.journal.folder import JOURNAL, write_atomically
 
 # torch and what it brings: known not to start threads, not to open files, not to touch a device.
-FAMILY = {
+TORCH_FAMILY = {
     "torch", "numpy", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock",
     "fsspec", "typing_extensions", "torchgen", "functorch", "setuptools", "packaging",
 }  # fmt: skip
-MEMORY = "warm.json"
-MEMORIZED = ("off", "left_out", "good", "seconds", "cold")
+STATE_FILE = "warm.json"
+STATE_FIELDS = ("off", "left_out", "good", "seconds", "cold")
 EVENT = b'"ev":"imported"'
 IMPORTS = (b'"name":"import"', b'"name":"compile_import"')
 # What says which code an interpreter loads: a script sets it for its children only, and a journal
 # that somebody else has written must not bring code into this one.
-LOADERS = ("LD_", "PYTHON")
-MOST_LINES, MOST_JOURNALS = 4000, 64  # that are looked through
+LOADER_PREFIXES = ("LD_", "PYTHON")
+MAX_LINES, MAX_JOURNALS = 4000, 64  # that are looked through
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class PreloadPlan:
     """What a zygote imports, and what is known of the programs that import it."""
 
     modules: list[str] = field(default_factory=list)
@@ -41,12 +41,12 @@ class Recipe:
 
 
 # What torchrun imports, and its ranks as well, before anything is known of the job.
-TORCHRUN = ("torchrun", "torch.distributed.run")  # as a script, and as a module
-FIRST = Recipe(modules=["torch", "torch.distributed.run"], ranked=True)
+TORCHRUN_PROGRAM = ("torchrun", "torch.distributed.run")  # as a script, and as a module
+TORCHRUN_PLAN = PreloadPlan(modules=["torch", "torch.distributed.run"], ranked=True)
 
 
 @dataclass(kw_only=True)
-class Memory:
+class WarmState:
     """warm.json: what one launch has learned for the next."""
 
     off: str = ""  # why warm starts are off for this run
@@ -56,18 +56,18 @@ class Memory:
     cold: float = 0.0  # of the imports of a cold start, as far as one waits for the other
 
     @classmethod
-    def read(cls, folder: Path) -> Memory:
+    def read(cls, folder: Path) -> WarmState:
         """Nothing where there is nothing, or something else."""
         try:
-            raw = json.loads((folder / MEMORY).read_text())
-            known = {key: raw[key] for key in MEMORIZED if key in raw}
+            raw = json.loads((folder / STATE_FILE).read_text())
+            known = {key: raw[key] for key in STATE_FIELDS if key in raw}
         except (OSError, ValueError, TypeError):
             return cls()
         return cls(**known)
 
     def write(self, folder: Path) -> None:
         """Beside what other nodes have learned; a run folder that is gone is no reason to fail."""
-        known = Memory.read(folder)
+        known = WarmState.read(folder)
         content = {
             "schema": 1,
             "off": self.off or known.off,
@@ -77,12 +77,12 @@ class Memory:
             "cold": self.cold,
         }
         with contextlib.suppress(OSError):
-            write_atomically(folder / MEMORY, json.dumps(content, indent=1) + "\n")
+            write_atomically(folder / STATE_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def find(folder: Path, host: str) -> Recipe | None:
+def find_plan(folder: Path, host: str) -> PreloadPlan | None:
     """From the newest launch of this run that has told; None before that."""
-    journals = _newest(folder / JOURNAL, host)
+    journals = _newest_journals(folder / JOURNAL, host)
     told = [(head, event) for head, event in journals if event]
     if not told:
         return None
@@ -95,10 +95,12 @@ def find(folder: Path, host: str) -> Recipe | None:
     ranks = {head.get("local_rank") for head, _ in journals if head.get("launch") == newest}
     if ranks - {None} and all(head.get("local_rank") is None for head, _ in mine):
         return None  # their agent was the first to tell
-    return combine(mine, len(ranks - {None}))
+    return combine_plans(mine, len(ranks - {None}))
 
 
-def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0) -> Recipe:
+def combine_plans(
+    told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int = 0
+) -> PreloadPlan:
     """One recipe for all processes of an attempt."""
     modules: dict[str, None] = {}
     preset: dict[str, str] = {}
@@ -108,10 +110,10 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
     for head, event in told:
         agent = head.get("rank") is None
         seconds[agent] = max(seconds[agent], event.get("seconds", 0.0))
-        modules.update(dict.fromkeys(unfold(event.get("modules", []))))
+        modules.update(dict.fromkeys(unfold_names(event.get("modules", []))))
         ranked = ranked or head.get("local_rank") is not None
         for name, value in event.get("set", {}).items():
-            if name.startswith(LOADERS):
+            if name.startswith(LOADER_PREFIXES):
                 continue
             if preset.get(name, value) != value or value is None:
                 unsure.add(name)
@@ -121,7 +123,7 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
             mains[event["main"]] = event.get("file", "")
     if unsure:  # not the same for all: whoever sets these must be started cold
         mains = {}
-    return Recipe(
+    return PreloadPlan(
         modules=list(modules),
         preset={name: value for name, value in preset.items() if name not in unsure},
         mains=mains,
@@ -131,7 +133,7 @@ def combine(told: Iterable[tuple[dict[str, Any], dict[str, Any]]], workers: int 
     )
 
 
-def unfold(names: Iterable[str]) -> Iterator[str]:
+def unfold_names(names: Iterable[str]) -> Iterator[str]:
     """The names as `imports.fold` has shortened them: a leading dot is the last one's package."""
     package = ""
     for name in names:
@@ -140,18 +142,18 @@ def unfold(names: Iterable[str]) -> Iterator[str]:
         yield full
 
 
-def _newest(journal: Path, host: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _newest_journals(journal: Path, host: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Head of each of the newest journals, and what it tells of imports; this host's, if any."""
     with contextlib.suppress(OSError):
         entries = [entry for entry in os.scandir(journal) if entry.name.endswith(".jsonl")]
         processes = [entry for entry in entries if not entry.name.startswith("launcher-")]
         here = [entry for entry in processes if entry.name.startswith(f"{host}-")] or processes
         here.sort(key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
-        return [found for entry in here[:MOST_JOURNALS] if (found := _read(entry.path))]
+        return [found for entry in here[:MAX_JOURNALS] if (found := _read_imports(entry.path))]
     return []
 
 
-def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def _read_imports(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Head, and the event with the seconds of the imports before it."""
     opened: dict[Any, int] = {}
     spans: list[tuple[int, int]] = []
@@ -160,9 +162,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
         files.open_file(path) as file,
     ):
         head = json.loads(next(file))
-        for _, line in zip(range(MOST_LINES), file, strict=False):
+        for _, line in zip(range(MAX_LINES), file, strict=False):
             if EVENT in line[:40]:
-                return head, {**json.loads(line), "seconds": together(spans) / 1e9}
+                return head, {**json.loads(line), "seconds": union_ns(spans) / 1e9}
             if any(name in line for name in IMPORTS):
                 span = json.loads(line)
                 if span["ev"] == "open":
@@ -177,7 +179,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
     return None
 
 
-def together(spans: Iterable[tuple[int, int]]) -> int:
+def union_ns(spans: Iterable[tuple[int, int]]) -> int:
     """How long at least one of them lasted."""
     total, until = 0, 0
     for start, end in sorted(spans):

@@ -12,15 +12,17 @@ import contextlib
 import sys
 from typing import Any
 
-NEEDED = "torch._inductor.compile_fx"  # loaded only where the job compiled in its last attempt
+COMPILER_MODULE = (
+    "torch._inductor.compile_fx"  # loaded only where the job compiled in its last attempt
+)
 
 
-def rehearse() -> None:
+def compile_once() -> None:
     """Compile, and forget that it was done; a fault in it is the job's only if it compiles too."""
     torch: Any = sys.modules.get("torch")
-    if NEEDED not in sys.modules or torch.cuda.is_available():
+    if COMPILER_MODULE not in sys.modules or torch.cuda.is_available():
         return
-    with contextlib.suppress(Exception), _unnoticed():
+    with contextlib.suppress(Exception), _state_restored():
         _compile()
 
 
@@ -41,7 +43,7 @@ def _compile() -> None:
 
 
 @contextlib.contextmanager
-def _unnoticed() -> Any:
+def _state_restored() -> Any:
     """Random numbers, counters and compiled code as they were; no thread for a progress bar."""
     import torch
     import torch._dynamo

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headway.launch.warm import kernel, wire
-from headway.launch.warm.command import Invocation, Unfit
+from headway.launch.warm.command import ColdStartRequired, Invocation
 
 REPLY_S = 10.0  # a zygote that takes longer is not worth waiting for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SpawnRequest:
     """What the child shall be."""
 
     invocation: Invocation
@@ -36,7 +36,7 @@ class Request:
     mask: list[int] = field(default_factory=list)
 
     @classmethod
-    def decode(cls, text: bytes) -> Request:
+    def decode(cls, text: bytes) -> SpawnRequest:
         """What `encode` made."""
         raw: dict[str, Any] = json.loads(text)
         words = raw.pop("invocation")
@@ -49,23 +49,23 @@ class Request:
         return json.dumps(asdict(self)).encode()
 
 
-def of_this_process(
+def request_from_this_process(
     invocation: Invocation,
     env: Mapping[str, str],
     *,
     umask: int | None = None,
     restore_signals: bool = True,
     **fields: Any,
-) -> Request:
+) -> SpawnRequest:
     """A request for a child of this very process."""
-    facts = kernel.status()
-    ignored = set(kernel.ignored(facts))
+    facts = kernel.process_status()
+    ignored = set(kernel.ignored_signals(facts))
     if restore_signals:  # as subprocess does it; the interpreter then ignores them again
         ignored -= {signal.SIGPIPE, signal.SIGXFSZ}
     inherited: dict[str, Any] = {
         "parent": os.getpid(),
         "umask": int(facts["Umask"], 8) if umask is None else umask,
-        "limits": kernel.limits(),
+        "limits": kernel.resource_limits(),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "affinity": sorted(os.sched_getaffinity(0)),
         "scheduler": (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
@@ -73,10 +73,10 @@ def of_this_process(
         "mask": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))),
         "group": os.getpgrp(),
     }
-    return Request(invocation=invocation, env=dict(env), **{**inherited, **fields})
+    return SpawnRequest(invocation=invocation, env=dict(env), **{**inherited, **fields})
 
 
-def inheritable() -> list[int]:
+def inheritable_descriptors() -> list[int]:
     """The descriptors that a child gets when nobody closes them."""
     found = []
     for entry in os.listdir("/proc/self/fd"):
@@ -87,72 +87,76 @@ def inheritable() -> list[int]:
 
 
 @contextlib.contextmanager
-def folder(path: str | bytes | None) -> Iterator[int]:
+def open_folder(path: str | bytes | None) -> Iterator[int]:
     """A handle of the child's working directory."""
     try:
         fd = os.open(path or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise Unfit(f"{path!r}: {error.strerror}", code="folder-unusable") from None
+        raise ColdStartRequired(f"{path!r}: {error.strerror}", code="folder-unusable") from None
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def ask(zygote: int, request: Request, cwd: int, fds: Sequence[int]) -> int:
+def request_process(zygote: int, request: SpawnRequest, cwd: int, fds: Sequence[int]) -> int:
     """Have it forked; returns its pid, once it is a child of this process.
 
     `fds` are what the descriptors `request.fds` of the child are of.
     """
-    if len(fds) > wire.MOST:
-        raise Unfit(f"{len(fds)} open files are to be inherited", code="too-many-open-files")
+    if len(fds) > wire.MAX_DESCRIPTORS:
+        raise ColdStartRequired(
+            f"{len(fds)} open files are to be inherited", code="too-many-open-files"
+        )
     payload = os.memfd_create("headway-request", os.MFD_CLOEXEC)
-    ours, theirs = wire.pair()
+    ours, theirs = wire.socket_pair()
     try:
         os.write(payload, request.encode())
-        with kernel.Adopting():
+        with kernel.SubreaperScope():
             try:
-                wire.send(zygote, b"spawn", [payload, theirs, cwd, *fds])
+                wire.send_message(zygote, b"spawn", [payload, theirs, cwd, *fds])
             finally:
                 os.close(theirs)
             try:
-                answer, _ = wire.receive(ours, REPLY_S)
+                answer, _ = wire.receive_message(ours, REPLY_S)
             except (
                 TimeoutError
             ):  # a child that answers from now on sees that nobody waits, and ends
-                answer = wire.last(ours)
+                answer = wire.receive_last(ours)
                 if not answer:
-                    raise Unfit("the zygote does not answer", code="zygote-silent") from None
+                    raise ColdStartRequired(
+                        "the zygote does not answer", code="zygote-silent"
+                    ) from None
     except OSError:
-        raise Unfit("the zygote is gone", code="zygote-gone") from None
+        raise ColdStartRequired("the zygote is gone", code="zygote-gone") from None
     finally:
         os.close(ours)
         os.close(payload)
     pid, _, fault = answer.decode().partition(" ")
     if not pid:
-        raise Unfit("the zygote is gone", code="zygote-gone")
+        raise ColdStartRequired("the zygote is gone", code="zygote-gone")
     if fault:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(int(pid), 0)
-        raise Unfit(fault, code="zygote-refused")
+        raise ColdStartRequired(fault, code="zygote-refused")
     return int(pid)
 
 
 @dataclass
-class Received:
+class ReceivedRequest:
     """A request at the other end, with its handles."""
 
-    request: Request
+    request: SpawnRequest
     reply: int
     cwd: int
     fds: list[int]
     nest: int | None = None  # the way to its own nest, if that is there already
 
 
-def unpack(handles: Sequence[int]) -> Received:
+def unpack_request(handles: Sequence[int]) -> ReceivedRequest:
     """The request that came with these handles."""
     payload, reply, cwd, *fds = handles
     with open(payload, "rb") as file:
         file.seek(0)
-        request = Request.decode(file.read())
-    return Received(request, reply, cwd, fds)
+        request = SpawnRequest.decode(file.read())
+    return ReceivedRequest(request, reply, cwd, fds)

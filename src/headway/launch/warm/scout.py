@@ -16,46 +16,46 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headway.launch.warm import kernel, prime, rehearse, wire
-from headway.launch.warm.devices import Unasked
-from headway.launch.warm.recipe import FAMILY
-from headway.launch.warm.watching import BY_PREFIX, Reads
+from headway.launch.warm.devices import DeviceCountStub
+from headway.launch.warm.recipe import TORCH_FAMILY
+from headway.launch.warm.watching import PREFIX_READERS, EnvironmentReads
 
 RANK_VARIABLES = {
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID",
 }  # fmt: skip
-SCOUT_S = 120.0
+TRIAL_IMPORT_S = 120.0
 ANSWERS = "(answers)"  # what prime.py works out, among the modules that are left out
 
 
-class Loaded:
+class Preloader:
     """What was imported, and what was not, with the reason."""
 
     def __init__(self, known_bad: dict[str, str], known_good: Iterable[str]) -> None:
         self.left_out = dict(known_bad)
         self.good = set(known_good)
-        self.reads = Reads()
+        self.reads = EnvironmentReads()
         self.fault = ""  # why this process cannot be forked any more
-        self._before = kernel.descriptors()
+        self._before = kernel.open_descriptors()
 
     def load(self, names: list[str], *, ranked: bool) -> None:
         """Import in the order of the list, which goes into the keys of torch's compile caches."""
         packages: dict[str, list[str]] = {}
         for name in names:
             packages.setdefault(name.partition(".")[0], []).append(name)
-        unasked = Unasked()
+        unasked = DeviceCountStub()
         with self.reads:
             for name in names:
                 if name not in sys.modules and self._may(name, packages, ranked):
                     self._import(name)
-                    if kernel.threads() > 1 or kernel.descriptors() != self._before:
-                        self.left_out[".".join(name.split(".")[:2])] = dirt(self._before)
+                    if kernel.thread_count() > 1 or kernel.open_descriptors() != self._before:
+                        self.left_out[".".join(name.split(".")[:2])] = fork_hazard(self._before)
                         break
                     unasked.begin()
-        prime.prime()
-        rehearse.rehearse()
+        prime.fill_caches()
+        rehearse.compile_once()
         unasked.end()
-        self.fault = dirt(self._before)
+        self.fault = fork_hazard(self._before)
         if not self.fault and "torch" in sys.modules and _in_a_child(_backward) != 0:
             self.fault = "autograd does not work after a fork"
 
@@ -64,7 +64,7 @@ class Loaded:
         top = name.partition(".")[0]
         if self._is_left_out(name):
             return False
-        if top in FAMILY or top in sys.stdlib_module_names or top in self.good:
+        if top in TORCH_FAMILY or top in sys.stdlib_module_names or top in self.good:
             return True
         why = self._scout(packages[top], ranked)
         if why:
@@ -85,7 +85,7 @@ class Loaded:
 
     def _scout(self, names: list[str], ranked: bool) -> str:
         """Why these cannot be imported ahead; empty if they can."""
-        ours, theirs = wire.pair()
+        ours, theirs = wire.socket_pair()
         pid = os.fork()
         if pid == 0:
             os.close(ours)
@@ -93,11 +93,11 @@ class Loaded:
             with contextlib.suppress(BaseException):
                 why = self._try(names, ranked)
             with contextlib.suppress(BaseException):
-                wire.send(theirs, json.dumps(why).encode())
+                wire.send_message(theirs, json.dumps(why).encode())
             os._exit(0)
         os.close(theirs)
         try:
-            answer, _ = wire.receive(ours, SCOUT_S)
+            answer, _ = wire.receive_message(ours, TRIAL_IMPORT_S)
         except TimeoutError:
             answer = json.dumps("its import takes too long").encode()
         finally:
@@ -109,7 +109,7 @@ class Loaded:
 
     def _try(self, names: list[str], ranked: bool) -> str:
         kernel.die_with_parent(signal.SIGKILL)
-        before = kernel.descriptors()
+        before = kernel.open_descriptors()
         self.reads.names.clear()
         self.reads.all_by.clear()
         for name in names:
@@ -118,38 +118,38 @@ class Loaded:
             except Exception as error:
                 if name == names[0]:
                     return f"{type(error).__name__}: {error}"[:200]
-        return dirt(before) or self._reading(ranked)
+        return fork_hazard(before) or self._reading(ranked)
 
     def _reading(self, ranked: bool) -> str:
         wrong = sorted(RANK_VARIABLES & self.reads.names) if ranked else []
         if wrong:
             return f"it reads {wrong[0]} at import"
-        everything = sorted(self.reads.all_by - BY_PREFIX - FAMILY)
+        everything = sorted(self.reads.all_by - PREFIX_READERS - TORCH_FAMILY)
         return f"{everything[0]} reads the whole environment at import" if everything else ""
 
 
-def dirt(before: dict[int, str]) -> str:
+def fork_hazard(before: dict[int, str]) -> str:
     """What makes this process unfit to be forked; empty if nothing does.
 
     `before` are the descriptors that it had before its imports.
     """
-    if kernel.threads() > 1:
+    if kernel.thread_count() > 1:
         return "it has started threads"
-    for children in _files("/proc/self/task/{}/children"):
+    for children in _read_task_files("/proc/self/task/{}/children"):
         if children.strip():
             return "it has started a process"
-    for fd, opened in kernel.descriptors().items():
+    for fd, opened in kernel.open_descriptors().items():
         if before.get(fd) != opened:
             return f"it keeps {opened} open"
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "it has initialised CUDA"
-    if torch is not None and _poisoned(torch):
+    if torch is not None and _is_cuda_lost_after_fork(torch):
         return "it has made CUDA unusable after a fork"
     return ""
 
 
-def _files(pattern: str) -> list[str]:
+def _read_task_files(pattern: str) -> list[str]:
     found = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(pattern.format(task)) as file:
@@ -157,7 +157,7 @@ def _files(pattern: str) -> list[str]:
     return found
 
 
-def _poisoned(torch: Any) -> bool:
+def _is_cuda_lost_after_fork(torch: Any) -> bool:
     """torch marks a child of a process that has asked the CUDA runtime anything."""
     bad = getattr(torch.cuda, "_is_in_bad_fork", None)
     return bad is not None and _in_a_child(bad) != 0

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
+RENDEZVOUS_MODULE = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
 
-def take_out() -> None:
+def remove_rendezvous_skew() -> None:
     """Where torchrun is loaded, and is as it is known."""
-    module: Any = sys.modules.get(MODULE)
+    module: Any = sys.modules.get(RENDEZVOUS_MODULE)
     handler = getattr(module, "DynamicRendezvousHandler", None)
     if handler is None or not hasattr(module, "_delay"):
         return

@@ -21,14 +21,14 @@ from headway.launch.warm.command import Invocation
 SOURCE_IS_UTF8, IGNORE_COOKIE = 0x0100, 0x0800
 
 
-_kept: list[Any] = []  # what C code points at
+_used_by_c: list[Any] = []  # what C code points at
 
 
 class _CompilerFlags(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_int), ("feature_version", ctypes.c_int)]
 
 
-class Stage:
+class MainRunner:
     """Stands in for the module runpy until the interpreter has asked it once."""
 
     def __init__(self, invocation: Invocation) -> None:
@@ -57,9 +57,9 @@ class Stage:
         sys.path[0] = first
 
 
-def set_up(invocation: Invocation) -> None:
+def run_as_main(invocation: Invocation) -> None:
     """From here on the interpreter runs the program by itself."""
-    sys.modules["runpy"] = Stage(invocation)  # type: ignore[assignment]
+    sys.modules["runpy"] = MainRunner(invocation)  # type: ignore[assignment]
 
 
 def _script(program: str) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def _script(program: str) -> Callable[..., Any]:
         raise OSError(f"{path} is gone")
     call = ctypes.pythonapi.PyRun_AnyFileExFlags
     call.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
-    call.restype = _conclude
+    call.restype = _exit_on_error
     return functools.partial(call, file, os.fsencode(path), 1, None)
 
 
@@ -84,8 +84,8 @@ def _command(program: str) -> Callable[..., Any]:
     flags = _CompilerFlags(SOURCE_IS_UTF8 | IGNORE_COOKIE, sys.version_info.minor)
     call = ctypes.pythonapi.PyRun_SimpleStringFlags
     call.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    call.restype = _conclude
-    _kept.append(flags)
+    call.restype = _exit_on_error
+    _used_by_c.append(flags)
     return functools.partial(call, program.encode(), ctypes.addressof(flags))
 
 
@@ -113,7 +113,7 @@ def _module(program: str) -> Callable[..., Any]:
     return functools.partial(call, functools.partial(run, program, True))
 
 
-def _conclude(status: int) -> None:
+def _exit_on_error(status: int) -> None:
     """An exception has been printed already; what is left of it is the exit code."""
     if status:
         raise SystemExit(1)

@@ -9,11 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 # They go through all of it for names with a prefix of their own (kit.EARLY), and keep no other.
-BY_PREFIX = {"tqdm", "networkx", "fsspec"}
-WAYS = ("os", "_collections_abc", "collections.abc", "posixpath", "shutil", "tempfile")
+PREFIX_READERS = {"tqdm", "networkx", "fsspec"}
+ENVIRONMENT_MODULES = (
+    "os",
+    "_collections_abc",
+    "collections.abc",
+    "posixpath",
+    "shutil",
+    "tempfile",
+)
 
 
-class Reads:
+class EnvironmentReads:
     """Patches the class of `os.environ`, as long as it lasts."""
 
     def __init__(self) -> None:
@@ -21,7 +28,7 @@ class Reads:
         self.all_by: set[str] = set()  # packages that went through the whole environment
         self._to_come: deque[str] = deque()  # what is read next when somebody goes through it
 
-    def __enter__(self) -> Reads:
+    def __enter__(self) -> EnvironmentReads:
         kind: Any = type(os.environ)
         self._originals = getitem, iterate = kind.__getitem__, kind.__iter__
         reads = self
@@ -32,7 +39,7 @@ class Reads:
 
         def __iter__(environ: Any) -> Iterator[Any]:
             keys = list(iterate(environ))
-            if (package := _package()) != "headway":
+            if (package := _reading_package()) != "headway":
                 reads.all_by.add(package)
             reads._to_come = deque(keys)
             return iter(keys)
@@ -49,16 +56,16 @@ class Reads:
             self._to_come.popleft()
             return
         self._to_come.clear()
-        if isinstance(key, str) and _package() != "headway":
+        if isinstance(key, str) and _reading_package() != "headway":
             self.names.add(key)
 
 
-def _package() -> str:
+def _reading_package() -> str:
     """Whose code reads: the innermost frame that is not one of the ways to the environment."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name not in WAYS and name != __name__:
+        if name not in ENVIRONMENT_MODULES and name != __name__:
             return name.partition(".")[0]
         frame = frame.f_back
     return ""

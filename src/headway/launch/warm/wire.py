@@ -13,16 +13,16 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-MOST = 250  # descriptors that one message can carry, besides three of our own
+MAX_DESCRIPTORS = 250  # descriptors that one message can carry, besides three of our own
 
 
-def pair() -> tuple[int, int]:
+def socket_pair() -> tuple[int, int]:
     """Two ends; messages keep their borders."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return one.detach(), other.detach()
 
 
-def send(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
+def send_message(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
     """Raises OSError when the other end is gone."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
     try:
@@ -31,16 +31,16 @@ def send(fd: int, message: bytes, handles: Sequence[int] = ()) -> None:
         end.detach()
 
 
-def receive(fd: int, seconds: float | None = None) -> tuple[bytes, list[int]]:
+def receive_message(fd: int, seconds: float | None = None) -> tuple[bytes, list[int]]:
     """The next message and its descriptors; empty when the other end is gone.
 
     Raises TimeoutError when nothing comes in time.
     """
-    if seconds is not None and not waits(fd, seconds):
+    if seconds is not None and not is_readable(fd, seconds):
         raise TimeoutError
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
     try:
-        message, handles, _, _ = socket.recv_fds(end, 1 << 20, MOST + 3)
+        message, handles, _, _ = socket.recv_fds(end, 1 << 20, MAX_DESCRIPTORS + 3)
     except ConnectionError:
         return b"", []
     finally:
@@ -48,7 +48,7 @@ def receive(fd: int, seconds: float | None = None) -> tuple[bytes, list[int]]:
     return message, handles
 
 
-def last(fd: int) -> bytes:
+def receive_last(fd: int) -> bytes:
     """What came before now, empty if nothing did; from now on the other end cannot send."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fd)
     try:
@@ -65,14 +65,14 @@ def send_large(fd: int, content: dict[str, Any]) -> None:
     memory = os.memfd_create("headway", os.MFD_CLOEXEC)
     try:
         os.write(memory, json.dumps(content).encode())
-        send(fd, b"large", [memory])
+        send_message(fd, b"large", [memory])
     finally:
         os.close(memory)
 
 
 def receive_large(fd: int, seconds: float | None = None) -> dict[str, Any]:
     """What `send_large` sent; empty when the other end is gone."""
-    _, handles = receive(fd, seconds)
+    _, handles = receive_message(fd, seconds)
     return read_large(handles[0]) if handles else {}
 
 
@@ -84,24 +84,24 @@ def read_large(memory: int) -> dict[str, Any]:
     return content
 
 
-def waits(fd: int, seconds: float) -> bool:
+def is_readable(fd: int, seconds: float) -> bool:
     """Whether a message, or the end, comes within that time."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(seconds, 0.0) * 1000))
 
 
-class End:
+class SocketEnd:
     """One end that is kept for long, in a process whose job may close any descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._identity = _identity(fd)
+        self._identity = _fd_identity(fd)
 
     def usable(self) -> bool:
         """Whether the number still is what it was."""
         try:
-            return _identity(self.fd) == self._identity
+            return _fd_identity(self.fd) == self._identity
         except OSError:
             return False
 
@@ -111,6 +111,6 @@ class End:
             os.close(self.fd)
 
 
-def _identity(fd: int) -> tuple[int, int]:
+def _fd_identity(fd: int) -> tuple[int, int]:
     found = os.fstat(fd)
     return found.st_dev, found.st_ino

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from typing import Any
 
 from headway.launch.warm import birth, kernel, nest, serve, skew, stage, wire
-from headway.launch.warm.become import Beginnings, become
+from headway.launch.warm.become import InterpreterBaseline, become_command
 from headway.launch.warm.handle import IMPORT_ENV
-from headway.launch.warm.kit import Kit
-from headway.launch.warm.request import Received
-from headway.launch.warm.scout import Loaded
+from headway.launch.warm.kit import Compatibility
+from headway.launch.warm.request import ReceivedRequest
+from headway.launch.warm.scout import Preloader
 
 
 def main(fresh: set[str]) -> None:
@@ -29,7 +29,7 @@ def main(fresh: set[str]) -> None:
 
     `fresh` are the modules that every interpreter of the job loads at its start.
     """
-    beginnings = Beginnings(fresh)
+    beginnings = InterpreterBaseline(fresh)
     launcher = int(sys.orig_argv[-1])
     hello = wire.receive_large(launcher)
     if not hello:
@@ -38,30 +38,36 @@ def main(fresh: set[str]) -> None:
         kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != hello["launcher"]:
         os._exit(0)
-    nest.settle("headway-zygote", {launcher, 2})
+    nest.detach_from_job("headway-zygote", {launcher, 2})
     kit = _prepare(hello, beginnings, launcher)
     workers: int = hello["workers"]
-    ahead = (lambda: nest.fork(workers)) if "RANK" not in hello["env"] else (lambda: None)
-    received: Received | None = serve.serve(launcher, 1, ahead)
+    ahead = (
+        (lambda: nest.fork_child_forkserver(workers))
+        if "RANK" not in hello["env"]
+        else (lambda: None)
+    )
+    received: ReceivedRequest | None = serve.serve(launcher, 1, ahead)
     while received is not None:
-        received = _live(received, kit, beginnings, workers)
+        received = _start_child(received, kit, beginnings, workers)
 
 
-def _prepare(hello: dict[str, Any], beginnings: Beginnings, launcher: int) -> Kit:
+def _prepare(
+    hello: dict[str, Any], beginnings: InterpreterBaseline, launcher: int
+) -> Compatibility:
     """Import, and tell the launcher what came of it; ends the process if it cannot be forked."""
     os.environ.pop("PYTHONPATH", None)
     for key, value in {**hello["env"], **hello["preset"], **IMPORT_ENV}.items():
         if os.environ.get(key) != value:
             os.environ[key] = value
-    _hold_back_the_probe(hello["preset"])
-    loaded = Loaded(hello["left_out"], hello["good"])
-    with _undisturbed(hello["nice"]):
+    _suspend_probe(hello["preset"])
+    loaded = Preloader(hello["left_out"], hello["good"])
+    with _low_priority(hello["nice"]):
         loaded.load(hello["modules"], ranked=hello["ranked"])
-    skew.take_out()
+    skew.remove_rendezvous_skew()
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)  # what C code has printed is not to come again from each child
-    kit = Kit(
+    kit = Compatibility(
         executable=hello["executable"],
         options=[(letter, value) for letter, value in hello["options"]],
         flags={name: int(getattr(sys.flags, name)) for name in _flag_names()},
@@ -95,17 +101,17 @@ def _flag_names() -> list[str]:
 
 
 @contextlib.contextmanager
-def _undisturbed(nice: int) -> Any:
+def _low_priority(nice: int) -> Any:
     """The job comes first, where the lower priority can be taken back."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    if nice and _may_go_back(before, before + nice):
+    if nice and _can_restore_priority(before, before + nice):
         os.setpriority(os.PRIO_PROCESS, 0, before + nice)
     yield
     if os.getpriority(os.PRIO_PROCESS, 0) != before:
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def _may_go_back(high: int, low: int) -> bool:
+def _can_restore_priority(high: int, low: int) -> bool:
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -116,64 +122,68 @@ def _may_go_back(high: int, low: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _hold_back_the_probe(preset: dict[str, str]) -> None:
+def _suspend_probe(preset: dict[str, str]) -> None:
     """The zygote itself records nothing."""
     if "headway.probe.imports" in sys.modules:
         from headway.probe import imported
         from headway.probe.recorder import recorder
 
-        imported.take_settings(preset)
+        imported.adopt_settings(preset)
         recorder.hold()
 
 
-def _live(received: Received, kit: Kit, beginnings: Beginnings, workers: int) -> Received | None:
+def _start_child(
+    received: ReceivedRequest, kit: Compatibility, beginnings: InterpreterBaseline, workers: int
+) -> ReceivedRequest | None:
     """In a new process: None when it is ready for its program; a request in one that its nest
     has forked."""
     begun = time.monotonic_ns()
     request = received.request
-    wanted = nest.wanted(request.env, request.invocation.argv)
+    wanted = nest.needs_child_forkserver(request.env, request.invocation.argv)
     if received.nest is not None and (request.new_session or not wanted):
         os.close(received.nest)  # a nest must be in the session of its process
         received.nest = None
     try:
-        birth.place(received)
+        birth.take_over_process_state(received)
     except (OSError, ValueError) as error:
-        birth.answer(received, f"{type(error).__name__}: {error}")
+        birth.send_reply(received, f"{type(error).__name__}: {error}")
         os._exit(1)
-    birth.answer(received)
+    birth.send_reply(received)
     try:
         if wanted:
-            inner = _settle_nest(received, kit, workers)
+            inner = _connect_child_forkserver(received, kit, workers)
             if inner is not None:
                 return inner
-        become(request, beginnings, kit.env)
-        _wake_the_probe(begun)
-        stage.set_up(request.invocation)
+        become_command(request, beginnings, kit.env)
+        _resume_probe(begun)
+        stage.run_as_main(request.invocation)
     except Exception:
         _start_cold(received)
     return None
 
 
-def _settle_nest(received: Received, kit: Kit, workers: int) -> Received | None:
+def _connect_child_forkserver(
+    received: ReceivedRequest, kit: Compatibility, workers: int
+) -> ReceivedRequest | None:
     way = received.nest
     if way is None:
-        made = nest.fork(workers)
-        if isinstance(made, Received):
+        made = nest.fork_child_forkserver(workers)
+        if isinstance(made, ReceivedRequest):
             return made
         above = max([2, *received.request.fds]) + 1
-        way = birth.out_of_the_way(made, above, received.request.limits)
+        way = birth.move_descriptor_up(made, above, received.request.limits)
         os.close(made)
-    nest.Seam(wire.End(way), kit).install()
+    nest.SpawnHook(wire.SocketEnd(way), kit).install()
     return None
 
 
-def _wake_the_probe(begun: int) -> None:
+def _resume_probe(begun: int) -> None:
     imports = sys.modules.get("headway.probe.imports")
     if imports is not None:
         imports.reset_after_warm_fork(begun)
 
 
-def _start_cold(received: Received) -> None:
+def _start_cold(received: ReceivedRequest) -> None:
     """Something of ours has failed: the real thing, in the same process."""
     request = received.request
     if request.env.get("HEADWAY_STRICT"):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 
-from headway.plan.sweep import Plan, points
+from headway.plan.sweep import Plan, point_to_dict
 
 
-def text(plan: Plan) -> str:
+def csv_text(plan: Plan) -> str:
     """The interval in force is a line of its own, marked in the last column."""
     made = io.StringIO()
     out = csv.writer(made, lineterminator="\n")
-    out.writerow(["nodes", *points(plan.rows[0].at), "in_force"])
+    out.writerow(["nodes", *point_to_dict(plan.rows[0].at), "in_force"])
     for row in plan.rows:
         for one in row.curve:
-            out.writerow([row.case.nodes, *points(one).values(), 0])
-        out.writerow([row.case.nodes, *points(row.at).values(), 1])
+            out.writerow([row.case.nodes, *point_to_dict(one).values(), 0])
+        out.writerow([row.case.nodes, *point_to_dict(row.at).values(), 1])
     return made.getvalue()

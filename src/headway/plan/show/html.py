@@ -12,14 +12,29 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from headway import __version__
 from headway.plan.show import words
-from headway.plan.sweep import Plan, Planned
+from headway.plan.sweep import Plan, PlanRow
 from headway.report.words import count
-from headway.schedule.show.plot import ticks
+from headway.schedule.show.plot import axis_ticks
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 WIDTH, HEIGHT = 760.0, 360.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 90.0, 16.0, 44.0
-MARKS: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400, 259200, 604800)
+TICK_SECONDS: Final = (
+    1,
+    5,
+    15,
+    60,
+    300,
+    900,
+    1800,
+    3600,
+    7200,
+    14400,
+    43200,
+    86400,
+    259200,
+    604800,
+)
 CEILING: Final = 4.0  # times the least that is wasted; what is above is cut off
 
 
@@ -46,15 +61,15 @@ class Plot:
     ticks_y: tuple[tuple[float, str], ...]
 
 
-def page(plan: Plan) -> str:
+def html_page(plan: Plan) -> str:
     """The whole page; the name of a run or a store is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
     )
     return environment.get_template("plan.html").render(
         version=__version__,
-        about=words.about(plan),
-        notes=words.notes(plan),
+        about=words.describe_job(plan),
+        notes=words.plan_notes(plan),
         rows=plan.rows,
         plot=_plot([row for row in plan.rows if row.curve]),
         box=(WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM),
@@ -64,7 +79,7 @@ def page(plan: Plan) -> str:
     )
 
 
-def _plot(rows: list[Planned]) -> Plot | None:
+def _plot(rows: list[PlanRow]) -> Plot | None:
     if not rows:
         return None
     points = [point for row in rows for point in row.curve]
@@ -99,6 +114,8 @@ def _plot(rows: list[Planned]) -> Plot | None:
             )
             for place, row in enumerate(rows)
         ),
-        ticks_x=tuple((across(one), words.minutes(one)) for one in MARKS if low <= one <= high),
-        ticks_y=tuple((up(value), f"{value:g} %") for value in ticks(top)),
+        ticks_x=tuple(
+            (across(one), words.format_interval(one)) for one in TICK_SECONDS if low <= one <= high
+        ),
+        ticks_y=tuple((up(value), f"{value:g} %") for value in axis_ticks(top)),
     )

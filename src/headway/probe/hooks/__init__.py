@@ -15,39 +15,39 @@ from types import ModuleType
 from typing import Any
 
 from headway.probe import ENV_ASYNC, ENV_CHAOS, ENV_COMPILE, ENV_OFF, ENV_STEPS, imports, pace
-from headway.probe.imports import BEHIND, CACHED, PRECOMPILED, TABLE
+from headway.probe.imports import ASYNC_SAVE_HOOKS, COMPILE_CACHE_HOOKS, HOOKS, PRECOMPILE_HOOKS
 from headway.probe.recorder import guard, guard_end, recorder
 
 CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part of `__dict__`
 
 
-def apply(name: str, module: ModuleType) -> None:
+def apply_hooks(name: str, module: ModuleType) -> None:
     """Run the hook of module `name`, if it has one."""
     unwanted = os.environ.get(ENV_OFF, "").split(",")
-    for package, table in _tables():
+    for package, table in _hook_tables():
         where = table.get(name)
         if where is not None and where.partition(":")[0] not in unwanted:
-            guard(name, _apply, f"{package}.{where}", module)
+            guard(name, _run_hook, f"{package}.{where}", module)
     if os.environ.get(ENV_CHAOS):
-        guard(f"chaos in {name}", _apply, f"{__name__}.chaos:install", module)
+        guard(f"chaos in {name}", _run_hook, f"{__name__}.chaos:install", module)
     if os.environ.get(ENV_STEPS):
-        guard(f"stop in {name}", _apply, f"{__name__}.stop:install", module)
+        guard(f"stop in {name}", _run_hook, f"{__name__}.stop:install", module)
 
 
-def _apply(where: str, module: ModuleType) -> None:
+def _run_hook(where: str, module: ModuleType) -> None:
     file, _, function = where.partition(":")
     getattr(importlib.import_module(file), function)(module)
 
 
-def _tables() -> Iterator[tuple[str, dict[str, str]]]:
+def _hook_tables() -> Iterator[tuple[str, dict[str, str]]]:
     """What is hooked here, by the package that has the hooks."""
     if os.environ.get(ENV_ASYNC) == "1":  # first, so that what blocks is all that is measured
-        yield "headway.checkpoint.behind", BEHIND
-    yield __name__, TABLE
+        yield "headway.checkpoint.behind", ASYNC_SAVE_HOOKS
+    yield __name__, HOOKS
     if os.environ.get(ENV_COMPILE):
-        yield __name__, CACHED
+        yield __name__, COMPILE_CACHE_HOOKS
         if os.environ.get("TORCH_CACHING_PRECOMPILE") == "1":
-            yield "headway.compile.precompile", PRECOMPILED
+            yield "headway.compile.precompile", PRECOMPILE_HOOKS
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -56,7 +56,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     What takes no instance stays so: `around` of a class method gets the class as first argument.
     """
     original = getattr(owner, name)
-    kind = type(_static(owner, name))
+    kind = type(_static_attribute(owner, name))
     if kind is classmethod:
         original = original.__func__
 
@@ -74,7 +74,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
         _replace_exports(owner, name, original, wrapper)
 
 
-def _static(owner: Any, name: str) -> Any:
+def _static_attribute(owner: Any, name: str) -> Any:
     """The attribute as its class defines it, before it is bound."""
     classes = owner.__mro__ if isinstance(owner, type) else ()
     return next((vars(cls)[name] for cls in classes if name in vars(cls)), None)
@@ -119,52 +119,52 @@ def spanned(
     wrap(owner, name, around)
 
 
-def in_loop() -> bool:
+def is_in_loop() -> bool:
     """Whether this is the thread that makes the steps, and it has begun to."""
-    return pace.steps > 0 and recorder.thread() == pace.stepping_thread
+    return pace.steps > 0 and recorder.thread() == pace.step_thread_in_journal
 
 
-def after_told_steps(look: Callable[[], object]) -> None:
+def after_sdk_steps(look: Callable[[], object]) -> None:
     """Call `look` after every step that the loop itself tells (`headway.step()`)."""
-    told = pace.told_step
+    told = pace.count_step
 
     @functools.wraps(told)
     def told_step() -> None:
         told()
         look()
 
-    pace.told_step = told_step
+    pace.count_step = told_step
 
 
 # Spans of one name do not nest: only the outermost call counts.
-_inside: dict[tuple[str, int], int] = {}
+_open_spans: dict[tuple[str, int], int] = {}
 
 
 def inside(span: str) -> bool:
     """Whether this thread is in a span of that name already."""
-    return (span, recorder.thread()) in _inside
+    return (span, recorder.thread()) in _open_spans
 
 
 @contextlib.contextmanager
 def within(span: str) -> Iterator[None]:
     """Calls of that name by this thread are parts of something that is told otherwise."""
     key = span, recorder.thread()
-    _inside[key] = 0
+    _open_spans[key] = 0
     try:
         yield
     finally:
-        _inside.pop(key, None)
+        _open_spans.pop(key, None)
 
 
 def enter(span: str, what: str, **fields: Any) -> int:
     """Open a span that calls of the same name inside it do not repeat."""
     opened = recorder.begin(span, what=what, **fields)
-    _inside[span, recorder.thread()] = opened
+    _open_spans[span, recorder.thread()] = opened
     return opened
 
 
 def leave(span: str, opened: int | None, **fields: Any) -> None:
     """Close it."""
-    _inside.pop((span, recorder.thread()), None)
+    _open_spans.pop((span, recorder.thread()), None)
     if opened is not None:
         recorder.end(opened, **fields)

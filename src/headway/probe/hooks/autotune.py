@@ -14,8 +14,14 @@ from weakref import WeakKeyDictionary
 from headway.probe.hooks import wrap
 from headway.probe.recorder import guard
 from headway.probe.tuning import advice
-from headway.probe.tuning.identity import call, digest, flat, jit, source
-from headway.probe.tuning.record import Kernel, Timing, tunings
+from headway.probe.tuning.identity import (
+    config_values,
+    digest,
+    jit_function,
+    launch_key,
+    source_texts,
+)
+from headway.probe.tuning.record import KernelInfo, Timing, tunings
 
 HOOK = "autotune"
 FILE = "autotune file"
@@ -26,7 +32,7 @@ class Tuning:
 
     def __init__(self, tuner: Any, kwargs: Mapping[str, Any], offered: Sequence[Any]) -> None:
         self.kernel = _kernel(tuner)
-        self.own, self.key, self.rest = call(tuner, kwargs)
+        self.own, self.key, self.rest = launch_key(tuner, kwargs)
         self.offered = len(offered)
         self.configs = offered
         self.ms: float | None = None  # of the only one left: there is nothing to benchmark
@@ -36,22 +42,22 @@ class Tuning:
 
     def narrow(self, tuner: Any) -> None:
         """To the configs of an earlier run, where this key was tuned in it."""
-        if not advice.wanted() or self.offered < 2:
+        if not advice.is_enabled() or self.offered < 2:
             return
-        known = advice.known(self.kernel.kind, self.kernel.id, self.kernel.name)
+        known = advice.find_kernel(self.kernel.kind, self.kernel.id, self.kernel.name)
         use = known.use(self.key, self.rest) if known else None
-        fewer = use and advice.narrow(self.configs, use.tried, use.take, flat)
+        fewer = use and advice.narrow(self.configs, use.tried, use.take, config_values)
         if not use or not fewer or _on_disk(tuner, self.own, self.configs):
             return
         self.configs = fewer
         if len(fewer) == 1:
             self.ms = use.ms
-            self._tell(0.0, taken=flat(fewer[0]))
+            self._tell(0.0, taken=config_values(fewer[0]))
 
     def benchmarked(self, config: Any, result: Any, ns: int) -> None:
         """One config is done; the last one ends the tuning."""
         ms = result[0] if isinstance(result, (list, tuple)) and result else result
-        self.timings.append(Timing(flat(config), ms, ns / 1e9))
+        self.timings.append(Timing(config_values(config), ms, ns / 1e9))
         if len(self.timings) == len(self.configs):
             self._tell((monotonic_ns() - self.begun) / 1e9)
 
@@ -80,15 +86,15 @@ def _prune(original: Callable[..., Any], tuner: Any, kwargs: dict[str, Any]) -> 
 
 
 def _begin(tuner: Any, kwargs: dict[str, Any], offered: Sequence[Any]) -> Tuning | None:
-    _open.pop(tuner, None)
+    _open_tunings.pop(tuner, None)
     if kwargs.get("warmup") is not False:  # compiled ahead of time, with nothing to run on
         return None
-    tuning = _open[tuner] = Tuning(tuner, kwargs, offered)
+    tuning = _open_tunings[tuner] = Tuning(tuner, kwargs, offered)
     return tuning
 
 
 def _bench(original: Callable[..., Any], tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
-    tuning = guard(HOOK, _open.get, tuner)
+    tuning = guard(HOOK, _open_tunings.get, tuner)
     if tuning is None:
         return original(tuner, *args, config=config, **meta)
     if tuning.ms is not None:  # Triton from 3.8 on does not even ask
@@ -99,19 +105,19 @@ def _bench(original: Callable[..., Any], tuner: Any, *args: Any, config: Any, **
     return result
 
 
-def _kernel(tuner: Any) -> Kernel:
+def _kernel(tuner: Any) -> KernelInfo:
     kernel = _kernels.get(tuner)
     if kernel is None:
-        function = jit(tuner)
+        function = jit_function(tuner)
         code = function.fn.__code__
         where = f"{code.co_filename}:{code.co_firstlineno}"
-        name = digest(source(function), list(tuner.keys), list(tuner.arg_names))
-        kernel = Kernel("triton", name, function.fn.__qualname__, where, tuple(tuner.keys))
+        name = digest(source_texts(function), list(tuner.keys), list(tuner.arg_names))
+        kernel = KernelInfo("triton", name, function.fn.__qualname__, where, tuple(tuner.keys))
         _kernels[tuner] = kernel
     return kernel
 
 
-class _NotThere(Exception):
+class _NotCached(Exception):
     pass
 
 
@@ -121,7 +127,7 @@ def _on_disk(tuner: Any, key: tuple[Any, ...], configs: Sequence[Any]) -> bool:
         return False
 
     def absent() -> None:
-        raise _NotThere
+        raise _NotCached
 
     try:
         return bool(tuner.check_disk_cache(key, configs, absent))
@@ -129,5 +135,5 @@ def _on_disk(tuner: Any, key: tuple[Any, ...], configs: Sequence[Any]) -> bool:
         return False
 
 
-_open: WeakKeyDictionary[Any, Tuning] = WeakKeyDictionary()
-_kernels: WeakKeyDictionary[Any, Kernel] = WeakKeyDictionary()
+_open_tunings: WeakKeyDictionary[Any, Tuning] = WeakKeyDictionary()
+_kernels: WeakKeyDictionary[Any, KernelInfo] = WeakKeyDictionary()

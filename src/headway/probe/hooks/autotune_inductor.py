@@ -16,8 +16,14 @@ from typing import Any
 from headway.probe.hooks import wrap
 from headway.probe.recorder import guard, recorder
 from headway.probe.tuning import advice
-from headway.probe.tuning.identity import flat, pinned, sizes, text, written
-from headway.probe.tuning.record import Kernel, Timing, tunings
+from headway.probe.tuning.identity import (
+    config_text,
+    config_values,
+    generated_digest,
+    has_pinned_sizes,
+    launch_sizes,
+)
+from headway.probe.tuning.record import KernelInfo, Timing, tunings
 
 HOOK = "autotune in inductor"
 FILE = "autotune file in inductor"
@@ -28,7 +34,7 @@ def install(module: ModuleType) -> None:
     """torch._inductor.runtime.triton_heuristics"""
     tuner = module.CachingAutotuner
     wrap(tuner, "benchmark_all_configs", _benchmark)
-    if advice.wanted():
+    if advice.is_enabled():
         wrap(module, "cached_autotune", _make)
         wrap(tuner, "precompile", _precompile)
         wrap(tuner, "autotune_to_one_config", _tune)
@@ -37,11 +43,11 @@ def install(module: ModuleType) -> None:
 def _benchmark(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
     start = monotonic_ns()
     timings = original(tuner, *args, **kwargs)
-    guard(HOOK, _benchmarked, tuner, args, kwargs, timings, monotonic_ns() - start)
+    guard(HOOK, _record_benchmarks, tuner, args, kwargs, timings, monotonic_ns() - start)
     return timings
 
 
-def _benchmarked(
+def _record_benchmarks(
     tuner: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -55,26 +61,26 @@ def _benchmarked(
         _kernel(tuner),
         _key(args, kwargs),
         "",
-        [Timing(flat(launcher.config), ms) for launcher, ms in timings.items()],
+        [Timing(config_values(launcher.config), ms) for launcher, ms in timings.items()],
         seconds=ns / 1e9,
         offered=max(len(timings), getattr(tuner, OFFERED, 0)),
         compiled=None if us is None else us / 1e6,
     )
 
 
-def _kernel(tuner: Any) -> Kernel:
+def _kernel(tuner: Any) -> KernelInfo:
     path = getattr(tuner, "filename", None)
-    kernel = written(path, tuner.fn.src)
-    return Kernel("inductor", kernel, tuner.fn.__name__, path or "")
+    kernel = generated_digest(path, tuner.fn.src)
+    return KernelInfo("inductor", kernel, tuner.fn.__name__, path or "")
 
 
 def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-    return sizes([*args, *kwargs.values()])
+    return launch_sizes([*args, *kwargs.values()])
 
 
-def _known(tuner: Any) -> advice.Known | None:
+def _find_kernel(tuner: Any) -> advice.TunedKernel | None:
     kernel = _kernel(tuner)
-    return advice.known(kernel.kind, kernel.id, kernel.name)
+    return advice.find_kernel(kernel.kind, kernel.id, kernel.name)
 
 
 def _make(
@@ -99,18 +105,18 @@ def _make(
 def _fewer(made: Any) -> list[Any] | None:
     if len(made.configs or ()) < 2:
         return None
-    known = _known(made)
+    known = _find_kernel(made)
     if known is None:
         return None
     take = known.kept
-    if _pinned(made) and len(known.keys) == 1:
+    if _has_pinned_sizes(made) and len(known.keys) == 1:
         (use,) = known.keys.values()
         take = frozenset(use.take)
-    return advice.narrow(made.configs, known.tried, tuple(take), flat)
+    return advice.narrow(made.configs, known.tried, tuple(take), config_values)
 
 
-def _pinned(tuner: Any) -> bool:
-    return pinned(tuner.fn.src, tuner.triton_meta.get("signature", {}))
+def _has_pinned_sizes(tuner: Any) -> bool:
+    return has_pinned_sizes(tuner.fn.src, tuner.triton_meta.get("signature", {}))
 
 
 def _precompile(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,22 +127,22 @@ def _precompile(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: 
         # Kept with the graph it would be there without the other configs for whoever comes next.
         kwargs["static_triton_bundle_key"] = None
     result = original(tuner, *args, **kwargs)
-    guard(FILE, _precompiled, tuner)
+    guard(FILE, _after_precompile, tuner)
     return result
 
 
-def _precompiled(tuner: Any) -> None:
+def _after_precompile(tuner: Any) -> None:
     if len(tuner.launchers) != 1:
         return
-    if _pinned(tuner):
-        _tell(tuner, [], tuner.launchers[0])
+    if _has_pinned_sizes(tuner):
+        _record_taken(tuner, [], tuner.launchers[0])
     else:  # two make torch ask which one to take: at the first launch, with the sizes at hand
         tuner.launchers = tuner.launchers * 2
 
 
-def _tell(tuner: Any, key: Sequence[int], launcher: Any) -> None:
+def _record_taken(tuner: Any, key: Sequence[int], launcher: Any) -> None:
     offered = max(len(tuner.launchers), getattr(tuner, OFFERED, 0))
-    taken = flat(launcher.config)
+    taken = config_values(launcher.config)
     tunings.tuned(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=taken)
 
 
@@ -150,12 +156,12 @@ def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -
 
 
 def _take(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    known, key = _known(tuner), _key(args, kwargs)
+    known, key = _find_kernel(tuner), _key(args, kwargs)
     use = known.use(key) if known else None
-    launchers = {text(flat(one.config)): one for one in tuner.launchers}
+    launchers = {config_text(config_values(one.config)): one for one in tuner.launchers}
     if use and use.tried.issuperset(launchers) and use.take[0] in launchers:
         launcher = launchers[use.take[0]]
-        _tell(tuner, key, launcher)
+        _record_taken(tuner, key, launcher)
         release = getattr(tuner, "_release_static_launchers_except", None)
         if release is not None:
             release(launcher)
@@ -169,7 +175,7 @@ def _restore(tuner: Any) -> None:
     """Sizes that were not recorded get every config, compiled here and now."""
     tasks = sys.modules["torch._inductor.runtime.compile_tasks"]
     try:
-        with advice.ignored():
+        with advice.full_tuning():
             module = tasks._reload_python_module("headway", tuner.filename, set_sys_modules=False)
             whole = getattr(module, tuner.fn.__name__)
             whole.precompile()

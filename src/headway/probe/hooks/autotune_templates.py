@@ -15,13 +15,13 @@ from headway.probe.hooks import wrap
 from headway.probe.recorder import guard, recorder
 from headway.probe.tuning import advice
 from headway.probe.tuning.identity import digest
-from headway.probe.tuning.record import Kernel, Timing, tunings
+from headway.probe.tuning.record import KernelInfo, Timing, tunings
 
 HOOK = "autotune of templates"
 FILE = "autotune file for templates"
 # Of a selection that several ranks make together, or whose caller counts on a choice.
-LEFT_ALONE = ("is_collective", "return_choice", "best_config_future")
-DESCRIBED = 500  # characters of a choice
+EXCLUDED = ("is_collective", "return_choice", "best_config_future")
+MAX_DESCRIPTION = 500  # characters of a choice
 
 
 def install(module: ModuleType) -> None:
@@ -29,7 +29,7 @@ def install(module: ModuleType) -> None:
     selector = module.AlgorithmSelectorCache
     wrap(selector, "do_autotuning", _select_timed)
     wrap(selector, "autotune", _select_benchmark)
-    if advice.wanted():
+    if advice.is_enabled():
         wrap(selector, "__call__", _select)
 
 
@@ -43,7 +43,7 @@ def _select(
     **kwargs: Any,
 ) -> Any:
     fewer = None
-    if not any(kwargs.get(word) for word in LEFT_ALONE):
+    if not any(kwargs.get(word) for word in EXCLUDED):
         fewer = guard(FILE, _fewer_choices, selector, name, choices, input_nodes)
     return original(selector, name, fewer or choices, input_nodes, *args, **kwargs)
 
@@ -54,14 +54,14 @@ def _fewer_choices(
     for filtered in selector.preprocessing_fns:
         choices = filtered(choices)
     kernel, key = _template(name), _inputs(input_nodes)
-    known = advice.known(kernel.kind, kernel.id, kernel.name)
+    known = advice.find_kernel(kernel.kind, kernel.id, kernel.name)
     use = known.use(key) if known else None
-    fewer = use and advice.narrow(choices, use.tried, use.take, _described)
+    fewer = use and advice.narrow(choices, use.tried, use.take, _describe_choice)
     if not use or not fewer:
         return None
     _narrowed[name, key[0]] = len(choices)
     if len(fewer) == 1:
-        taken, offered = _described(fewer[0]), len(choices)
+        taken, offered = _describe_choice(fewer[0]), len(choices)
         tunings.tuned(kernel, key, "", [], seconds=0.0, offered=offered, taken=taken)
     return fewer
 
@@ -75,7 +75,7 @@ def _select_timed(
     **kwargs: Any,
 ) -> Any:
     """From the wait for the compiles to the last benchmark."""
-    offered = guard(HOOK, _offered, original, selector, name, input_nodes, args, kwargs)
+    offered = guard(HOOK, _offered_choices, original, selector, name, input_nodes, args, kwargs)
     thread = recorder.thread()
     before = _benchmarks.pop(thread, None)
     benchmarks = _benchmarks[thread] = []
@@ -88,7 +88,7 @@ def _select_timed(
             _benchmarks[thread] = before
     if benchmarks:
         took = monotonic_ns() - start
-        guard(HOOK, _selected, name, input_nodes, offered or (), benchmarks, took)
+        guard(HOOK, _record_selection, name, input_nodes, offered or (), benchmarks, took)
     return result
 
 
@@ -101,14 +101,14 @@ def _select_benchmark(original: Callable[..., Any], *args: Any, **kwargs: Any) -
     return timings
 
 
-def _offered(original: Callable[..., Any], *call: Any) -> list[Any]:
+def _offered_choices(original: Callable[..., Any], *call: Any) -> list[Any]:
     """All choices, with those that torch drops as they do not even compile."""
     selector, name, input_nodes, args, kwargs = call
     given = inspect.signature(original).bind(selector, name, input_nodes, *args, **kwargs)
     return list(given.arguments["choices"])
 
 
-def _selected(
+def _record_selection(
     name: str,
     input_nodes: Any,
     offered: Sequence[Any],
@@ -123,15 +123,15 @@ def _selected(
         _template(name),
         key,
         "",
-        [Timing(_described(choice), ms) for choice, ms in timings.items()],
+        [Timing(_describe_choice(choice), ms) for choice, ms in timings.items()],
         seconds=benchmarked / 1e9,
         offered=max(len(timings), _narrowed.get((name, key[0]), 0)),
         compiled=max(ns - benchmarked, 0) / 1e9,
     )
 
 
-def _template(name: str) -> Kernel:
-    return Kernel("template", digest("template", name), name)
+def _template(name: str) -> KernelInfo:
+    return KernelInfo("template", digest("template", name), name)
 
 
 def _inputs(input_nodes: Any) -> list[str]:
@@ -141,13 +141,13 @@ def _inputs(input_nodes: Any) -> list[str]:
     return [create(input_nodes), torch.get_float32_matmul_precision()]
 
 
-def _described(choice: Any) -> dict[str, Any]:
+def _describe_choice(choice: Any) -> dict[str, Any]:
     """A choice without its number: that depends on what was compiled before."""
     kind = type(choice).__name__.removesuffix("Caller")
     name = re.sub(r"_\d+$", "", str(choice.name))
     described = str(getattr(choice, "description", ""))
-    if len(described) > DESCRIBED:
-        described = f"{described[:DESCRIBED]}... {digest(described)}"
+    if len(described) > MAX_DESCRIPTION:
+        described = f"{described[:MAX_DESCRIPTION]}... {digest(described)}"
     return {"choice": name, "by": kind, **({"description": described} if described else {})}
 
 

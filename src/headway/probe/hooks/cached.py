@@ -25,7 +25,7 @@ from typing import Any
 from headway.journal.folder import write_atomically
 from headway.probe import ENV_COMPILE, fingerprint
 from headway.probe.hooks import wrap
-from headway.probe.hooks.turns import turns
+from headway.probe.hooks.turns import compile_queue
 from headway.probe.recorder import guard, recorder
 
 SPAN = "compile_cache"
@@ -34,7 +34,7 @@ LOOK_S = 0.005
 ALIVE_EVERY = 100  # looks
 
 
-class Talk:
+class CacheClient:
     """This process's side of the talk with the launcher."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class Talk:
         if not os.path.isdir(folder):  # another machine than the launcher's, or it has ended
             _use_own_folders(folder)
             return
-        facts = fingerprint.facts(torch)
-        self.folder, self.key = folder, fingerprint.key(facts)
+        facts = fingerprint.compile_facts(torch)
+        self.folder, self.key = folder, fingerprint.compile_key(facts)
         path = self._path("want", self.key)
         if not os.path.exists(path):
             _put(path, facts)
@@ -135,12 +135,12 @@ class Talk:
         return os.path.join(self.folder, "talk", f"{what}-{of}.json")
 
 
-talk = Talk()
+cache_client = CacheClient()
 
 
 def torch_loaded(torch: ModuleType) -> None:
     """torch"""
-    talk.ask(torch)
+    cache_client.ask(torch)
 
 
 def install_callback(callback: ModuleType) -> None:
@@ -148,14 +148,14 @@ def install_callback(callback: ModuleType) -> None:
     handler = callback.callback_handler
 
     def start(original: Callable[..., Any], args: Any) -> Any:
-        guard("cached", talk.compiling)
+        guard("cached", cache_client.compiling)
         trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
-        guard("turns", turns.begin, trigger, str(getattr(args, "compile_id", "")))
+        guard("turns", compile_queue.begin, trigger, str(getattr(args, "compile_id", "")))
         return original(args)
 
     def end(original: Callable[..., Any], args: Any) -> Any:
-        guard("cached", talk.compiled)
-        guard("turns", turns.end)
+        guard("cached", cache_client.compiled)
+        guard("turns", compile_queue.end)
         return original(args)
 
     wrap(handler, "run_start_callbacks", start)
@@ -166,17 +166,17 @@ def install_triton(compiler: ModuleType) -> None:
     """triton.compiler.compiler: kernels that are compiled without torch.compile."""
 
     def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if talk.begun:  # a part of what torch compiles
+        if cache_client.begun:  # a part of what torch compiles
             return original(*args, **kwargs)
-        guard("cached", talk.compiling)
+        guard("cached", cache_client.compiling)
         try:
             return original(*args, **kwargs)
         finally:
-            guard("cached", talk.compiled)
+            guard("cached", cache_client.compiled)
 
     wrap(compiler, "compile", compile_)
     if getattr(getattr(compiler, "triton_key", None), "__module__", "") == compiler.__name__:
-        _keep_key(compiler, "triton_key")  # where Triton had it before 3.5
+        _cache_key_function(compiler, "triton_key")  # where Triton had it before 3.5
 
 
 def install_isa(isa: ModuleType) -> None:
@@ -186,7 +186,7 @@ def install_isa(isa: ModuleType) -> None:
     """
 
     def check(original: Callable[..., Any], self: Any, code: str) -> Any:
-        path = guard("cached", _known_build, isa, self, code)
+        path = guard("cached", _build_result_path, isa, self, code)
         known = guard("cached", _read_build, path) if path else None
         if known is not None:
             return known
@@ -198,10 +198,10 @@ def install_isa(isa: ModuleType) -> None:
     wrap(isa.VecISA, "check_build", check)
 
 
-def _known_build(isa: ModuleType, of: Any, code: str) -> str:
+def _build_result_path(isa: ModuleType, of: Any, code: str) -> str:
     """The file that says whether this code builds and loads here."""
     built = isa._get_isa_dry_compile_fingerprint(of.build_arch_flags())
-    told = "\0".join((code, built, fingerprint.processor()))
+    told = "\0".join((code, built, fingerprint.cpu_features()))
     name = hashlib.sha256(told.encode()).hexdigest()[:40]
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return os.path.join(folder, "isa", name) if folder else ""
@@ -218,7 +218,7 @@ def _read_build(path: str) -> bool | None:
 
 def install_codecache(codecache: ModuleType) -> None:
     """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
-    _keep_key(codecache, "torch_key")
+    _cache_key_function(codecache, "torch_key")
     if not hasattr(codecache, "_precompile_header"):
         return
 
@@ -247,14 +247,14 @@ def install_heuristics(heuristics: ModuleType) -> None:
     the folder that it was made in, which is not this one."""
 
     def recheck(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        guard("cached", _move_here, tuner)
+        guard("cached", _set_own_folder, tuner)
         return original(tuner, *args, **kwargs)
 
     if hasattr(heuristics.CachingAutotuner, "recheck_autotune_cache"):
         wrap(heuristics.CachingAutotuner, "recheck_autotune_cache", recheck)
 
 
-def _move_here(tuner: Any) -> None:
+def _set_own_folder(tuner: Any) -> None:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if folder and tuner.filename:
         tuner.filename = os.path.join(folder, *tuner.filename.split(os.sep)[-2:])
@@ -267,7 +267,7 @@ def install_pool(async_compile: ModuleType) -> None:
     """
 
     def wakeup(original: Callable[..., Any], kind: type) -> Any:
-        return None if guard("cached", talk.complete) else original(kind)
+        return None if guard("cached", cache_client.complete) else original(kind)
 
     if hasattr(async_compile.AsyncCompile, "wakeup"):
         wrap(async_compile.AsyncCompile, "wakeup", wakeup)
@@ -275,20 +275,22 @@ def install_pool(async_compile: ModuleType) -> None:
 
 def install_key(cache: ModuleType) -> None:
     """triton.runtime.cache"""
-    _keep_key(cache, "triton_key")
+    _cache_key_function(cache, "triton_key")
 
 
-def _keep_key(module: ModuleType, name: str) -> None:
+def _cache_key_function(module: ModuleType, name: str) -> None:
     """The hash of a package's files, hundreds of megabytes: asked for before the first lookup."""
     if not hasattr(module, name):
         return
     known: dict[str, Any] = {}
     package = sys.modules[module.__name__.partition(".")[0]]
-    signed = Beside(partial(fingerprint.files, os.path.dirname(str(package.__file__))))
+    signed = BackgroundValue(
+        partial(fingerprint.package_digest, os.path.dirname(str(package.__file__)))
+    )
 
     def key(original: Callable[..., Any]) -> Any:
         if name not in known:
-            path = guard("cached", _known_key, name, signed)
+            path = guard("cached", _key_path, name, signed)
             found = guard("cached", _read_key, path) if path else None
             known[name] = original() if found is None else found
             if path and found is None:
@@ -298,7 +300,7 @@ def _keep_key(module: ModuleType, name: str) -> None:
     wrap(module, name, key)
 
 
-class Beside:
+class BackgroundValue:
     """What a call gives, worked out beside the rest of the start."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -316,13 +318,13 @@ class Beside:
         return self._call() if self._found is None else self._found
 
 
-def _known_key(name: str, signed: Beside) -> str:
+def _key_path(name: str, signed: BackgroundValue) -> str:
     """The file that has the key, as long as the package's files are as old and as long as now.
 
     That is what Python itself goes by when it takes bytecode for that of a source.
     """
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if not folder or not talk.answered:
+    if not folder or not cache_client.answered:
         return ""
     return os.path.join(folder, "keys", f"{name}-{signed.result()}")
 

@@ -18,28 +18,36 @@ from types import ModuleType
 from typing import Any
 
 from headway.journal import pulse
-from headway.probe import ENV_CHAOS, ENV_FOLDER, ENV_LAUNCH, ENV_PAGES, claims, given, pace
-from headway.probe.hooks import after_told_steps
+from headway.probe import (
+    ENV_CHAOS,
+    ENV_FOLDER,
+    ENV_LAUNCH,
+    ENV_PAGES,
+    claims,
+    launcher_variable,
+    pace,
+)
+from headway.probe.hooks import after_sdk_steps
 from headway.probe.recorder import guard, recorder
 
 Order = dict[str, Any]
 NEVER = 1 << 62
-LASTING = ("disk", "data")
+LASTING_KINDS = ("disk", "data")
 
 _text = ""
 _mark = ""
 _pending: list[Order] = []  # wait for a step
-_lasting: list[Order] = []  # looked at whenever there is something to delay or to refuse
+_lasting_orders: list[Order] = []  # looked at whenever there is something to delay or to refuse
 _next_step = _next_time = NEVER
-_hooked: set[str] = set()
+_hooked_modules: set[str] = set()
 
 
 def install(module: ModuleType) -> None:
     """A module that has its usual hook gets ours too."""
     arm()
     hook = _HOOKS.get(module.__name__)
-    if hook is not None and module.__name__ not in _hooked:
-        _hooked.add(module.__name__)
+    if hook is not None and module.__name__ not in _hooked_modules:
+        _hooked_modules.add(module.__name__)
         hook(module)
 
 
@@ -51,7 +59,7 @@ def arm() -> None:
         return
     _text = text
     _pending.clear()
-    _lasting.clear()
+    _lasting_orders.clear()
     _look_ahead()
     if not text:
         return
@@ -61,12 +69,12 @@ def arm() -> None:
     _mark = content["mark"]
     _expand(content["orders"])
     _look_ahead()
-    if "sdk" not in _hooked:
-        _hooked.add("sdk")
-        after_told_steps(after_step)
-        pace._next = pace.watched(_delayed(next))
-    if "disk" not in _hooked and any(order["kind"] == "disk" for order in _lasting):
-        _hooked.add("disk")
+    if "sdk" not in _hooked_modules:
+        _hooked_modules.add("sdk")
+        after_sdk_steps(after_step)
+        pace._next = pace.timed_fetch(_delaying(next))
+    if "disk" not in _hooked_modules and any(order["kind"] == "disk" for order in _lasting_orders):
+        _hooked_modules.add("disk")
         _watch_disk()
     for name in _HOOKS.keys() & sys.modules.keys():
         if not getattr(sys.modules[name].__spec__, "_initializing", False):
@@ -75,7 +83,7 @@ def arm() -> None:
 
 def _expand(orders: list[Order]) -> None:
     """One order for each of its moments."""
-    before = _made_before() if any(order.get("over") for order in orders) else 0
+    before = _steps_before_restart() if any(order.get("over") for order in orders) else 0
     for order in orders:
         if order.get("node") not in (None, os.uname().nodename):
             continue
@@ -83,15 +91,15 @@ def _expand(orders: list[Order]) -> None:
             one = {**order, **moment}
             if one.get("over"):
                 one["step"] -= before
-            if one["kind"] in LASTING:
-                _lasting.append(one)
-            if "step" in one or one["kind"] not in LASTING:
+            if one["kind"] in LASTING_KINDS:
+                _lasting_orders.append(one)
+            if "step" in one or one["kind"] not in LASTING_KINDS:
                 _pending.append(one)
 
 
-def _made_before() -> int:
+def _steps_before_restart() -> int:
     """Steps of this rank in the lives that torchrun has restarted within this attempt."""
-    if not _restarted():
+    if not _is_elastic_restart():
         return 0
     folder, made = os.environ[ENV_FOLDER], 0
     for name in os.listdir(folder):
@@ -108,12 +116,12 @@ def _made_before() -> int:
 
 def _page(folder: str, name: str) -> pulse.Pulse | None:
     """Of a process of this host: it may be in memory still."""
-    pages = given(ENV_PAGES)
+    pages = launcher_variable(ENV_PAGES)
     found = pulse.read(os.path.join(pages, name)) if pages else None
     return found or pulse.read(os.path.join(folder, name))
 
 
-def _restarted() -> bool:
+def _is_elastic_restart() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
@@ -123,7 +131,7 @@ def _restarted() -> bool:
 def after_step(*_: Any) -> None:
     """After every step that was counted."""
     if pace.steps >= _next_step or (_next_time != NEVER and monotonic_ns() >= _next_time):
-        guard("chaos", _due)
+        guard("chaos", _run_due_orders)
 
 
 after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -139,22 +147,22 @@ def _look_ahead() -> None:
     _next_time = min((o["at"] for o in _pending if "at" in o), default=NEVER)
 
 
-def _due() -> None:
+def _run_due_orders() -> None:
     at = monotonic_ns()
     due = [o for o in _pending if o.get("step", NEVER) <= pace.steps or o.get("at", NEVER) <= at]
     for order in due:
         _pending.remove(order)
     _look_ahead()
     for order in due:
-        if _mine(order) and not recorder.helper:
-            _begin(order) if order["kind"] in LASTING else _carry_out(order)
+        if _is_for_this_rank(order) and not recorder.helper:
+            _begin(order) if order["kind"] in LASTING_KINDS else _carry_out(order)
 
 
 def _rank() -> int:
     return recorder.rank or 0
 
 
-def _mine(order: Order) -> bool:
+def _is_for_this_rank(order: Order) -> bool:
     who = order["who"]
     if who == "random":
         return int(order["draw"] * (recorder.world or 1)) == _rank()
@@ -167,7 +175,7 @@ def _carry_out(order: Order) -> None:
     if name is None:
         return
     if kind == "hold":  # the launcher acts, and notes it
-        claims.wait(os.environ[ENV_FOLDER], name)
+        claims.wait_until_done(os.environ[ENV_FOLDER], name)
         return
     _note(order, name)
     if kind == "raise":
@@ -192,17 +200,17 @@ def _exception(text: str) -> BaseException:
 
 def _names(order: Order) -> list[str]:
     rank = _rank() if order["who"] == "all" else None
-    return [claims.name(_mark, order["fault"], key, rank) for key in order["keys"]]
+    return [claims.claim_name(_mark, order["fault"], key, rank) for key in order["keys"]]
 
 
 def _claim(order: Order) -> str | None:
     content = {"host": os.uname().nodename, "pid": os.getpid(), "rank": _rank()}
     content |= {"step": pace.steps, "t": monotonic_ns()}
-    return claims.take(os.environ[ENV_FOLDER], _names(order), content)
+    return claims.take_claim(os.environ[ENV_FOLDER], _names(order), content)
 
 
 def _note(order: Order, name: str) -> None:
-    _, key = claims.parts(name, _mark) or (0, "")
+    _, key = claims.parse_claim(name, _mark) or (0, "")
     recorder.start(trains=not recorder.helper)
     fields = {"fault": order["fault"], "key": key, "kind": order["kind"], "who": f"rank {_rank()}"}
     if "mode" in order:
@@ -220,16 +228,16 @@ def _begin(order: Order) -> None:
         _note(order, name)
 
 
-def lasting(kind: str) -> Iterator[Order]:
+def lasting_orders(kind: str) -> Iterator[Order]:
     """The orders of that kind, whether they are due or not."""
-    return (order for order in _lasting if order["kind"] == kind)
+    return (order for order in _lasting_orders if order["kind"] == kind)
 
 
-def active(order: Order) -> bool:
+def is_active(order: Order) -> bool:
     """Whether it lasts now; noted the first time that it does."""
-    if not _mine(order):
+    if not _is_for_this_rank(order):
         return False
-    since = order["at"] if "at" in order else order.get("since") or _begun_elsewhere(order)
+    since = order["at"] if "at" in order else order.get("since") or _begun_by_other_process(order)
     at = monotonic_ns()
     if since is None or at < since:
         return False
@@ -243,28 +251,28 @@ def active(order: Order) -> bool:
     return True
 
 
-def _begun_elsewhere(order: Order) -> int | None:
+def _begun_by_other_process(order: Order) -> int | None:
     """When it began for another process of this rank: the one that it helps, or its last life."""
-    if not recorder.helper and not _restarted():
+    if not recorder.helper and not _is_elastic_restart():
         return None
     folder = os.environ[ENV_FOLDER]
-    begun = [claims.read(folder, name).get("t") for name in _names(order)]
+    begun = [claims.read_claim(folder, name).get("t") for name in _names(order)]
     return max((t for t in begun if isinstance(t, int)), default=None)
 
 
 # Batches.
 
 
-def _late() -> None:
-    for order in lasting("data"):
-        if not recorder.helper and active(order):
+def _delay_batch() -> None:
+    for order in lasting_orders("data"):
+        if not recorder.helper and is_active(order):
             time.sleep(order["delay_s"])
 
 
-def _delayed(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _delaying(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(fetch)
     def fetched(self: Any) -> Any:
-        guard("chaos", _late)
+        guard("chaos", _delay_batch)
         return fetch(self)
 
     return fetched
@@ -274,7 +282,7 @@ def _watch_batches(dataloader: ModuleType) -> None:
     """Below `__next__`, so that the delay is part of the wait that is measured there."""
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
         loader = getattr(dataloader, name)
-        loader._next_data = _delayed(loader._next_data)
+        loader._next_data = _delaying(loader._next_data)
 
 
 def _watch_disk() -> None:

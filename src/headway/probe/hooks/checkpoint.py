@@ -21,23 +21,23 @@ from headway.probe.recorder import guard, guard_end, recorder
 
 SAVE = "checkpoint_save"
 LOAD = "checkpoint_load"
-WORTH_NOTING = 10_000_000  # ns; a shorter save to memory leaves no span
-KEPT = 64  # saves whose step is remembered
+MIN_MEMORY_SAVE_NS = 10_000_000  # ns; a shorter save to memory leaves no span
+MAX_STEPS_KEPT = 64  # saves whose step is remembered
 
 _saves = 0  # how many saves are going on in this process, over all threads
 _uploading: set[str | None] = set()  # what asynchronous saves are writing now
 _steps: dict[str, int] = {}  # path -> step of the last saves of this process
-looking: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
-unwritten: set[str] = set()  # what `--async-save` has still to write: checkpoint/behind
+path_lookup: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
+unwritten_paths: set[str] = set()  # what `--async-save` has still to write: checkpoint/behind
 _lock = threading.Lock()
 
 
-def identity(path: str | None) -> str | None:
+def written_identity(path: str | None) -> str | None:
     """The file behind a path, as far as the file system can tell; None where it is to come."""
-    return None if path is None or path in unwritten else file_at(path)
+    return None if path is None or path in unwritten_paths else file_identity(path)
 
 
-def file_at(path: str) -> str | None:
+def file_identity(path: str) -> str | None:
     """The file that is there now."""
     if os.path.isdir(path):
         inner = os.path.join(path, ".metadata")
@@ -61,16 +61,16 @@ def path_of(target: Any) -> str | None:
         return None
     if "://" in text:
         return text
-    with looking():
+    with path_lookup():
         return os.path.realpath(text)
 
 
-def saving(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
+def save_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
     """A wrapper for a call that writes a checkpoint to `target_of(its arguments)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path = guard(what, _path, target_of, args, kwargs)
-        if inside(SAVE) or _elsewhere():
+        if inside(SAVE) or _is_part_of_a_save():
             result = original(*args, **kwargs)
             guard(what, _part, path)
             return result
@@ -95,7 +95,7 @@ def _path(target_of: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
     return path_of(target_of(*args, **kwargs))
 
 
-def _elsewhere() -> bool:
+def _is_part_of_a_save() -> bool:
     """A writer thread of a save that is going on: its time is that save's."""
     return _saves > 0
 
@@ -106,21 +106,21 @@ def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
     recorder.start()
     pace.flush()  # so that the step which this save holds has its exact time in the journal
     _remember(path)
-    background = pace.steps > 0 and recorder.thread() != pace.stepping_thread
+    background = pace.steps > 0 and recorder.thread() != pace.step_thread_in_journal
     extra = {"background": True} if background else {}
     opened = enter(SAVE, what, path=path, step=pace.steps, **extra)
     with _lock:
         _saves += 1
-    return opened, guard("device", device.mark), monotonic_ns()
+    return opened, guard("device", device.mark_queue), monotonic_ns()
 
 
 def _end(opened: int, tail: Any, start: int, path: str | None, error: str) -> None:
     global _saves
     with _lock:
         _saves -= 1
-    fields = {"error": error} if error else {"file": identity(path)}
+    fields = {"error": error} if error else {"file": written_identity(path)}
     leave(SAVE, opened, **fields)
-    guard("device", device.drained, tail, start, monotonic_ns())
+    guard("device", device.note_drain, tail, start, monotonic_ns())
 
 
 def _part(path: str | None) -> None:
@@ -131,14 +131,14 @@ def _part(path: str | None) -> None:
 
 def _note_part(path: str, step: int) -> None:
     t = monotonic_ns()
-    recorder.span(SAVE, t, t, path=path, file=identity(path), step=step, part=True)
+    recorder.span(SAVE, t, t, path=path, file=written_identity(path), step=step, part=True)
 
 
 def _remember(path: str | None) -> None:
     if path is not None:
         _steps.pop(path, None)
         _steps[path] = pace.steps
-        while len(_steps) > KEPT:
+        while len(_steps) > MAX_STEPS_KEPT:
             del _steps[next(iter(_steps))]
 
 
@@ -149,7 +149,7 @@ def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: An
         return original(*args, **kwargs)
     finally:
         end = monotonic_ns()
-        if end - start >= WORTH_NOTING:
+        if end - start >= MIN_MEMORY_SAVE_NS:
             guard(what, _note_memory, what, start, end)
 
 
@@ -158,11 +158,11 @@ def _note_memory(what: str, start: int, end: int) -> None:
     recorder.span(SAVE, start, end, what=what, step=pace.steps)
 
 
-def loading(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
+def load_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
     """A wrapper for a call that reads a checkpoint from `target_of(its arguments)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if inside(LOAD) or inside(SAVE) or pace.waiting():
+        if inside(LOAD) or inside(SAVE) or pace.is_waiting():
             return original(*args, **kwargs)  # or it is the data loader that reads a file
         path = guard(what, _path, target_of, args, kwargs)
         if path is None:
@@ -193,23 +193,25 @@ def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **k
         raise
     finally:
         end = monotonic_ns()
-        if end - start >= WORTH_NOTING or path in _steps:  # the job may go back to its own save
+        if (
+            end - start >= MIN_MEMORY_SAVE_NS or path in _steps
+        ):  # the job may go back to its own save
             guard(what, _note_load, what, path, start, end, error)
 
 
 def _note_load(what: str, path: str, start: int, end: int, error: dict[str, str]) -> None:
     pace.flush()  # so that the steps before it have a line of their own
-    recorder.span(LOAD, start, end, what=what, path=path, file=identity(path), **error)
+    recorder.span(LOAD, start, end, what=what, path=path, file=written_identity(path), **error)
 
 
 def _begin_load(what: str, path: str) -> int:
-    return enter(LOAD, what, path=path, file=identity(path))
+    return enter(LOAD, what, path=path, file=written_identity(path))
 
 
 def install(serialization: ModuleType) -> None:
     """torch.serialization"""
-    wrap(serialization, "save", saving(lambda obj, f, *_, **__: f, "torch.save"))
-    wrap(serialization, "load", loading(lambda f, *_, **__: f, "torch.load"))
+    wrap(serialization, "save", save_wrapper(lambda obj, f, *_, **__: f, "torch.save"))
+    wrap(serialization, "load", load_wrapper(lambda f, *_, **__: f, "torch.load"))
 
 
 def _dcp_target(*args: Any, **kwargs: Any) -> Any:
@@ -224,7 +226,10 @@ def _dcp_target(*args: Any, **kwargs: Any) -> Any:
 
 def install_dcp_save(saver: ModuleType) -> None:
     """torch.distributed.checkpoint.state_dict_saver"""
-    plain, blocking = saving(_dcp_target, "dcp.save"), saving(_dcp_target, "dcp.async_save")
+    plain, blocking = (
+        save_wrapper(_dcp_target, "dcp.save"),
+        save_wrapper(_dcp_target, "dcp.async_save"),
+    )
 
     def save(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if guard("dcp.save", _path, _dcp_target, args, kwargs) in _uploading:
@@ -254,7 +259,7 @@ def _follow(result: Any, path: str | None, step: int, start: int) -> None:
     def done(finished: Any) -> None:
         _uploading.discard(path)
         failed = finished.exception() is not None
-        extra = {"error": "upload"} if failed else {"file": identity(path)}
+        extra = {"error": "upload"} if failed else {"file": written_identity(path)}
         recorder.span(SAVE, start, monotonic_ns(), path=path, step=step, background=True, **extra)
 
     future.add_done_callback(lambda finished: guard("dcp.async_save", done, finished))
@@ -262,25 +267,29 @@ def _follow(result: Any, path: str | None, step: int, start: int) -> None:
 
 def install_dcp_load(loader: ModuleType) -> None:
     """torch.distributed.checkpoint.state_dict_loader"""
-    wrap(loader, "load", loading(_dcp_target, "dcp.load"))
+    wrap(loader, "load", load_wrapper(_dcp_target, "dcp.load"))
 
 
 def install_safetensors(safetensors: ModuleType) -> None:
     """safetensors.torch"""
-    wrap(safetensors, "save_file", saving(lambda t, filename, *_, **__: filename, "safetensors"))
-    wrap(safetensors, "load_file", loading(lambda filename, *_, **__: filename, "safetensors"))
+    wrap(
+        safetensors,
+        "save_file",
+        save_wrapper(lambda t, filename, *_, **__: filename, "safetensors"),
+    )
+    wrap(safetensors, "load_file", load_wrapper(lambda filename, *_, **__: filename, "safetensors"))
 
 
 def install_lightning(trainer: ModuleType) -> None:
     """Lightning's Trainer: gathering the state is part of the save."""
     target = lambda self, filepath, *_, **__: filepath  # noqa: E731
-    wrap(trainer.Trainer, "save_checkpoint", saving(target, "lightning"))
+    wrap(trainer.Trainer, "save_checkpoint", save_wrapper(target, "lightning"))
 
 
 def install_transformers(trainer: ModuleType) -> None:
     """transformers.Trainer"""
     target = lambda self, *_, **__: self.args.output_dir  # noqa: E731
-    wrap(trainer.Trainer, "_save_checkpoint", saving(target, "transformers"))
+    wrap(trainer.Trainer, "_save_checkpoint", save_wrapper(target, "transformers"))
 
 
 def install_pyarrow(fs: ModuleType) -> None:
@@ -288,13 +297,13 @@ def install_pyarrow(fs: ModuleType) -> None:
 
     def copy_files(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        guard("pyarrow", _copied, args, kwargs)
+        guard("pyarrow", _note_copies, args, kwargs)
         return result
 
     wrap(fs, "copy_files", copy_files)
 
 
-def _copied(args: Any, kwargs: Any) -> None:
+def _note_copies(args: Any, kwargs: Any) -> None:
     """What this process has saved below the source is a checkpoint below the destination too."""
     above = _path(lambda source, *_, **__: source, args, kwargs)
     there = _path(lambda source, destination, *_, **__: destination, args, kwargs)

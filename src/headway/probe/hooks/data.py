@@ -12,17 +12,17 @@ from headway.probe.hooks import wrap
 from headway.probe.recorder import guard, recorder
 
 
-def install(dataloader: ModuleType) -> None:
+def install_dataloader(dataloader: ModuleType) -> None:
     """torch.utils.data.dataloader"""
     base = dataloader._BaseDataLoaderIter
-    base.__next__ = pace.watched(base.__next__)
-    wrap(dataloader.DataLoader, "__iter__", _iter)
+    base.__next__ = pace.timed_fetch(base.__next__)
+    wrap(dataloader.DataLoader, "__iter__", _make_iterator)
 
 
-def _iter(original: Callable[..., Any], self: Any) -> Any:
+def _make_iterator(original: Callable[..., Any], self: Any) -> Any:
     """Workers are started here; what that takes is part of the wait."""
     guard("data", recorder.start)
     start = monotonic_ns()
     made = original(self)
-    guard("data", pace.made_iterator, start, monotonic_ns())
+    guard("data", pace.note_new_iterator, start, monotonic_ns())
     return made

@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headway.probe import pace
-from headway.probe.hooks import enter, in_loop, inside, leave, wrap
+from headway.probe.hooks import enter, inside, is_in_loop, leave, wrap
 from headway.probe.recorder import guard, guard_end, recorder
 
 SPAN = "device_init"
-WORTH_NOTING = 1_000_000  # ns; a shorter drain is noise
+MIN_DRAIN_NS = 1_000_000  # ns; a shorter drain is noise
 
 
-class _Open(NamedTuple):
+class _PendingWait(NamedTuple):
     """A wait whose second event is not known to be done yet."""
 
     start: int
@@ -32,7 +32,7 @@ class _Open(NamedTuple):
     short: bool
 
 
-_pending: list[_Open] = []
+_pending: list[_PendingWait] = []
 _cuda: Any = None
 
 
@@ -41,8 +41,8 @@ def install(cuda: ModuleType) -> None:
     if not hasattr(sys.modules["torch"]._C, "_cuda_init"):
         return  # a build without CUDA
     wrap(cuda, "_lazy_init", _lazy_init)
-    pace.before_flush.append(lambda: guard("device", settle))
-    pace.on_wait.append(lambda *wait: bool(guard("device", _waited, *wait)))
+    pace.before_flush.append(lambda: guard("device", write_drains))
+    pace.on_wait.append(lambda *wait: bool(guard("device", _note_wait, *wait)))
     pace.on_evaluated.append(lambda *interval: guard("device", _drop, *interval))
 
 
@@ -59,10 +59,10 @@ def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         guard_end("device", leave, SPAN, span)
         if cuda.is_initialized():
             _cuda = cuda
-            pace.look_at_short_waits()
+            pace.inspect_short_waits()
 
 
-def mark() -> Any:
+def mark_queue() -> Any:
     """An event at the end of what is queued now; None without a device to ask."""
     if _cuda is None or _cuda.is_current_stream_capturing():  # it would end up in the user's graph
         return None
@@ -71,14 +71,14 @@ def mark() -> Any:
     return event
 
 
-def drained(first: Any, start: int, end: int, *, short: bool = False) -> None:
+def note_drain(first: Any, start: int, end: int, *, short: bool = False) -> None:
     """A wait from `start` to `end` is over, `first` was marked when it began."""
-    second = mark() if first is not None else None
+    second = mark_queue() if first is not None else None
     if second is not None:
-        _pending.append(_Open(start, end, first, second, short))
+        _pending.append(_PendingWait(start, end, first, second, short))
 
 
-def settle() -> None:
+def write_drains() -> None:
     """Write down the drains whose events are done."""
     if not _pending or _cuda.is_current_stream_capturing():
         return
@@ -88,7 +88,7 @@ def settle() -> None:
         length = wait.end - wait.start
         if wait.short:
             pace.add_wait(min(max(still, 0), length), wait.end)
-        elif length - still >= WORTH_NOTING:
+        elif length - still >= MIN_DRAIN_NS:
             recorder.emit("drain", wait.start, ns=length - max(still, 0))
 
 
@@ -97,14 +97,14 @@ def _drop(start: int, end: int) -> None:
     _pending[:] = [w for w in _pending if not (w.short and start <= w.start < end)]
 
 
-def _waited(start: int, end: int, tail: Any, ended: bool) -> bool:
+def _note_wait(start: int, end: int, tail: Any, ended: bool) -> bool:
     """A wait for data in the loop; True when it was no stall, or will be counted later."""
-    if _cuda is None or not in_loop() or _cuda.is_current_stream_capturing():
+    if _cuda is None or not is_in_loop() or _cuda.is_current_stream_capturing():
         return False
     short = end - start < pace.LONG_WAIT
-    pace.mark_device = mark if end - start >= pace.SHORT_WAIT else None
+    pace.mark_device = mark_queue if end - start >= pace.SHORT_WAIT else None
     if tail is not None:
-        drained(tail, start, end, short=short)
+        note_drain(tail, start, end, short=short)
         return short
     busy = not _cuda.current_stream().query()
     if busy and not short:

@@ -30,7 +30,7 @@ def watch() -> None:
     """From now on, until the process ends: an audit hook cannot be taken back."""
     sys.addaudithook(_audit)
     for name in ("fsync", "fdatasync"):
-        setattr(os, name, _synced(getattr(os, name)))
+        setattr(os, name, _wrap_sync(getattr(os, name)))
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -41,7 +41,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         touch(args[CHANGES[event]], event)
 
 
-def _synced(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+def _wrap_sync(sync: Callable[[Any], None]) -> Callable[[Any], None]:
     """Where a disk tells of the writes that it has lost."""
 
     @functools.wraps(sync)
@@ -60,7 +60,7 @@ def _synced(sync: Callable[[Any], None]) -> Callable[[Any], None]:
 def touch(path: Any, event: str, fail: Fail | None = None) -> None:
     """Something is about to be written there: later, or not at all."""
     try:
-        order = _struck(path, event)
+        order = _matching_order(path, event)
     except Exception as error:
         recorder.note("chaos", error, code="fault-not-done")
         return
@@ -73,7 +73,7 @@ def touch(path: Any, event: str, fail: Fail | None = None) -> None:
         raise fail(number, path) if fail else OSError(number, os.strerror(number), path)
 
 
-def _struck(path: Any, event: str) -> chaos.Order | None:
+def _matching_order(path: Any, event: str) -> chaos.Order | None:
     if not isinstance(path, (str, bytes, os.PathLike)):
         return None  # a descriptor: it was opened before
     folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
@@ -81,11 +81,11 @@ def _struck(path: Any, event: str) -> chaos.Order | None:
     if folder == os.environ[ENV_FOLDER]:
         return None  # our own journal
     where = os.path.join(folder, name)
-    for order in chaos.lasting("disk"):
+    for order in chaos.lasting_orders("disk"):
         if order["mode"] == "full" and event in NEEDS_NO_SPACE:
             continue
         below = where == order["path"] or where.startswith(order["path"] + os.sep)
-        if below and chaos.active(order):
+        if below and chaos.is_active(order):
             return order
     return None
 

@@ -23,7 +23,7 @@ def install(c10d: ModuleType) -> None:
     wrap(c10d, "init_process_group", init)
     spanned(c10d, "init_process_group", SPAN)
     spanned(c10d, "new_group", SPAN)
-    guard("groups", groups.install, c10d)
+    guard("groups", groups.install_groups, c10d)
 
 
 def _take_rank(c10d: Any) -> None:

@@ -25,10 +25,10 @@ PARTS = {
     "autotune": "compile_time_autotune_time_us",
 }
 CACHES = {"fx": "inductor_fx", "aot": "aotautograd"}
-REASON = 1000  # characters of a guard that failed
-BYPASSES = 4  # reasons that are kept of one compile
-EXPLAINED = 500  # recompiles of a process that are told with all guards and values
-REFUSED = 100  # places of a process that torch gave up on
+MAX_REASON = 1000  # characters of a guard that failed
+MAX_BYPASSES = 4  # reasons that are kept of one compile
+MAX_EXPLAINED = 500  # recompiles of a process that are told with all guards and values
+MAX_REFUSED = 100  # places of a process that torch gave up on
 
 
 class Compiles:
@@ -45,7 +45,7 @@ class Compiles:
         self.why: dict[int, dict[str, Any]] = {}  # thread -> the guards that have just failed
         self.explained = self.refused = 0
         self.bypassed: list[str] = []
-        self.lattice = recompiled.Lattice()
+        self.lattice = recompiled.ShapeHistory()
         self.told = False  # under which torch and settings it compiles
 
     def begun(self, args: Any) -> None:
@@ -65,14 +65,14 @@ class Compiles:
 
     def guards_failed(self, reasons: Any, frame: Any) -> None:
         """Before a recompile: what every compiled version of the frame has against this call."""
-        if self.explained < EXPLAINED:
+        if self.explained < MAX_EXPLAINED:
             self.explained += 1
-            self.why[recorder.thread()] = recompiled.why(reasons, frame)
+            self.why[recorder.thread()] = recompiled.explain_recompile(reasons, frame)
 
     def bypass(self, error: BaseException) -> None:
         """A cache is not asked, as what is compiled cannot be kept in it."""
         why = str(error)[:200]
-        if why not in self.bypassed and len(self.bypassed) < BYPASSES:
+        if why not in self.bypassed and len(self.bypassed) < MAX_BYPASSES:
             self.bypassed.append(why)
 
     def measured(self, metrics: Any) -> None:
@@ -87,7 +87,7 @@ class Compiles:
             return
         span = self.last.get(str(getattr(metrics, "compile_id", "")))
         if span is not None:
-            told = {**why, **describe(metrics), **self._setting(), **self.lattice.changes()}
+            told = {**why, **describe_compile(metrics), **self._setting(), **self.lattice.changes()}
             if self.bypassed:
                 told["bypassed"], self.bypassed = self.bypassed, []
             recorder.emit("detail", id=span, **told)
@@ -96,12 +96,12 @@ class Compiles:
         """The limit of recompiles: from now on torch runs the frame without compiling it."""
         said = re.search(r"Limit type: (\w+)", str(getattr(metrics, "fail_reason", "")))
         self.refused += 1
-        if self.refused > REFUSED:
+        if self.refused > MAX_REFUSED:
             return
         recorder.emit(
             "recompile_limit",
             limit=said[1] if said else "recompile_limit",
-            reason=str(metrics.recompile_reason)[:REASON],
+            reason=str(metrics.recompile_reason)[:MAX_REASON],
             step=pace.steps,
             **{**why, **self._setting()},
         )
@@ -118,13 +118,13 @@ class Compiles:
         if self.told:
             return {}
         self.told = True
-        return recompiled.setting(sys.modules["torch"])
+        return recompiled.dynamo_settings(sys.modules["torch"])
 
 
 compiles = Compiles()
 
 
-def describe(metrics: Any) -> dict[str, Any]:
+def describe_compile(metrics: Any) -> dict[str, Any]:
     """What of dynamo's CompilationMetrics a reader of the journal wants."""
     found: dict[str, Any] = {}
     file = getattr(metrics, "co_filename", None)
@@ -133,11 +133,11 @@ def describe(metrics: Any) -> dict[str, Any]:
         found["where"] = f"{file}:{getattr(metrics, 'co_firstlineno', 0)} {name}"
     reason = getattr(metrics, "recompile_reason", None)
     if reason:
-        found["reason"] = str(reason)[:REASON]
+        found["reason"] = str(reason)[:MAX_REASON]
     failed = getattr(metrics, "fail_type", None)
     if failed:
         found["failed"] = str(failed)[:100]
-    caches = {name: _asked(metrics, column) for name, column in CACHES.items()}
+    caches = {name: _cache_lookups(metrics, column) for name, column in CACHES.items()}
     hits, misses = (sum(counts[i] for counts in caches.values()) for i in (0, 1))
     found["cached"] = bool(hits) and not misses
     if hits or misses:
@@ -155,7 +155,7 @@ def _uses_gpu() -> bool:
     return any(getattr(kind, "_initialized", False) for kind in kinds)
 
 
-def _asked(metrics: Any, column: str) -> list[int]:
+def _cache_lookups(metrics: Any, column: str) -> list[int]:
     """Hits and misses of one cache, the local and the remote part of it together."""
     return [
         sum(

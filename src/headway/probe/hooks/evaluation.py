@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from headway.probe import pace
-from headway.probe.hooks import device, in_loop, wrap
+from headway.probe.hooks import device, is_in_loop, wrap
 from headway.probe.recorder import guard, recorder
 
 
@@ -35,7 +35,7 @@ class Evaluation:
 
     def eval_called(self, module: Any) -> None:
         """`module.eval()` in the thread that makes the steps."""
-        if not in_loop() or self._is_frozen(module):
+        if not is_in_loop() or self._is_frozen(module):
             return
         self.module = weakref.ref(module)
         self._begin(monotonic_ns())
@@ -46,7 +46,7 @@ class Evaluation:
 
     def waited(self, start: int, end: int, tail: Any, ended: bool) -> bool:
         """A batch was read; True when it was for evaluation."""
-        if not in_loop():
+        if not is_in_loop():
             return False
         if not pace.grad_enabled():
             if not self.since:
@@ -86,7 +86,7 @@ class Evaluation:
             recorder.end(self.span, end)
         elif end > self.since:
             recorder.span("evaluation", self.since, end)
-        guard("device", device.drained, self.tail, self.since, end)
+        guard("device", device.note_drain, self.tail, self.since, end)
         self._forget()
 
     def at_end(self) -> None:
@@ -100,18 +100,18 @@ class Evaluation:
         if self.since:
             return
         self.since, self.last, self.left = t, 0, False
-        self.tail = guard("device", device.mark)
-        pace.watch_closely()
+        self.tail = guard("device", device.mark_queue)
+        pace.force_slow_path()
 
     def _forget(self) -> None:
         self.since = self.last = 0
         self.module = lambda: None
         self.span = self.tail = None
-        pace.relax()
+        pace.resume_fast_path()
 
     def left_no_grad(self) -> None:
         """Gradients are back on, or will be."""
-        if not guard("evaluation", in_loop):
+        if not guard("evaluation", is_in_loop):
             return
         module = self.module()
         if self.left and (module is None or module.training):

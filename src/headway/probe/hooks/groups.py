@@ -19,21 +19,21 @@ from headway.probe import frames, pace
 from headway.probe.hooks import spanned, wrap
 from headway.probe.recorder import guard, recorder
 
-SPAN = "process_group_init"
-MADE = 4096  # groups of a process that are followed
-ROWS = 50  # of each kind in one event
-SITES = 1000  # calls by place and kind that are told apart
-TOLD = 20  # events of a process
-SITE = ("where", "what", "desc", "backend", "size")
+SPLIT_SPAN = "process_group_init"
+MAX_GROUPS = 4096  # groups of a process that are followed
+MAX_ROWS = 50  # of each kind in one event
+MAX_SITES = 1000  # calls by place and kind that are told apart
+MAX_EVENTS = 20  # events of a process
+SITE_FIELDS = ("where", "what", "desc", "backend", "size")
 ZEROS = dict.fromkeys(
     ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
 )
 LOOK_NS = 10_000_000_000  # between two looks at what is used by now
-LET_GO_S = 0.02
+GLOO_RELEASE_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class Made:
+class GroupRecord:
     """One call that makes a group."""
 
     where: str
@@ -63,9 +63,9 @@ class Communication:
     def forget(self) -> None:
         """Nothing was made yet by this process."""
         self.pid = recorder.pid
-        self.made: list[Made] = []
-        self.living: dict[str, Made] = {}  # by the name that torch gave
-        self.idle: dict[int, Made] = {}  # by the id of the group: no use of it is known
+        self.made: list[GroupRecord] = []
+        self.living: dict[str, GroupRecord] = {}  # by the name that torch gave
+        self.idle: dict[int, GroupRecord] = {}  # by the id of the group: no use of it is known
         self.calls: dict[tuple[str, str], list[int]] = {}  # -> times, ns, bytes
         self.busy: dict[int, int] = {}  # thread -> bytes, while it is in a call
         self.told = 0
@@ -80,18 +80,18 @@ class Communication:
     def took(self, what: str, c10d: Any, asked: dict[str, Any], group: Any, ns: int) -> None:
         """A group was made; `group` is no group where this rank is not in it."""
         self.own()
-        if len(self.made) >= MADE:
+        if len(self.made) >= MAX_GROUPS:
             self.dropped += 1
             return
         member = hasattr(group, "group_name")
         backend = c10d.get_backend(group) if member else asked.get("backend")
         ranks = c10d.get_process_group_ranks(group) if member else ()
-        one = Made(
-            where=frames.caller(),
+        one = GroupRecord(
+            where=frames.calling_line(),
             what=what,
             desc=str(asked.get("group_desc") or "")[:100],
             backend=str(backend or c10d.get_backend()),
-            size=len(ranks) or _asked_size(c10d, asked),
+            size=len(ranks) or _requested_size(c10d, asked),
             ns=ns,
             again=False,
             group=weakref.ref(group) if member else None,
@@ -103,7 +103,7 @@ class Communication:
             self.living[one.name] = self.idle[id(group)] = one
         self.made.append(one)
 
-    def _is_there(self, new: Made, c10d: Any) -> bool:
+    def _is_there(self, new: GroupRecord, c10d: Any) -> bool:
         if len(new.ranks) == c10d.get_world_size() and new.backend == c10d.get_backend():
             return True
         return any(
@@ -113,8 +113,8 @@ class Communication:
     def called(self, what: str, ns: int, sent: int) -> None:
         """A call before the first step is over."""
         self.own()
-        key = (frames.caller(), what)
-        if key not in self.calls and len(self.calls) >= SITES:
+        key = (frames.calling_line(), what)
+        if key not in self.calls and len(self.calls) >= MAX_SITES:
             key = ("", what)
         sums = self.calls.setdefault(key, [0, 0, 0])
         sums[0] += 1
@@ -141,7 +141,7 @@ class Communication:
         for one in list(self.living.values()):
             group = one.group() if one.group is not None and not one.used else None
             if group is not None:
-                one.used = _used(group)
+                one.used = _is_used(group)
                 fresh = fresh or one.used is True
         return fresh
 
@@ -149,7 +149,7 @@ class Communication:
         """In the slow path of a step."""
         if t >= self.look_at and self.living:
             self.look_at = t + LOOK_NS
-            if self.look() and self.told < TOLD:
+            if self.look() and self.told < MAX_EVENTS:
                 self.tell("steps")
 
     def tell(self, at: str) -> None:
@@ -168,15 +168,17 @@ class Communication:
         recorder.emit(
             "communication",
             at=at,
-            groups=groups[:ROWS],
-            calls=calls[:ROWS],
-            more=len(groups[ROWS:]) + len(calls[ROWS:]) + self.dropped,
+            groups=groups[:MAX_ROWS],
+            calls=calls[:MAX_ROWS],
+            more=len(groups[MAX_ROWS:]) + len(calls[MAX_ROWS:]) + self.dropped,
         )
 
     def _rows(self) -> list[dict[str, Any]]:
         rows: dict[tuple[str, str, str, str, int], dict[str, Any]] = {}
         for one in list(self.made):
-            row = rows.setdefault(one.site, {**dict(zip(SITE, one.site, strict=True)), **ZEROS})
+            row = rows.setdefault(
+                one.site, {**dict(zip(SITE_FIELDS, one.site, strict=True)), **ZEROS}
+            )
             row["calls"] += 1
             row["ns"] += one.ns
             if one.group is None:
@@ -196,7 +198,7 @@ class Communication:
 communication = Communication()
 
 
-def _asked_size(c10d: Any, asked: dict[str, Any]) -> int:
+def _requested_size(c10d: Any, asked: dict[str, Any]) -> int:
     parts = asked.get("split_ranks")
     ranks = parts[0] if parts else asked.get("ranks")
     if ranks is None:
@@ -204,7 +206,7 @@ def _asked_size(c10d: Any, asked: dict[str, Any]) -> int:
     return len(ranks) if hasattr(ranks, "__len__") else 0
 
 
-def _used(group: Any) -> bool | None:
+def _is_used(group: Any) -> bool | None:
     try:
         devices = group._device_types
         counts = [group._get_backend(one)._get_sequence_number_for_group() for one in devices]
@@ -213,11 +215,11 @@ def _used(group: Any) -> bool | None:
     return any(counts)
 
 
-def install(c10d: ModuleType) -> None:
+def install_groups(c10d: ModuleType) -> None:
     """torch.distributed.distributed_c10d"""
-    wrap(c10d, "new_group", _making("new_group", c10d))
-    wrap(c10d, "split_group", _making("split_group", c10d))
-    spanned(c10d, "split_group", SPAN)
+    wrap(c10d, "new_group", _group_wrapper("new_group", c10d))
+    wrap(c10d, "split_group", _group_wrapper("split_group", c10d))
+    spanned(c10d, "split_group", SPLIT_SPAN)
     wrap(c10d, "destroy_process_group", _destroy)
     # Of the class, as torch compares the functions `isend` and `irecv` by identity.
     for name in ("send", "recv", "recv_anysource"):
@@ -232,15 +234,15 @@ def install(c10d: ModuleType) -> None:
         "monitored_barrier",
     ):
         if getattr(c10d, name, None) is not None:
-            wrap(c10d, name, _calling(name))
+            wrap(c10d, name, _call_wrapper(name))
     if hasattr(c10d, "_object_to_tensor"):  # else the bytes are not known
-        wrap(c10d, "_object_to_tensor", _pickling)
+        wrap(c10d, "_object_to_tensor", _count_pickled)
     pace.on_first_step.append(lambda t: guard("groups", communication.tell, "first_step"))
     pace.on_step.append(lambda t: guard("groups", communication.stepped, t))
     recorder.at_end.append(lambda: guard("groups", communication.tell, "exit"))
 
 
-def _making(what: str, c10d: Any) -> Callable[..., Any]:
+def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
     names = inspect.signature(getattr(c10d, what)).parameters
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -267,7 +269,7 @@ def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if group is None:
         # A thread of gloo may still want the GIL, to let go of a tensor. DDP frees its groups with
         # the GIL held, and waits for that thread: in torch 2.13 the process then never ends.
-        sleep(LET_GO_S)
+        sleep(GLOO_RELEASE_S)
     return original(*args, **kwargs)
 
 
@@ -277,7 +279,7 @@ def _point_to_point(original: Callable[..., Any], group: Any, *args: Any, **kwar
     return original(group, *args, **kwargs)
 
 
-def _calling(what: str) -> Callable[..., Any]:
+def _call_wrapper(what: str) -> Callable[..., Any]:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         thread = get_ident()
         if pace.steps or thread in communication.busy:
@@ -294,13 +296,13 @@ def _calling(what: str) -> Callable[..., Any]:
     return around
 
 
-def _pickling(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _count_pickled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     result = original(*args, **kwargs)
     thread = get_ident()
     if thread in communication.busy:
-        guard("groups", _sent, thread, result)
+        guard("groups", _add_bytes, thread, result)
     return result
 
 
-def _sent(thread: int, pickled: Any) -> None:
+def _add_bytes(thread: int, pickled: Any) -> None:
     communication.busy[thread] += pickled[0].numel()

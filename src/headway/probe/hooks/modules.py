@@ -53,7 +53,7 @@ def install(module: ModuleType) -> None:
     module.register_module_parameter_registration_hook(construction.part_made)
     module.register_module_buffer_registration_hook(construction.part_made)
     module.register_module_module_registration_hook(construction.part_made)
-    wrap(module.Module, "__init__", _watching(construction))
+    wrap(module.Module, "__init__", _wrap_init(construction))
     for name in ("to", "cuda"):
         spanned(module.Module, name, SPAN, until_first_step=True)
     recorder.before_span.append(lambda: guard("modules", construction.settle))
@@ -67,7 +67,7 @@ def install(module: ModuleType) -> None:
     evaluation.install(module)
 
 
-def _watching(construction: Construction) -> Callable[..., Any]:
+def _wrap_init(construction: Construction) -> Callable[..., Any]:
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         guard("modules", construction.module_begun)
         original(*args, **kwargs)

@@ -14,11 +14,11 @@ from typing import Any
 
 from headway.probe import frames
 
-REASONS = 8  # of one recompile: torch keeps as many versions of a frame by default
-REASON = 200  # characters of each
-VALUES = 16
-SOURCES = 64  # entries of the lattice in one event
-ALL_SOURCES = 4096  # and in all events of a process
+MAX_GUARDS = 8  # of one recompile: torch keeps as many versions of a frame by default
+MAX_GUARD = 200  # characters of each
+MAX_VALUES = 16
+MAX_EVENT_SOURCES = 64  # entries of the lattice in one event
+MAX_SOURCES = 4096  # and in all events of a process
 
 # A path into the locals of a frame, as guards spell it, or into its globals.
 PATH = re.compile(
@@ -30,24 +30,24 @@ TENSOR = re.compile(r"tensor '(.+)' (?:[\w ]+) mismatch")
 MISSING = object()
 
 
-def why(reasons: Any, frame: Any) -> dict[str, Any]:
+def explain_recompile(reasons: Any, frame: Any) -> dict[str, Any]:
     """Each version's failed guard, the values that this call has there, and who calls."""
-    texts = [re.sub(" {4,}", "   ", str(text).partition("\n")[0])[:REASON] for text in reasons]
+    texts = [re.sub(" {4,}", "   ", str(text).partition("\n")[0])[:MAX_GUARD] for text in reasons]
     code = frame.f_code
     found: dict[str, Any] = {
         "where": f"{code.co_filename}:{code.co_firstlineno} {code.co_name}",
-        "reasons": list(dict.fromkeys(texts))[:REASONS],
+        "reasons": list(dict.fromkeys(texts))[:MAX_GUARDS],
     }
     seen = _values(found["reasons"], frame)
     if seen:
         found["seen"] = seen
-    caller = frames.caller(code)
+    caller = frames.calling_line(code)
     if caller:
         found["caller"] = caller
     return found
 
 
-def setting(torch: ModuleType) -> dict[str, Any]:
+def dynamo_settings(torch: ModuleType) -> dict[str, Any]:
     """The version, and the sources that are marked from outside."""
     config = getattr(torch.compiler, "config", None)
     names = ("dynamic_sources", "unbacked_sources", "dynamic_values")
@@ -56,7 +56,7 @@ def setting(torch: ModuleType) -> dict[str, Any]:
     return {"torch": str(torch.__version__), **({"marked": marked} if marked else {})}
 
 
-class Lattice:
+class ShapeHistory:
     """What torch has seen of each source's sizes over all compiles: told when it changes."""
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class Lattice:
                 shape = _shape(entry)
                 if self.known.get((place, source), MISSING) != shape:
                     fresh.append((place, source, shape))
-        fresh.sort(key=lambda one: not _changes(one[2]))
-        room = min(SOURCES, ALL_SOURCES - len(self.known))
+        fresh.sort(key=lambda one: not _is_dynamic(one[2]))
+        room = min(MAX_EVENT_SOURCES, MAX_SOURCES - len(self.known))
         told = fresh[: max(room, 0)]
         self.known.update({(code, source): shape for code, source, shape in told})
         if not told:
@@ -98,20 +98,20 @@ def _plain(one: Any) -> Any:
     return "?" if type(one).__name__ == "AutoDynamic" else type(one).__name__
 
 
-def _changes(shape: Any) -> bool:
+def _is_dynamic(shape: Any) -> bool:
     return shape == "?" or isinstance(shape, dict) or (isinstance(shape, list) and "?" in shape)
 
 
 def _values(reasons: list[str], frame: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for reason in reasons:
-        for path, value in _named(reason, frame):
-            if len(found) < VALUES and value is not MISSING:
-                found.setdefault(path[:300], _told(value))
+        for path, value in _named_values(reason, frame):
+            if len(found) < MAX_VALUES and value is not MISSING:
+                found.setdefault(path[:300], _describe_value(value))
     return found
 
 
-def _named(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
+def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
     """The paths in a guard that lead somewhere, and where to."""
     text = reason.partition(": ")[2].partition("  #")[0]
     tensor = TENSOR.match(text)
@@ -143,7 +143,7 @@ def _follow(value: Any, path: str) -> Any:
     return value
 
 
-def _told(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return _scalar(value)
     if type(value) is str:

@@ -23,14 +23,14 @@ def torch_loaded(torch: ModuleType) -> None:
         recorder.start()
 
 
-def install(optimizer: ModuleType) -> None:
+def install_optimizer(optimizer: ModuleType) -> None:
     """torch.optim.optimizer"""
     pace.optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(pace.optimizer_stepped)
     pace.on_first_step.append(lambda t: imports.stop_timing())
 
 
-LOOKED_AT = 20  # parameters, while it is not known whether a batch is trained on
+MAX_PARAMETERS = 20  # parameters, while it is not known whether a batch is trained on
 
 
 def gradients() -> Callable[[], bool]:
@@ -39,14 +39,14 @@ def gradients() -> Callable[[], bool]:
 
     def written() -> bool:
         now = list(_parameters())
-        return len(now) == len(before) and any(map(_written, before, now))
+        return len(now) == len(before) and any(map(_is_written, before, now))
 
     return written
 
 
 def _parameters() -> Iterator[Any]:
-    groups = getattr(pace.leader(), "param_groups", ())
-    return islice((parameter for group in groups for parameter in group["params"]), LOOKED_AT)
+    groups = getattr(pace.counted_optimizer(), "param_groups", ())
+    return islice((parameter for group in groups for parameter in group["params"]), MAX_PARAMETERS)
 
 
 def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
@@ -56,7 +56,7 @@ def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
     return weakref.ref(gradient), 0 if gradient.is_inference() else gradient._version
 
 
-def _written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
+def _is_written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
     """A gradient that was only set to None was not written."""
     (old, old_version), (new, version) = before, _version(parameter)
     return new() is not None and (new() is not old() or version != old_version)

@@ -14,39 +14,39 @@ from types import ModuleType
 from typing import Any
 
 from headway.probe import ENV_FOLDER, ENV_LAUNCH, ENV_STEPS, pace
-from headway.probe.hooks import after_told_steps
+from headway.probe.hooks import after_sdk_steps
 from headway.probe.recorder import guard, recorder
 
 PREFIX = ".stopped"
 PATIENCE_S = 10.0  # for ranks that are behind: what this one sent them must still arrive
 
-_armed: set[str] = set()
+_installed: set[str] = set()
 
 
 def install(module: ModuleType) -> None:
     """torch.optim.optimizer, and the loop's own word for a step."""
-    if module.__name__ == "torch.optim.optimizer" and "optimizer" not in _armed:
-        _armed.add("optimizer")
+    if module.__name__ == "torch.optim.optimizer" and "optimizer" not in _installed:
+        _installed.add("optimizer")
         module.register_optimizer_step_post_hook(after_step)
-    if "sdk" not in _armed:
-        _armed.add("sdk")
-        after_told_steps(after_step)
+    if "sdk" not in _installed:
+        _installed.add("sdk")
+        after_sdk_steps(after_step)
 
 
 def after_step(*_: Any) -> None:
     """After every step that was counted."""
-    guard("stop", _look)
+    guard("stop", _check_limit)
 
 
 after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
-def _look() -> None:
+def _check_limit() -> None:
     if pace.steps >= int(os.environ[ENV_STEPS]):
-        _leave()
+        _exit()
 
 
-def _leave() -> None:
+def _exit() -> None:
     recorder.finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

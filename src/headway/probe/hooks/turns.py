@@ -17,16 +17,19 @@ from headway.probe import ENV_COMPILE, ENV_LAUNCH, pace
 from headway.probe.recorder import recorder
 
 SPAN = "compile_turn"
-SHARED = ("DYNAMO", "LAZY_BACKWARD")  # other triggers run kernels, and may meet the other ranks
-CORES = 2  # a rank that compiles keeps so many busy
+SHARED_TRIGGERS = (
+    "DYNAMO",
+    "LAZY_BACKWARD",
+)  # other triggers run kernels, and may meet the other ranks
+CORES_PER_RANK = 2  # a rank that compiles keeps so many busy
 PATIENCE_S = 600.0
 LOOK_S = 0.01
-HELPED = 0.5  # of the first rank's time: who needs more has compiled it all himself
+HELPED_SHARE = 0.5  # of the first rank's time: who needs more has compiled it all himself
 GRACE_S = 1800.0  # at most, for the collectives after the compiles of one step
-WORTH_S = 1.0  # what is shorter does not matter to a timeout of minutes
+MIN_GRANT_S = 1.0  # what is shorter does not matter to a timeout of minutes
 
 
-class Turns:
+class CompileQueue:
     """This rank's place in the queue."""
 
     def __init__(self) -> None:
@@ -42,9 +45,9 @@ class Turns:
         """An outermost compile begins: take the turn, or let another rank go first."""
         self.begun, self.waited_s = time.monotonic(), 0.0
         self.entered = self.begun
-        if trigger not in SHARED or not self.helps or not worth_waiting():
+        if trigger not in SHARED_TRIGGERS or not self.helps or not worth_waiting():
             return
-        path = _turn(trigger, compile_id)
+        path = _turn_path(trigger, compile_id)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "x", encoding="ascii") as file:
@@ -61,7 +64,7 @@ class Turns:
             self.path = ""
         elif self.waited_s:
             took = time.monotonic() - self.begun
-            self.helps = took < HELPED * self.waited_s or took < 1.0
+            self.helps = took < HELPED_SHARE * self.waited_s or took < 1.0
         self._spare_the_early(time.monotonic() - self.entered)
 
     def _spare_the_early(self, took: float) -> None:
@@ -73,8 +76,8 @@ class Turns:
         """
         if self.step != pace.steps:
             self.step, self.granted_s = pace.steps, 0.0
-        seconds = min(took * _ranks(), GRACE_S - self.granted_s)
-        if seconds >= WORTH_S:
+        seconds = min(took * _local_ranks(), GRACE_S - self.granted_s)
+        if seconds >= MIN_GRANT_S:
             self.granted_s += seconds
             extend_timeouts(seconds)
 
@@ -84,21 +87,25 @@ class Turns:
         opened = recorder.begin(SPAN, what="wait")
         since = time.monotonic()
         while not os.path.exists(f"{path}.done") and time.monotonic() - since < PATIENCE_S:
-            if not _lives(path):
+            if not _is_alive(path):
                 break
             time.sleep(LOOK_S)
         self.waited_s = time.monotonic() - since
         recorder.end(opened)
 
 
-turns = Turns()
+compile_queue = CompileQueue()
 
 
 def worth_waiting() -> bool:
     """Whether the ranks of this node would be in each other's way, and make the same code."""
-    ranks = _ranks()
+    ranks = _local_ranks()
     cores = len(os.sched_getaffinity(0))
-    if ranks < 2 or cores >= ranks * CORES or not os.path.isdir(os.environ.get(ENV_COMPILE, "")):
+    if (
+        ranks < 2
+        or cores >= ranks * CORES_PER_RANK
+        or not os.path.isdir(os.environ.get(ENV_COMPILE, ""))
+    ):
         return False
     torch: Any = sys.modules["torch"]
     if torch._dynamo.config.enable_compiler_collectives:  # compiles wait for each other already
@@ -107,7 +114,7 @@ def worth_waiting() -> bool:
     return not torch.cuda.is_available() or torch.cuda.device_count() == 1
 
 
-def _ranks() -> int:
+def _local_ranks() -> int:
     """Of this node."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
@@ -122,13 +129,13 @@ def extend_timeouts(seconds: float) -> None:
         add(timedelta(seconds=seconds))
 
 
-def _turn(trigger: str, compile_id: str) -> str:
+def _turn_path(trigger: str, compile_id: str) -> str:
     name = f"{os.environ.get(ENV_LAUNCH, '')}-{trigger}-{compile_id}".replace("/", ".")
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return os.path.join(os.environ[ENV_COMPILE], "turns", f"{name}-{restart}")
 
 
-def _lives(path: str) -> bool:
+def _is_alive(path: str) -> bool:
     try:
         with open(path, encoding="ascii") as file:
             os.kill(int(file.read() or 0) or os.getpid(), 0)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from headway.probe import ENV_AUTOTUNE
 from headway.probe.recorder import recorder
-from headway.probe.tuning.identity import text
-from headway.probe.tuning.machine import machine
+from headway.probe.tuning.identity import config_text
+from headway.probe.tuning.machine import tuning_facts
 
 T = TypeVar("T")
 SCHEMA = 1
@@ -23,7 +23,7 @@ GUARDS = {"triton": ("gpu", "triton")}
 ALL_GUARDS = ("gpu", "triton", "torch")  # what torch generates changes with torch too
 
 
-class Use(NamedTuple):
+class TunedKey(NamedTuple):
     """For one key: the configs that were tried, those to take, and how fast the first was."""
 
     tried: frozenset[str]
@@ -31,14 +31,14 @@ class Use(NamedTuple):
     ms: float
 
 
-class Known(NamedTuple):
+class TunedKernel(NamedTuple):
     """One kernel of the file."""
 
-    keys: dict[str, Use]
+    keys: dict[str, TunedKey]
     tried: frozenset[str]
     kept: frozenset[str]
 
-    def use(self, key: Sequence[Any], rest: str = "") -> Use | None:
+    def use(self, key: Sequence[Any], rest: str = "") -> TunedKey | None:
         """What to do for a key; None for one that was not recorded."""
         return self.keys.get(_key(key, rest))
 
@@ -47,39 +47,39 @@ def narrow(
     offered: Sequence[T], tried: frozenset[str], take: Sequence[str], flat: Callable[[T], Any]
 ) -> list[T] | None:
     """Those to take; None where something is offered that was not tried, or too little is left."""
-    names = [text(flat(one)) for one in offered]
+    names = [config_text(flat(one)) for one in offered]
     if not tried.issuperset(names) or not set(take) <= set(names):
         return None
     fewer = [one for one, name in zip(offered, names, strict=True) if name in take]
     return fewer if 0 < len(fewer) < len(offered) else None
 
 
-def wanted() -> bool:
+def is_enabled() -> bool:
     """Whether there is a file to look into."""
     return bool(os.environ.get(ENV_AUTOTUNE))
 
 
-def known(kind: str, kernel: str, name: str) -> Known | None:
+def find_kernel(kind: str, kernel: str, name: str) -> TunedKernel | None:
     """The kernel in the file, if that is good here; a note says once why it is not."""
     path = os.environ.get(ENV_AUTOTUNE)
-    if not path or _ignored:
+    if not path or _full_tunings:
         return None
     if path not in _files:
-        _files[path] = _File(path)
+        _files[path] = _AdviceFile(path)
     return _files[path].kernel(kind, kernel, name)
 
 
 @contextlib.contextmanager
-def ignored() -> Iterator[None]:
+def full_tuning() -> Iterator[None]:
     """For a kernel that has to be tuned in full after all."""
-    _ignored.append(True)
+    _full_tunings.append(True)
     try:
         yield
     finally:
-        _ignored.pop()
+        _full_tunings.pop()
 
 
-class _File:
+class _AdviceFile:
     def __init__(self, path: str) -> None:
         self.noted: set[str] = set()
         with open(path, encoding="utf-8") as file:
@@ -87,11 +87,11 @@ class _File:
         if content["schema"] > SCHEMA:
             raise ValueError(f"{path} has schema {content['schema']}, newer than {SCHEMA}")
         self.made_for = {name: content.get(name) for name in ALL_GUARDS}
-        self.kernels = {(one["kind"], one["id"]): _known(one) for one in content["kernels"]}
+        self.kernels = {(one["kind"], one["id"]): _tuned_kernel(one) for one in content["kernels"]}
         self.names = {(one["kind"], one["name"]) for one in content["kernels"]}
 
-    def kernel(self, kind: str, kernel: str, name: str) -> Known | None:
-        here = machine()
+    def kernel(self, kind: str, kernel: str, name: str) -> TunedKernel | None:
+        here = tuning_facts()
         for guard in GUARDS.get(kind, ALL_GUARDS):
             if here[guard] != self.made_for[guard]:
                 made = f"what was recorded is of {guard} {self.made_for[guard]}"
@@ -118,18 +118,18 @@ def _key(key: Sequence[Any], rest: str) -> str:
     return json.dumps([list(key), rest])
 
 
-def _known(one: dict[str, Any]) -> Known:
-    names = [text(config) for config in one["configs"]]
+def _tuned_kernel(one: dict[str, Any]) -> TunedKernel:
+    names = [config_text(config) for config in one["configs"]]
     keys = {
-        _key(entry["key"], entry["rest"]): Use(
+        _key(entry["key"], entry["rest"]): TunedKey(
             frozenset(names[index] for index in entry["tried"]),
             tuple(names[index] for index in entry["use"]),
             float(entry["ms"]),
         )
         for entry in one["keys"]
     }
-    return Known(keys, frozenset(names), frozenset(names[index] for index in one["kept"]))
+    return TunedKernel(keys, frozenset(names), frozenset(names[index] for index in one["kept"]))
 
 
-_files: dict[str, _File] = {}
-_ignored: list[bool] = []
+_files: dict[str, _AdviceFile] = {}
+_full_tunings: list[bool] = []

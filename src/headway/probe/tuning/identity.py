@@ -14,7 +14,7 @@ from typing import Any
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 DEFINITION = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 KERNEL_NAME = re.compile(r"'kernel_name': '(\w+)'")
-TEXT = 200  # characters of a value
+MAX_TEXT = 200  # characters of a value
 
 
 def digest(*parts: Any) -> str:
@@ -22,43 +22,43 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:24]
 
 
-def flat(config: Any) -> dict[str, Any]:
+def config_values(config: Any) -> dict[str, Any]:
     """A config as plain values: by these it is found again."""
-    found = {str(name): plain(value) for name, value in config.kwargs.items()}
+    found = {str(name): json_value(value) for name, value in config.kwargs.items()}
     options = {name: getattr(config, name, None) for name in OPTIONS}
-    found.update({name: plain(value) for name, value in options.items() if value is not None})
+    found.update({name: json_value(value) for name, value in options.items() if value is not None})
     hook = getattr(config, "pre_hook", None)
     if hook is not None:
-        found["pre_hook"] = _called(hook)
+        found["pre_hook"] = _name_of(hook)
     return found
 
 
-def text(values: Mapping[str, Any]) -> str:
+def config_text(values: Mapping[str, Any]) -> str:
     """The same for the same values, in any order."""
     return json.dumps(values, sort_keys=True)
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """As JSON can hold it. Nothing is asked of a tensor: its text would wait for the device."""
     if value is None or isinstance(value, (bool, int, float, str)):
         odd = isinstance(value, float) and not math.isfinite(value)
-        return value[:TEXT] if isinstance(value, str) else str(value) if odd else value
+        return value[:MAX_TEXT] if isinstance(value, str) else str(value) if odd else value
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value[:64]]
+        return [json_value(one) for one in value[:64]]
     if type(value).__name__ == "constexpr":
-        return plain(value.value)
-    return str(value)[:TEXT] if "dtype" in type(value).__name__ else _called(value)
+        return json_value(value.value)
+    return str(value)[:MAX_TEXT] if "dtype" in type(value).__name__ else _name_of(value)
 
 
-def _called(value: Any) -> str:
+def _name_of(value: Any) -> str:
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return str(name or type(value).__name__)[:TEXT]
+    return str(name or type(value).__name__)[:MAX_TEXT]
 
 
 # Kernels of the user's own.
 
 
-def jit(tuner: Any) -> Any:
+def jit_function(tuner: Any) -> Any:
     """The jit function below a tuner, past heuristics and other tuners."""
     found = tuner.fn
     while not inspect.isfunction(found.fn):
@@ -66,7 +66,7 @@ def jit(tuner: Any) -> Any:
     return found
 
 
-def source(function: Any) -> list[str]:
+def source_texts(function: Any) -> list[str]:
     """The text of a jit function, of those that it calls, and the constants that it reads."""
     found: dict[int, list[str]] = {}
     _collect(function, found)
@@ -88,10 +88,10 @@ def _collect(function: Any, found: dict[int, list[str]]) -> None:
             if inspect.isfunction(getattr(member, "fn", None)):
                 _collect(member, found)
             elif not callable(member) or type(member).__name__ == "constexpr":
-                texts.append(f"{name}={plain(member)}")
+                texts.append(f"{name}={json_value(member)}")
 
 
-def call(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[Any], str]:
+def launch_key(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[Any], str]:
     """Triton's own key of a launch, the same as plain values, and what else it is compiled for.
 
     Triton compiles anew for other constants, for integers that are 1 or divisible by 16, and for
@@ -101,21 +101,21 @@ def call(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[A
     values = {name: given[name] for name in tuner.arg_names if name in given}
     own = [values[name] for name in tuner.keys if name in values]
     own += [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
-    function = jit(tuner)
+    function = jit_function(tuner)
     constants = {
         name for name, kind in function.fn.__annotations__.items() if "constexpr" in str(kind)
     }
     params = getattr(function, "params", ())
     free = {param.name for param in params if getattr(param, "do_not_specialize", False)}
     rest = [
-        [name, plain(value) if name in constants else _special(value)]
+        [name, json_value(value) if name in constants else _specialization(value)]
         for name, value in values.items()
         if name not in tuner.keys and name not in free
     ]
-    return tuple(own), [plain(value) for value in own], digest(rest)
+    return tuple(own), [json_value(value) for value in own], digest(rest)
 
 
-def _special(value: Any) -> Any:
+def _specialization(value: Any) -> Any:
     if hasattr(value, "data_ptr"):
         return "aligned" if value.data_ptr() % 16 == 0 else "pointer"
     if type(value) is int:
@@ -123,14 +123,14 @@ def _special(value: Any) -> Any:
     if isinstance(value, float):
         return "float"
     if hasattr(value, "block_shape"):  # a descriptor of a tensor
-        return [type(value).__name__, plain(list(value.block_shape))]
-    return plain(value)
+        return [type(value).__name__, json_value(list(value.block_shape))]
+    return json_value(value)
 
 
 # Kernels that torch has written.
 
 
-def written(path: str | None, fallback: str) -> str:
+def generated_digest(path: str | None, fallback: str) -> str:
     """A generated kernel, whatever its number in the model and the index of its device."""
     try:
         with open(path or "", encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def written(path: str | None, fallback: str) -> str:
     return digest(re.sub(r"\bindex=\d+", "index=", content))
 
 
-def pinned(definition: str, signature: Mapping[str, Any]) -> bool:
+def has_pinned_sizes(definition: str, signature: Mapping[str, Any]) -> bool:
     """Whether every size of a generated kernel stands in its text, so that no call changes it."""
     sizes = [
         name
@@ -153,6 +153,6 @@ def pinned(definition: str, signature: Mapping[str, Any]) -> bool:
     return all(re.search(rf"^\s+{name} = \d+$", definition, re.MULTILINE) for name in sizes)
 
 
-def sizes(values: Iterable[Any]) -> list[int]:
+def launch_sizes(values: Iterable[Any]) -> list[int]:
     """The integers of a launch."""
     return [value for value in values if type(value) is int]

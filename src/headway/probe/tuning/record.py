@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway.probe.recorder import recorder
-from headway.probe.tuning.identity import text
-from headway.probe.tuning.machine import machine
+from headway.probe.tuning.identity import config_text
+from headway.probe.tuning.machine import tuning_facts
 
-KERNELS = 2000
-KEYS = 300  # of one kernel
-CONFIGS = 2000  # of one kernel
-TIMINGS = 400_000  # of all kernels: about 8 MB
-SUMMED = 100  # keys over the limits, in one line
+MAX_KERNELS = 2000
+MAX_KEYS = 300  # of one kernel
+MAX_CONFIGS = 2000  # of one kernel
+MAX_TIMINGS = 400_000  # of all kernels: about 8 MB
+MAX_SUMMED = 100  # keys over the limits, in one line
 
 
 class Timing(NamedTuple):
@@ -26,7 +26,7 @@ class Timing(NamedTuple):
     seconds: float | None = None
 
 
-class Kernel(NamedTuple):
+class KernelInfo(NamedTuple):
     """A kernel as it is told of."""
 
     kind: str
@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
 
 
 @dataclass
-class _Told:
+class _KernelState:
     configs: dict[str, int] = field(default_factory=dict)
     keys: int = 0
     more: int = 0
@@ -52,12 +52,12 @@ class Tunings:
 
     def _forget(self) -> None:
         self.pid = recorder.pid
-        self.told: dict[tuple[str, str], _Told] = {}
+        self.told: dict[tuple[str, str], _KernelState] = {}
         self.timings = 0
 
     def tuned(
         self,
-        kernel: Kernel,
+        kernel: KernelInfo,
         key: Sequence[Any],
         rest: str,
         timings: Sequence[Timing],
@@ -74,7 +74,7 @@ class Tunings:
         told = self._kernel(kernel, [timing.config for timing in timings])
         if told is None:
             return
-        if told.keys >= KEYS or self.timings + len(timings) > TIMINGS:
+        if told.keys >= MAX_KEYS or self.timings + len(timings) > MAX_TIMINGS:
             self._sum_up(kernel, told, seconds)
             return
         told.keys += 1
@@ -86,41 +86,41 @@ class Tunings:
         if taken is not None:
             fields["taken"] = taken
         if timings:
-            fields["c"] = [told.configs[text(timing.config)] for timing in timings]
+            fields["c"] = [told.configs[config_text(timing.config)] for timing in timings]
             fields["ms"] = [_number(timing.ms) for timing in timings]
             if any(timing.seconds is not None for timing in timings):
                 fields["s"] = [_number(timing.seconds) for timing in timings]
         recorder.emit("autotune", **fields)
 
-    def _kernel(self, kernel: Kernel, configs: Sequence[dict[str, Any]]) -> _Told | None:
+    def _kernel(self, kernel: KernelInfo, configs: Sequence[dict[str, Any]]) -> _KernelState | None:
         """The kernel and its configs, told before anything that refers to them."""
         told = self.told.get((kernel.kind, kernel.id))
-        if told is None and len(self.told) >= KERNELS:
+        if told is None and len(self.told) >= MAX_KERNELS:
             return None
-        named = {text(config): config for config in configs}
+        named = {config_text(config): config for config in configs}
         new = {name: named[name] for name in named if not told or name not in told.configs}
         if told is not None and not new:
             return told
-        told = told or self.told.setdefault((kernel.kind, kernel.id), _Told())
-        if len(told.configs) + len(new) > CONFIGS:
-            told.keys = KEYS  # from now on only its time is told
+        told = told or self.told.setdefault((kernel.kind, kernel.id), _KernelState())
+        if len(told.configs) + len(new) > MAX_CONFIGS:
+            told.keys = MAX_KEYS  # from now on only its time is told
             return told
         first = len(told.configs)
         told.configs.update({name: first + number for number, name in enumerate(new)})
         fields: dict[str, Any]
         fields = {"kernel": kernel.id, "kind": kernel.kind, "name": kernel.name[:200]}
         fields |= {"where": kernel.where[-300:], "names": list(kernel.names)}
-        fields |= {"first": first, "configs": [*new.values()], **machine()}
+        fields |= {"first": first, "configs": [*new.values()], **tuning_facts()}
         recorder.emit("autotune_kernel", **fields)
         return told
 
-    def _sum_up(self, kernel: Kernel, told: _Told, seconds: float) -> None:
+    def _sum_up(self, kernel: KernelInfo, told: _KernelState, seconds: float) -> None:
         told.more += 1
         told.more_seconds += seconds
-        if told.more >= SUMMED:
+        if told.more >= MAX_SUMMED:
             self._tell_more(kernel.kind, kernel.id, told)
 
-    def _tell_more(self, kind: str, kernel: str, told: _Told) -> None:
+    def _tell_more(self, kind: str, kernel: str, told: _KernelState) -> None:
         more, told.more = told.more, 0
         seconds, told.more_seconds = told.more_seconds, 0.0
         recorder.emit("autotune", kernel=kernel, kind=kind, more=more, seconds=round(seconds, 6))

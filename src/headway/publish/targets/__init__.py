@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headway.errors import UsageError
 from headway.publish import offered
-from headway.publish.golden import Inputs
+from headway.publish.golden import GoldenInputs
 
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"  # in every snapshot
 
@@ -36,14 +36,14 @@ class Work:
     """What a target is made of."""
 
     model: nn.Module
-    inputs: Inputs
+    inputs: GoldenInputs
     batch: bool  # the first dimension of every input may change
     folder: Path  # its files go there
     packages: Packages
 
 
 @dataclass(frozen=True)
-class Opened:
+class SnapshotContent:
     """What a target is opened from."""
 
     files: Mapping[str, Path]
@@ -60,13 +60,13 @@ class Target(Protocol):
     def make(self, work: Work) -> list[str]:
         """Write its files, other than weights and config, into a folder; their names."""
 
-    def open(self, given: Opened) -> Callable[..., Any]:
+    def open(self, given: SnapshotContent) -> Callable[..., Any]:
         """What is called to serve."""
 
 
-def target(name: str, options: Mapping[str, Any]) -> Target:
+def load_target(name: str, options: Mapping[str, Any]) -> Target:
     """The target of that name; UsageError if there is none, or it knows no such option."""
-    module, _, kind = offered.where(name).partition(":")
+    module, _, kind = offered.target_class(name).partition(":")
     try:
         make = getattr(importlib.import_module(module), kind)
     except (ImportError, AttributeError) as error:

@@ -24,8 +24,8 @@ from torch.export import Dim, ExportedProgram
 
 from headway.errors import PublishFailed, UsageError
 from headway.publish import tensors
-from headway.publish.model import told
-from headway.publish.targets import Opened, Work
+from headway.publish.model import describe_error
+from headway.publish.targets import SnapshotContent, Work
 from headway.publish.transient import raise_if_transient
 
 PACKAGE, CONSTANTS = "model.pt2", "constants.safetensors"
@@ -41,7 +41,7 @@ class Aoti:
 
     def make(self, work: Work) -> list[str]:
         """Compile the graph, unless that was done before."""
-        program = exported(work)
+        program = export_program(work)
         _check_names(program)
         path = work.folder / PACKAGE
         signature = graph_signature(program)
@@ -56,7 +56,7 @@ class Aoti:
                 file.write(piece)
         return [PACKAGE, CONSTANTS]
 
-    def open(self, given: Opened) -> Callable[..., Any]:
+    def open(self, given: SnapshotContent) -> Callable[..., Any]:
         """The code with the weights as they lie in the file."""
         beside = tensors.read(given.files[CONSTANTS]) if CONSTANTS in given.files else {}
         known = {**given.weights, **beside}
@@ -68,15 +68,15 @@ class Aoti:
                 f"the code asks for {min(missing)}, and there is no such weight",
                 code="weight-missing",
             )
-        return _Served(package, {name: _aligned(known[name]) for name in wanted})
+        return _LoadedPackage(package, {name: _align(known[name]) for name in wanted})
 
 
-def _aligned(tensor: Tensor) -> Tensor:
+def _align(tensor: Tensor) -> Tensor:
     """As code that was compiled for wide registers may ask; small ones are copied for it."""
     return tensor if tensor.data_ptr() % tensors.ALIGNMENT == 0 else tensor.clone()
 
 
-class _Served:
+class _LoadedPackage:
     """Compiled code, and the weights that it points to."""
 
     def __init__(self, package: Any, weights: Mapping[str, Tensor]) -> None:
@@ -88,7 +88,7 @@ class _Served:
         return self._package(*args, **kwargs)
 
 
-def exported(work: Work) -> ExportedProgram:
+def export_program(work: Work) -> ExportedProgram:
     """The graph of the model; UsageError if torch.export cannot make it."""
     given = work.inputs
     shapes: Any = None
@@ -101,11 +101,14 @@ def exported(work: Work) -> ExportedProgram:
             work.model, given.args, kwargs, dynamic_shapes=shapes, strict=False
         )
     except Exception as error:  # of the user's code, and of many kinds
-        raise_if_transient(f"torch.export cannot export the model now: {told(error)}", error)
+        raise_if_transient(
+            f"torch.export cannot export the model now: {describe_error(error)}", error
+        )
         raise UsageError(
-            f"torch.export cannot export the model: {told(error)}", code="model-not-exportable"
+            f"torch.export cannot export the model: {describe_error(error)}",
+            code="model-not-exportable",
         ) from error
-    if work.batch and not _free(program):
+    if work.batch and not _has_free_dimension(program):
         raise UsageError(
             "the model works for one batch size only; set batch = false in [golden], or change it",
             code="batch-size-fixed",
@@ -113,7 +116,7 @@ def exported(work: Work) -> ExportedProgram:
     return program
 
 
-def _free(program: ExportedProgram) -> bool:
+def _has_free_dimension(program: ExportedProgram) -> bool:
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
     return any(
         isinstance(s, torch.SymInt) for v in values if isinstance(v, Tensor) for s in v.shape
@@ -152,7 +155,10 @@ def _compile(program: ExportedProgram, path: str) -> None:
                 program, package_path=path, inductor_configs=dict(SETTINGS)
             )
     except Exception as error:
-        raise_if_transient(f"AOTInductor cannot compile the model now: {told(error)}", error)
+        raise_if_transient(
+            f"AOTInductor cannot compile the model now: {describe_error(error)}", error
+        )
         raise PublishFailed(
-            f"AOTInductor cannot compile the model: {told(error)}", code="model-not-compilable"
+            f"AOTInductor cannot compile the model: {describe_error(error)}",
+            code="model-not-compilable",
         ) from error

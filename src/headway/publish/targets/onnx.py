@@ -11,11 +11,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from headway.errors import MissingExtra, PublishFailed
-from headway.publish.targets import Opened, Work
-from headway.publish.targets.aoti import exported
+from headway.publish.targets import SnapshotContent, Work
+from headway.publish.targets.aoti import export_program
 
 FILE = "model.onnx"
-LARGEST = (1 << 31) - 1  # bytes of an ONNX model with its weights inside
+MAX_BYTES = (1 << 31) - 1  # bytes of an ONNX model with its weights inside
 NEEDS = "the target onnx needs onnxscript and onnxruntime"
 
 
@@ -32,17 +32,17 @@ class Onnx:
         except ImportError:
             raise MissingExtra(NEEDS, extra="onnx") from None
         size = sum(one.nbytes for one in work.model.state_dict().values())
-        if size > LARGEST:
+        if size > MAX_BYTES:
             raise PublishFailed(
                 f"a model of {size} bytes does not fit into one file of ONNX",
                 code="model-too-large",
             )
-        made = torch.onnx.export(exported(work), dynamo=True, verbose=False)
+        made = torch.onnx.export(export_program(work), dynamo=True, verbose=False)
         assert made is not None
         made.save(str(work.folder / FILE), external_data=False)
         return [FILE]
 
-    def open(self, given: Opened) -> Callable[..., Any]:
+    def open(self, given: SnapshotContent) -> Callable[..., Any]:
         """A session that is called with tensors."""
         try:
             import onnxruntime

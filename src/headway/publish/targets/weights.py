@@ -10,8 +10,8 @@ from torch import nn
 
 from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import tables
-from headway.publish.model import told, unfilled
-from headway.publish.targets import Opened, Work
+from headway.publish.model import build_without_init, describe_error
+from headway.publish.targets import SnapshotContent, Work
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Weights:
         """Nothing besides."""
         return []
 
-    def open(self, given: Opened) -> Callable[..., Any]:
+    def open(self, given: SnapshotContent) -> Callable[..., Any]:
         """The model built by the factory, with the weights as they lie in the file."""
         if given.factory is None:
             raise UsageError(
@@ -32,16 +32,18 @@ class Weights:
                 code="factory-not-given",
             )
         try:
-            model: nn.Module = unfilled(given.factory, given.config["arguments"])
+            model: nn.Module = build_without_init(given.factory, given.config["arguments"])
         except Exception as error:  # of the user's code
             raise UsageError(
-                f"the factory cannot build the model: {told(error)}", code="model-not-built"
+                f"the factory cannot build the model: {describe_error(error)}",
+                code="model-not-built",
             ) from error
         try:
             tables.rebuild(model, given.config["tables"], given.weights)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SnapshotDamaged(
-                f"the tables are not of the model: {told(error)}", code="tables-of-another-model"
+                f"the tables are not of the model: {describe_error(error)}",
+                code="tables-of-another-model",
             ) from None
         try:
             model.load_state_dict(dict(given.weights), assign=True)

@@ -11,10 +11,10 @@ from headway.errors import UsageError
 from headway.schedule.outages import Outage
 
 DATA = Path(__file__).parent / "data"
-SHIPPED = {"p3": DATA / "p3-trace.csv", "g4dn": DATA / "g4dn-trace.csv"}
+SPOT_FILES = {"p3": DATA / "p3-trace.csv", "g4dn": DATA / "g4dn-trace.csv"}
 
 
-def read(path: Path) -> list[tuple[float, int]]:
+def read_spot(path: Path) -> list[tuple[float, int]]:
     """Seconds, and the machines that are there from then on."""
     alive: set[str] = set()
     found = []
@@ -34,11 +34,11 @@ def read(path: Path) -> list[tuple[float, int]]:
     return found
 
 
-def draw(
+def draw_spot(
     nodes: range, horizon: float, path: Path, *, notice: float = 120.0, offset: float = 0.0
 ) -> list[Outage]:
     """When each of these nodes is away; the trace is repeated to the horizon."""
-    counts = read(path)
+    counts = read_spot(path)
     most, span = max(count for _, count in counts), counts[-1][0] or 1.0
     found: list[Outage] = []
     gone: dict[int, float] = {}

@@ -10,12 +10,12 @@ from pathlib import Path
 from headway.errors import UsageError
 from headway.schedule.outages import Outage
 
-SHIPPED = Path(__file__).parent / "data" / "fault_trace.json.gz"
-SERVERS, DAYS = 400, 348.0
+FAULT_FILE = Path(__file__).parent / "data" / "fault_trace.json.gz"
+FAULT_SERVERS, FAULT_DAYS = 400, 348.0
 DAY = 86400.0
 
 
-def read(path: Path = SHIPPED) -> list[list[tuple[float, float]]]:
+def read_faults(path: Path = FAULT_FILE) -> list[list[tuple[float, float]]]:
     """The faults of each server, as days from and to; servers without any are empty."""
     try:
         with gzip.open(path, "rt") as file:
@@ -31,19 +31,19 @@ def read(path: Path = SHIPPED) -> list[list[tuple[float, float]]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no trace of faults: {error}", code="trace-invalid") from error
     for node, at in begun.items():
-        found.setdefault(node, []).append((at, DAYS))
-    return [*found.values(), *([] for _ in range(SERVERS - len(found)))]
+        found.setdefault(node, []).append((at, FAULT_DAYS))
+    return [*found.values(), *([] for _ in range(FAULT_SERVERS - len(found)))]
 
 
-def draw(nodes: int, horizon: float, seed: int, path: Path = SHIPPED) -> list[Outage]:
+def draw_faults(nodes: int, horizon: float, seed: int, path: Path = FAULT_FILE) -> list[Outage]:
     """Each node lives the year of some server, from some day on: bad servers stay bad."""
-    servers, rng = read(path), random.Random(f"faults {seed}")
+    servers, rng = read_faults(path), random.Random(f"faults {seed}")
     found = []
     for node in range(nodes):
-        faults, offset = rng.choice(servers), rng.random() * DAYS
-        for turn in range(int(horizon / (DAYS * DAY)) + 2):
+        faults, offset = rng.choice(servers), rng.random() * FAULT_DAYS
+        for turn in range(int(horizon / (FAULT_DAYS * DAY)) + 2):
             for start, end in faults:
-                at = (start - offset + turn * DAYS) * DAY
+                at = (start - offset + turn * FAULT_DAYS) * DAY
                 if 0 <= at < horizon:
                     found.append(Outage(node, at, at + max(end - start, 0.0) * DAY))
     return sorted(found, key=lambda outage: (outage.start, outage.node))

@@ -26,31 +26,31 @@ BUILT_IN: dict[str, Callable[..., Policy]] = {
     "least-lost": LeastLost,
     "least-cost": LeastCost,
 }
-_WORDS = {"on": True, "off": False}
+_SWITCH_VALUES = {"on": True, "off": False}
 
 
-def named(text: str) -> Policy:
+def parse_policy(text: str) -> Policy:
     """A policy by its name, with switches: `least-cost:notice=off:cap=3`."""
     name, *switches = text.split(":")
-    make = BUILT_IN.get(name) or _others().get(name)
+    make = BUILT_IN.get(name) or _entry_point_policies().get(name)
     if make is None:
-        known = ", ".join((*BUILT_IN, *_others()))
+        known = ", ".join((*BUILT_IN, *_entry_point_policies()))
         raise UsageError(
             f"there is no policy {name!r}; there are {known}", code="policy-unknown", policy=name
         )
     try:
-        return make(**dict(_switch(make, name, switch) for switch in switches))
+        return make(**dict(_parse_switch(make, name, switch) for switch in switches))
     except TypeError as error:
         raise UsageError(
             f"the policy {name} cannot be made: {error}", code="policy-switch-invalid", policy=name
         ) from error
 
 
-def _others() -> dict[str, Callable[..., Policy]]:
+def _entry_point_policies() -> dict[str, Callable[..., Policy]]:
     return {point.name: point.load() for point in entry_points(group=GROUP)}
 
 
-def _switch(make: Callable[..., Policy], policy: str, text: str) -> tuple[str, Any]:
+def _parse_switch(make: Callable[..., Policy], policy: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     # Policies of others need not be dataclasses; what theirs take is said when they are made.
     known = [one.name for one in dataclasses.fields(make)] if dataclasses.is_dataclass(make) else ()
@@ -66,8 +66,8 @@ def _switch(make: Callable[..., Policy], policy: str, text: str) -> tuple[str, A
             code="policy-switch-invalid",
             switch=name,
         )
-    if value in _WORDS:
-        return name, _WORDS[value]
+    if value in _SWITCH_VALUES:
+        return name, _SWITCH_VALUES[value]
     try:
         number = float(value)
     except ValueError:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headway.schedule.policies.policy import Scene, freed
+from headway.schedule.policies.policy import PreemptionContext, freed_accelerators
 from headway.schedule.simulate.job import Job
 
 
-def cover(scene: Scene, order: Iterable[Job]) -> Sequence[Job]:
+def select_victims(scene: PreemptionContext, order: Iterable[Job]) -> Sequence[Job]:
     """The first of them that make room, as few as possible; none if there is no such set.
 
     A tenant gives while it borrows: only its last one may bring it below its quota.
@@ -34,14 +34,16 @@ def cover(scene: Scene, order: Iterable[Job]) -> Sequence[Job]:
             room = room or cluster.free[node] + extra[node] >= size
         if room and (places := cluster.place_with(need, extra)) is not None:
             nodes = {node for node, _ in places}
-            return minimal(scene, [job for job in taken if any(n in nodes for n, _ in job.places)])
+            return prune_victims(
+                scene, [job for job in taken if any(n in nodes for n, _ in job.places)]
+            )
     return ()
 
 
-def minimal(scene: Scene, victims: Sequence[Job]) -> Sequence[Job]:
+def prune_victims(scene: PreemptionContext, victims: Sequence[Job]) -> Sequence[Job]:
     """Without those that need not go, the last of them first."""
     kept = list(victims)
-    extra = freed(kept)
+    extra = freed_accelerators(kept)
     for job in reversed(victims):
         without = dict(extra)
         for node, count in job.places:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.eviction_cost import lost
-from headway.schedule.policies.cover import cover
-from headway.schedule.policies.policy import Scene
+from headway.eviction_cost import eviction_cost
+from headway.schedule.policies.cover import select_victims
+from headway.schedule.policies.policy import PreemptionContext
 from headway.schedule.simulate.job import Job
 
 
@@ -30,7 +30,7 @@ class LeastCost:
     nominal: bool = True  # below its tenant's quota nothing is freed: that would be reclaimed
     each: float = 1800.0  # accelerator-seconds, for each victim: fewer and larger ones
 
-    def victims(self, scene: Scene) -> Sequence[Job]:
+    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
         """The cheapest ones without a protected job; only if there are none, with some."""
         over = [tenant.over for tenant in scene.tenants]
 
@@ -40,11 +40,11 @@ class LeastCost:
 
         order = sorted(scene.candidates(), key=rate)
         exposed = [job for job in order if not self._protected(job, scene.now)]
-        return cover(scene, exposed) or cover(scene, order)
+        return select_victims(scene, exposed) or select_victims(scene, order)
 
-    def price(self, job: Job, scene: Scene) -> float:
+    def price(self, job: Job, scene: PreemptionContext) -> float:
         """Accelerator-seconds."""
-        return self.each + lost(
+        return self.each + eviction_cost(
             job.gpus,
             job.unsaved(scene.now),
             job.recover,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.schedule.policies.cover import cover
-from headway.schedule.policies.policy import Scene
+from headway.schedule.policies.cover import select_victims
+from headway.schedule.policies.policy import PreemptionContext
 from headway.schedule.simulate.job import Job
 
 
@@ -18,7 +18,7 @@ class Newest:
     stagger: bool = False
     reserve: float = 0.0
 
-    def victims(self, scene: Scene) -> Sequence[Job]:
+    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
         """The newest ones."""
         order = sorted(scene.candidates(), key=lambda job: (-job.since, job.number))
-        return cover(scene, order)
+        return select_victims(scene, order)

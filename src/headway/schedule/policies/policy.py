@@ -10,7 +10,7 @@ from headway.schedule.simulate.job import Job
 from headway.schedule.simulate.tenant import Tenant
 
 
-class Scene:
+class PreemptionContext:
     """A job within its quota waits, and others have borrowed."""
 
     __slots__ = ("cluster", "grace", "now", "tenants", "waiter")
@@ -34,7 +34,7 @@ class Scene:
     def possible(self) -> bool:
         """Whether the waiter would find room if every candidate were gone."""
         free, need, size = self.cluster.free, self.waiter.gpus, self.cluster.size
-        extra = freed(self.candidates())
+        extra = freed_accelerators(self.candidates())
         if need <= size:
             return any(free[node] + count >= need for node, count in extra.items())
         cleared = sum(free[node] < size == free[node] + count for node, count in extra.items())
@@ -66,11 +66,11 @@ class Policy(Protocol):
     def stagger(self) -> bool:
         """Whether first saves are spread over the interval."""
 
-    def victims(self, scene: Scene) -> Sequence[Job]:
+    def victims(self, scene: PreemptionContext) -> Sequence[Job]:
         """The jobs to evict so that the waiter starts; none: it waits."""
 
 
-def freed(victims: Iterable[Job]) -> dict[int, int]:
+def freed_accelerators(victims: Iterable[Job]) -> dict[int, int]:
     """Accelerators on each node that these hold."""
     extra: dict[int, int] = {}
     for job in victims:

@@ -10,15 +10,15 @@ from pathlib import Path
 from headway.errors import UsageError
 from headway.schedule.publish.api import Api
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def server(
+def connect_api(
     url: str | None,
     token: str | None,
     authority: str | None,
     env: Mapping[str, str] = os.environ,
-    account: Path = ACCOUNT,
+    account: Path = SERVICE_ACCOUNT,
 ) -> Api:
     """The API server that was named, or the one of the pod in which this runs."""
     if url is None:
@@ -49,10 +49,10 @@ def server(
         ) from None
     # The pod's own token is for the pod's own server, and never goes in the clear.
     known_to = token is not None or url.startswith("https://")
-    return Api(url, lambda: _read(tokens) if known_to else None, context)
+    return Api(url, lambda: _read_secret(tokens) if known_to else None, context)
 
 
-def _read(path: Path) -> str | None:
+def _read_secret(path: Path) -> str | None:
     """As it is now: Kubernetes replaces it every hour or so."""
     try:
         return path.read_text().strip() or None
@@ -60,6 +60,6 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def own_namespace(account: Path = ACCOUNT) -> str:
+def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
     """That of the pod in which this runs, else `default`."""
-    return _read(account / "namespace") or "default"
+    return _read_secret(account / "namespace") or "default"

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from headway.errors import NotTold
+from headway.errors import SchedulerUpdateFailed
 
 TRIES = 4
 FIRST_WAIT_S = 0.5  # doubled at each try
@@ -24,7 +24,7 @@ class Conflict(Exception):
     """Somebody else has changed it meanwhile."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A token is for one server, not for where that one points."""
 
     def redirect_request(self, *args: Any) -> None:
@@ -43,7 +43,7 @@ class Api:
     ) -> None:
         self.url, self._token, self._sleep = url.rstrip("/"), token, sleep
         self._open = urllib.request.build_opener(
-            _Stay, urllib.request.HTTPSHandler(context=context)
+            _NoRedirect, urllib.request.HTTPSHandler(context=context)
         ).open
 
     def get(self, path: str) -> dict[str, Any] | None:
@@ -62,20 +62,20 @@ class Api:
                 return self._once(method, path, body)
             except urllib.error.HTTPError as error:
                 with error:
-                    why, status = _message(error), error.code
+                    why, status = _error_message(error), error.code
                 if error.code == 404:
                     return None
                 if error.code == 409:
                     raise Conflict from None
                 # A token that was replaced is read again; everything else of 4xx stays so.
                 if error.code < 500 and error.code != 429 and (error.code != 401 or turn):
-                    raise NotTold(
+                    raise SchedulerUpdateFailed(
                         f"{self.url} answered {error.code}: {why}",
                         code="api-refused",
                         status=status,
                         reason=why,
                     ) from None
-                wait = _after(error.headers.get("Retry-After")) or wait
+                wait = _retry_after(error.headers.get("Retry-After")) or wait
                 why = f"{error.code} {why}"
             except (OSError, http.client.HTTPException, ValueError) as error:
                 why = str(getattr(error, "reason", None) or error) or type(error).__name__
@@ -83,7 +83,7 @@ class Api:
                 status = None
             if turn + 1 < TRIES:
                 self._sleep(min(wait, LONGEST_WAIT_S))
-        raise NotTold(
+        raise SchedulerUpdateFailed(
             f"{self.url} did not take it in {TRIES} tries: {why}",
             code="api-not-reached",
             status=status,
@@ -105,7 +105,7 @@ class Api:
         return found
 
 
-def _message(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     """What the server says, in one line; Kubernetes tells it as a Status."""
     try:
         text = error.read(4096).decode("utf-8", "replace")
@@ -118,6 +118,6 @@ def _message(error: urllib.error.HTTPError) -> str:
     return " ".join(text.split())[:300]
 
 
-def _after(text: str | None) -> float:
+def _retry_after(text: str | None) -> float:
     """Seconds of a Retry-After; a date in it is not waited for."""
     return float(text) if text and text.isdecimal() else 0.0

@@ -9,24 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.errors import NotTold
-from headway.schedule.publish.offer import Offer
+from headway.errors import SchedulerUpdateFailed
+from headway.schedule.publish.offer import RunCost
 
 TEXTFILE = ".prom"
 
 
-class File:
+class FilePublisher:
     """All runs in one file, which is replaced as a whole; `page` writes it for Prometheus."""
 
     def __init__(
-        self, path: Path, page: Callable[[Sequence[Offer]], str], *, dry: bool = False
+        self, path: Path, page: Callable[[Sequence[RunCost]], str], *, dry: bool = False
     ) -> None:
         self.path, self.page, self.dry = path, page, dry
 
-    def tell(self, offers: list[Offer]) -> list[str]:
+    def tell(self, offers: list[RunCost]) -> list[str]:
         """Write what there is now: a run that is over has no price in it."""
         going = [one for one in offers if one.price is not None]
-        text = self.page(going) if self.path.suffix == TEXTFILE else _json(offers)
+        text = self.page(going) if self.path.suffix == TEXTFILE else _to_json(offers)
         if self.dry:
             return [f"would write {self.path}: {' '.join(text.split())}"]
         aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -36,12 +36,12 @@ class File:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink()
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"cannot write {self.path}: {error.strerror}", code="file-unwritable"
             ) from None
         return []
 
 
-def _json(offers: Sequence[Offer]) -> str:
+def _to_json(offers: Sequence[RunCost]) -> str:
     told = [asdict(one) for one in offers]
     return json.dumps({"schema": 1, "runs": told}, indent=1) + "\n"

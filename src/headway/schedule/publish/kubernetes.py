@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from headway.errors import NotTold, UsageError
-from headway.schedule.cost import Price
+from headway.errors import SchedulerUpdateFailed, UsageError
+from headway.schedule.cost import EvictionCost
 from headway.schedule.publish.api import TRIES, Api, Conflict
-from headway.schedule.publish.nudge import Nudge
-from headway.schedule.publish.offer import Offer, OneByOne
+from headway.schedule.publish.nudge import PriorityAdjustment
+from headway.schedule.publish.offer import PerJobPublisher, RunCost
 
 KINDS = {
     "pod": ("/api/v1", "pods"),
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 Annotations = dict[str, str | None]
 
 
-class Kubernetes(OneByOne):
+class KubernetesPublisher(PerJobPublisher):
     """By the API server. Without `kind` and `name` the pod is meant in which the launcher runs."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Kubernetes(OneByOne):
         namespace: str,
         target: str | None = None,
         workload: str | None = None,
-        nudge: Nudge | None = None,
+        nudge: PriorityAdjustment | None = None,
         *,
         dry: bool = False,
     ) -> None:
@@ -59,18 +59,18 @@ class Kubernetes(OneByOne):
             )
         self.namespace, self.workload = namespace, workload
         for name in filter(None, (namespace, self.name, workload)):
-            _check(name)
+            _check_name(name)
 
-    def key(self, offer: Offer) -> str | None:
+    def key(self, offer: RunCost) -> str | None:
         """The name that was given, or that of the pod in which the launcher runs."""
         return self.name or offer.host.lower()
 
-    def tell_one(self, name: str | None, offer: Offer) -> Iterator[str]:
+    def tell_one(self, name: str | None, offer: RunCost) -> Iterator[str]:
         """The annotations of its pod or job, and the boost where there are limits for one."""
         if name is None or not _NAME.fullmatch(name):
             if offer.price is None:
                 return
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME",
                 code="run-not-in-pod",
             )
@@ -85,14 +85,14 @@ class Kubernetes(OneByOne):
         if found is None:
             if offer.price is None:
                 return  # gone, and its annotations with it
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"there is no {self.kind} {name} in the namespace {self.namespace}; "
                 "give it by --object KIND/NAME",
                 code="kubernetes-object-not-found",
                 name=name,
             )
         if found[1]:
-            yield f"{self.kind} {name}: {_shown(found[1])}"
+            yield f"{self.kind} {name}: {_describe_change(found[1])}"
         if self.nudge is not None:
             yield from self._boost(found[0], offer, self.nudge)
 
@@ -104,7 +104,7 @@ class Kubernetes(OneByOne):
             found = self.api.get(path)
             if found is None:
                 return None
-            has = _has(found)
+            has = _annotations_of(found)
             change = {key: value for key, value in wanted.items() if has.get(key) != value}
             try:
                 if change and self.api.patch(path, _patch(change)) is None:
@@ -112,16 +112,18 @@ class Kubernetes(OneByOne):
             except Conflict:
                 continue
             return found, change
-        raise NotTold(
+        raise SchedulerUpdateFailed(
             f"{path} was changed by others at each of {TRIES} tries", code="kubernetes-conflict"
         )
 
-    def _boost(self, owner: dict[str, Any], offer: Offer, nudge: Nudge) -> Iterator[str]:
+    def _boost(
+        self, owner: dict[str, Any], offer: RunCost, nudge: PriorityAdjustment
+    ) -> Iterator[str]:
         path = self._workload(owner)
         if path is None:
             if offer.price is None:
                 return
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
                 "the limits of the nudge away",
                 code="workload-not-found",
@@ -130,13 +132,13 @@ class Kubernetes(OneByOne):
         if found is None:
             if offer.price is None:
                 return
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"there is no Workload {path.rpartition('/')[2]}; check --workload",
                 code="workload-not-found",
             )
-        has = _has(found)
+        has = _annotations_of(found)
         if has.get(BOOST) != has.get(OURS):
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"the Workload {path.rpartition('/')[2]} has a boost of "
                 f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can",
                 code="workload-boosted-by-other",
@@ -145,13 +147,13 @@ class Kubernetes(OneByOne):
         value = str(boost) if boost else None
         changed = self._change(path, {BOOST: value, OURS: value})
         if changed is not None and changed[1]:
-            yield f"workload {path.rpartition('/')[2]}: {_shown(changed[1])}"
+            yield f"workload {path.rpartition('/')[2]}: {_describe_change(changed[1])}"
 
     def _workload(self, owner: dict[str, Any]) -> str | None:
         """By its name, or as the one that was made for this pod or job."""
         group = self.api.get(KUEUE)
         if group is None:
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 "there is no Kueue in this cluster; leave the limits of the nudge away",
                 code="kueue-not-found",
             )
@@ -165,10 +167,10 @@ class Kubernetes(OneByOne):
         return f"{base}/{names[0]}" if names else None
 
 
-def _annotations(offer: Offer) -> Annotations:
+def _annotations(offer: RunCost) -> Annotations:
     if offer.price is None:
         return dict.fromkeys((COST, UNSAVED, HELD, AT))
-    price: Price = offer.price
+    price: EvictionCost = offer.price
     at = datetime.fromtimestamp(offer.at, UTC)
     return {
         COST: f"{price.lost:.0f}",
@@ -178,7 +180,7 @@ def _annotations(offer: Offer) -> Annotations:
     }
 
 
-def _has(found: dict[str, Any]) -> dict[str, str]:
+def _annotations_of(found: dict[str, Any]) -> dict[str, str]:
     return dict(found["metadata"].get("annotations") or {})
 
 
@@ -186,13 +188,13 @@ def _patch(change: Mapping[str, str | None]) -> dict[str, Any]:
     return {"metadata": {"annotations": dict(change)}}
 
 
-def _shown(change: Mapping[str, str | None]) -> str:
+def _describe_change(change: Mapping[str, str | None]) -> str:
     return ", ".join(
         f"no {key}" if value is None else f"{key}={value}" for key, value in change.items()
     )
 
 
-def _check(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is no name in Kubernetes: small letters, digits, - and .",

@@ -6,33 +6,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from headway.errors import NotTold, with_code
-from headway.schedule.publish.offer import Offer, Place, offers, runs
+from headway.errors import SchedulerUpdateFailed, with_code
+from headway.schedule.publish.offer import Publisher, RunCost, find_runs, run_costs
 
 
-class Controller:
+class PublishLoop:
     """Tells one place of the runs at one path. Values that it has left behind are taken back."""
 
     def __init__(
         self,
         path: Path,
-        place: Place,
+        place: Publisher,
         *,
         grace: float,
         repeat: float,
         clock: Callable[[], float],
         say: Callable[[str], object],
     ) -> None:
-        runs(path)
+        find_runs(path)
         self.path, self.place, self.clock, self.say = path, place, clock, say
         self.grace, self.repeat = grace, repeat
         self._single = (path / "journal").is_dir()
-        self._told: dict[str, Offer] = {}
+        self._told: dict[str, RunCost] = {}
         self._complaint = ""
 
     def once(self) -> bool:
         """Tell it as it is now; whether there may be more to tell. NotTold if it was refused."""
-        found = list(offers(self.path, self.clock(), grace=self.grace, repeat=self.repeat))
+        found = list(run_costs(self.path, self.clock(), grace=self.grace, repeat=self.repeat))
         names = {one.run for one in found}
         # A folder that was removed: its run is over.
         found += [replace(old, price=None) for run, old in self._told.items() if run not in names]
@@ -56,7 +56,7 @@ class Controller:
     def _try(self) -> bool:
         try:
             more = self.once()
-        except NotTold as error:
+        except SchedulerUpdateFailed as error:
             if str(error) != self._complaint:
                 self.say(with_code(f"headway: {error}; tried again", code=error.code))
             self._complaint = str(error)
@@ -69,6 +69,6 @@ class Controller:
         try:
             for line in self.place.tell(left):
                 self.say(f"headway: {line}")
-        except NotTold as error:
+        except SchedulerUpdateFailed as error:
             text = f"headway: the last price stays behind: {error}"
             self.say(with_code(text, code="price-not-withdrawn"))

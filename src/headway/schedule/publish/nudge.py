@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.errors import UsageError
-from headway.schedule.cost import Price
+from headway.schedule.cost import EvictionCost
 
-LEVELS = 10  # between the limits: a priority that moves with every second makes queues flap
-LIMIT = 2**31 - 1
+PRIORITY_LEVELS = (
+    10  # between the limits: a priority that moves with every second makes queues flap
+)
+MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nudge:
+class PriorityAdjustment:
     """From `least` for a run that loses nothing to `most` for one that loses `full` seconds."""
 
     least: int
@@ -20,7 +22,7 @@ class Nudge:
     full: float = 3600.0  # seconds of each accelerator
 
     def __post_init__(self) -> None:
-        if not -LIMIT <= self.least < self.most <= LIMIT:
+        if not -MAX_PRIORITY <= self.least < self.most <= MAX_PRIORITY:
             raise UsageError(
                 f"a nudge goes from --nudge-min up to --nudge-max, and {self.least} to {self.most} "
                 "does not",
@@ -34,8 +36,8 @@ class Nudge:
                 option="--nudge-full",
             )
 
-    def of(self, price: Price) -> int:
+    def of(self, price: EvictionCost) -> int:
         """By what is lost for each accelerator that would be freed."""
         each = price.lost / max(price.accelerators, 1)
-        level = round(min(each / self.full, 1.0) * LEVELS)
-        return self.least + round((self.most - self.least) * level / LEVELS)
+        level = round(min(each / self.full, 1.0) * PRIORITY_LEVELS)
+        return self.least + round((self.most - self.least) * level / PRIORITY_LEVELS)

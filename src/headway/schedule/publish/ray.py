@@ -10,26 +10,26 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headway.errors import NotTold, UsageError
+from headway.errors import SchedulerUpdateFailed, UsageError
 from headway.schedule.publish.api import Api
-from headway.schedule.publish.file import File
-from headway.schedule.publish.offer import Offer
+from headway.schedule.publish.file import FilePublisher
+from headway.schedule.publish.offer import RunCost
 
-ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
-_JOB = re.compile(r"[\w.-]{1,200}")
+FINISHED_STATES = ("STOPPED", "SUCCEEDED", "FAILED")
+_RAY_JOB = re.compile(r"[\w.-]{1,200}")
 
 
-class Ray:
+class RayPublisher:
     """One run, and the job of Ray that it is."""
 
-    def __init__(self, api: Api, job: str, file: File) -> None:
-        if not _JOB.fullmatch(job):
+    def __init__(self, api: Api, job: str, file: FilePublisher) -> None:
+        if not _RAY_JOB.fullmatch(job):
             raise UsageError(
                 f"{job!r} is no job of Ray; give what `ray job list` shows", code="job-id-invalid"
             )
         self.api, self.job, self.file = api, job, file
 
-    def tell(self, offers: list[Offer]) -> Iterable[str]:
+    def tell(self, offers: list[RunCost]) -> Iterable[str]:
         """With the job's name; without a price where Ray says that it has ended."""
         if len({one.run for one in offers}) > 1:
             raise UsageError(
@@ -38,11 +38,11 @@ class Ray:
             )
         found = self.api.get(f"/api/jobs/{self.job}")
         if found is None and any(one.price is not None for one in offers):
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"Ray knows no job {self.job}; give another one by --job",
                 code="job-not-found",
                 job=self.job,
             )
-        over = found is None or found.get("status") in ENDED
+        over = found is None or found.get("status") in FINISHED_STATES
         named = [replace(one, job=self.job) for one in offers]
         return self.file.tell([replace(one, price=None) if over else one for one in named])

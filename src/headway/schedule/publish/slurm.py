@@ -10,23 +10,23 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from headway.errors import NotTold, UsageError
-from headway.schedule.publish.nudge import Nudge
-from headway.schedule.publish.offer import Offer, OneByOne
+from headway.errors import SchedulerUpdateFailed, UsageError
+from headway.schedule.publish.nudge import PriorityAdjustment
+from headway.schedule.publish.offer import PerJobPublisher, RunCost
 
-WORD = re.compile(r"\s*\bheadway:[^\s]*")
+OWN_COMMENT = re.compile(r"\s*\bheadway:[^\s]*")
 _FIELD = r"(?:^|\s){}=(.*?)(?=\s[A-Z][\w/:]*=|$)"
 _JOB = re.compile(r"\d+(?:[_+]\d+)?")
 TIMEOUT_S = 30.0
-NEVER = "Invalid job id specified"
-LIVING = ("PENDING", "RUNNING", "SUSPENDED", "")  # the last: it is not told
+UNKNOWN_JOB = "Invalid job id specified"
+ACTIVE_STATES = ("PENDING", "RUNNING", "SUSPENDED", "")  # the last: it is not told
 
 
-class Slurm(OneByOne):
+class SlurmPublisher(PerJobPublisher):
     """Through scontrol, which asks slurmctld as the user that it is run by."""
 
     def __init__(
-        self, job: str | None = None, nudge: Nudge | None = None, *, dry: bool = False
+        self, job: str | None = None, nudge: PriorityAdjustment | None = None, *, dry: bool = False
     ) -> None:
         if job is not None and not _JOB.fullmatch(job):
             raise UsageError(
@@ -36,32 +36,32 @@ class Slurm(OneByOne):
         super().__init__()
         self.job, self.nudge, self.dry = job, nudge, dry
 
-    def key(self, offer: Offer) -> str | None:
+    def key(self, offer: RunCost) -> str | None:
         """The job that was named, or the one that the run's launcher saw."""
         job = self.job or offer.job
         return job if job is not None and _JOB.fullmatch(job) else None
 
-    def tell_one(self, job: str | None, offer: Offer) -> Iterator[str]:
+    def tell_one(self, job: str | None, offer: RunCost) -> Iterator[str]:
         """Its comment, and its nice value where there are limits for it."""
         if job is None:
             if offer.price is None:
                 return
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"the run {offer.run} is in no job of Slurm; give it by --job ID",
                 code="run-not-in-job",
                 run=offer.run,
             )
         shown = _call(["scontrol", "show", "job", "-o", job])
-        if shown.returncode and NEVER in shown.stderr:
+        if shown.returncode and UNKNOWN_JOB in shown.stderr:
             if offer.price is None:
                 return  # gone, and its comment with it
-            raise NotTold(
+            raise SchedulerUpdateFailed(
                 f"Slurm knows no job {job}; give another one by --job",
                 code="job-not-found",
                 job=job,
             )
         _check(shown, job)
-        if offer.price is None and _field(shown.stdout, "JobState") not in LIVING:
+        if offer.price is None and _field(shown.stdout, "JobState") not in ACTIVE_STATES:
             return  # Slurm forgets it soon, and takes no change until then
         words = self._change(shown.stdout.strip(), offer)
         command = ["scontrol", "update", f"JobId={job}", *words]
@@ -71,12 +71,12 @@ class Slurm(OneByOne):
             _check(_call(command), job)
             yield f"job {job}: {' '.join(words)}"
 
-    def _change(self, shown: str, offer: Offer) -> list[str]:
+    def _change(self, shown: str, offer: RunCost) -> list[str]:
         comment, nice = _field(shown, "Comment"), int(_field(shown, "Nice") or 0)
-        ours = WORD.search(comment)
+        ours = OWN_COMMENT.search(comment)
         before = re.search(r",nice=(-?\d+)", ours[0]) if ours else None
         own = int(before[1]) if before else nice  # as it was before the first nudge
-        kept = WORD.sub("", comment).strip()
+        kept = OWN_COMMENT.sub("", comment).strip()
         wanted, word = own, ""
         if offer.price is not None:
             word = f"headway:cost={offer.price.lost:.0f},unsaved={offer.price.unsaved:.0f}"
@@ -103,13 +103,15 @@ def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             code="slurm-not-installed",
         ) from None
     except subprocess.TimeoutExpired:
-        raise NotTold(f"Slurm did not answer in {TIMEOUT_S:.0f} s", code="slurm-timeout") from None
+        raise SchedulerUpdateFailed(
+            f"Slurm did not answer in {TIMEOUT_S:.0f} s", code="slurm-timeout"
+        ) from None
 
 
 def _check(done: subprocess.CompletedProcess[str], job: str) -> None:
     if done.returncode:
         why = (done.stderr or done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
         reason = why[-1].removeprefix("slurm_update error: ")
-        raise NotTold(
+        raise SchedulerUpdateFailed(
             f"Slurm refused job {job}: {reason}", code="slurm-refused", job=job, reason=reason
         )

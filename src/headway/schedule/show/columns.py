@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.schedule.simulate.compare import Compared, Interval
+from headway.schedule.simulate.compare import Comparison, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ TABLES = (
 )
 
 
-def cell(column: Column, value: Interval) -> str:
+def format_cell(column: Column, value: Interval) -> str:
     """A mean, and what it may be off by where several seeds were played."""
     text = f"{value.mean * column.scale:,.{column.decimals}f}"
     if value.half is None:
@@ -80,7 +80,7 @@ def cell(column: Column, value: Interval) -> str:
     return f"{text} ± {value.half * column.scale:,.{column.decimals}f}"
 
 
-def change(value: Interval | None) -> str:
+def format_change(value: Interval | None) -> str:
     """Against the first policy."""
     if value is None:
         return "-"
@@ -88,12 +88,12 @@ def change(value: Interval | None) -> str:
     return text if value.half is None else f"{text} ± {100 * value.half:.0f}"
 
 
-def there(compared: Compared, columns: tuple[Column, ...]) -> list[Column]:
+def measured_columns(compared: Comparison, columns: tuple[Column, ...]) -> list[Column]:
     """Those that were measured: a trace may have no job of a size."""
     return [column for column in columns if column.figure in compared.figures[0][0]]
 
 
-def about(compared: Compared) -> str:
+def describe(compared: Comparison) -> str:
     """One line: what was simulated."""
     case, setting = compared.case, compared.case.setting
     load = case.trace.gpu_hours / (case.trace.days * 24 * setting.gpus)

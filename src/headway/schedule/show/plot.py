@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.schedule.simulate.compare import Compared
+from headway.schedule.simulate.compare import Comparison
 
-WIDTH, HEIGHT = 460.0, 300.0
+PLOT_WIDTH, PLOT_HEIGHT = 460.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 110.0, 16.0, 44.0
 
 
@@ -35,20 +35,20 @@ class Plot:
     ticks_y: tuple[tuple[float, str], ...]
 
 
-def plot(compared: Compared, title: str, x: tuple[str, str], y: tuple[str, str]) -> Plot:
+def make_plot(compared: Comparison, title: str, x: tuple[str, str], y: tuple[str, str]) -> Plot:
     """`x` and `y` are a figure and its name; the front is the one of these two."""
     places = range(len(compared.names))
     across = [compared.of(place, x[0]) for place in places]
     up = [compared.of(place, y[0]) for place in places]
     most_x = max(one.mean + (one.half or 0.0) for one in across) or 1.0
     most_y = max(one.mean + (one.half or 0.0) for one in up) or 1.0
-    wide, high = (WIDTH - LEFT - RIGHT) / most_x, (HEIGHT - TOP - BOTTOM) / most_y
+    wide, high = (PLOT_WIDTH - LEFT - RIGHT) / most_x, (PLOT_HEIGHT - TOP - BOTTOM) / most_y
     front = compared.front(x[0], y[0])
     marks = tuple(
         Mark(
             name=compared.names[place],
             x=LEFT + across[place].mean * wide,
-            y=HEIGHT - BOTTOM - up[place].mean * high,
+            y=PLOT_HEIGHT - BOTTOM - up[place].mean * high,
             across=(across[place].half or 0.0) * wide,
             up=(up[place].half or 0.0) * high,
             best=place in front,
@@ -62,12 +62,14 @@ def plot(compared: Compared, title: str, x: tuple[str, str], y: tuple[str, str])
         up=y[1],
         marks=marks,
         line=" ".join(f"{px:.1f},{py:.1f}" for px, py in best),
-        ticks_x=tuple((LEFT + value * wide, f"{value:,g}") for value in ticks(most_x)),
-        ticks_y=tuple((HEIGHT - BOTTOM - value * high, f"{value:,g}") for value in ticks(most_y)),
+        ticks_x=tuple((LEFT + value * wide, f"{value:,g}") for value in axis_ticks(most_x)),
+        ticks_y=tuple(
+            (PLOT_HEIGHT - BOTTOM - value * high, f"{value:,g}") for value in axis_ticks(most_y)
+        ),
     )
 
 
-def ticks(most: float) -> list[float]:
+def axis_ticks(most: float) -> list[float]:
     """From 0 up to it, in steps of 1, 2 or 5 and zeros: four to eight of them."""
     step = 1e-9
     while most / step > 8:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from headway.schedule.simulate.job import Job
 
-Places = tuple[tuple[int, int], ...]
+Placement = tuple[tuple[int, int], ...]
 
 
 class Cluster:
@@ -32,7 +32,7 @@ class Cluster:
         """How many nodes are free as a whole."""
         return len(self._level[self.size])
 
-    def place(self, gpus: int) -> Places | None:
+    def place(self, gpus: int) -> Placement | None:
         """Where a gang fits now: the fullest node that will do."""
         if gpus > self.total:
             return None
@@ -52,7 +52,7 @@ class Cluster:
             found.append((partly, rest))
         return tuple(found)
 
-    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Places | None:
+    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
         """Where a gang would fit if so much more were free on these nodes."""
         nodes, rest = divmod(gpus, self.size)
         free = self.free
@@ -89,7 +89,7 @@ class Cluster:
                     return node
         return None
 
-    def take(self, places: Places) -> None:
+    def take(self, places: Placement) -> None:
         """These are used from now on."""
         for node, count in places:
             self._move(node, -count)

@@ -15,9 +15,9 @@ from headway.errors import UsageError
 from headway.schedule import policies
 from headway.schedule.outages import Outage, bamboo, stepfun
 from headway.schedule.policies.newest import Newest
-from headway.schedule.simulate.measure import HOUR, measure, turnaround
+from headway.schedule.simulate.measure import HOUR_S, measure, turnaround
 from headway.schedule.simulate.setting import Setting
-from headway.schedule.simulate.simulate import play
+from headway.schedule.simulate.simulate import simulate
 from headway.schedule.traces.trace import DAY, Trace
 from headway.stats import student_t
 
@@ -68,17 +68,19 @@ class Case:
         nodes = self.nodes
         found: list[Outage] = []
         if self.faults:
-            path = stepfun.SHIPPED if self.faults == "stepfun" else Path(self.faults)
-            found += stepfun.draw(nodes, horizon, seed, path)
+            path = stepfun.FAULT_FILE if self.faults == "stepfun" else Path(self.faults)
+            found += stepfun.draw_faults(nodes, horizon, seed, path)
         if self.spot:
-            path = bamboo.SHIPPED.get(self.spot, Path(self.spot))
+            path = bamboo.SPOT_FILES.get(self.spot, Path(self.spot))
             last = range(nodes - self.spot_nodes, nodes)
-            found += bamboo.draw(last, horizon, path, notice=self.spot_notice, offset=seed * HOUR)
+            found += bamboo.draw_spot(
+                last, horizon, path, notice=self.spot_notice, offset=seed * HOUR_S
+            )
         return sorted(found, key=lambda outage: (outage.start, outage.node))
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """For each policy, in the order given: each figure by seed."""
 
     case: Case
@@ -88,7 +90,7 @@ class Compared:
 
     def of(self, policy: int, figure: str) -> Interval:
         """A figure of a policy."""
-        return interval([row[figure] for row in self.figures[policy]])
+        return mean_interval([row[figure] for row in self.figures[policy]])
 
     def change(self, policy: int, figure: str) -> Interval | None:
         """By how much it differs from the first policy, as a share, seed by seed."""
@@ -98,7 +100,7 @@ class Compared:
         ]
         if any(base == 0 for _, base in pairs):
             return None
-        return interval([mine / base - 1 for mine, base in pairs])
+        return mean_interval([mine / base - 1 for mine, base in pairs])
 
     def front(self, *figures: str) -> list[int]:
         """The policies than which none is better in one of these and no worse in the others."""
@@ -146,7 +148,7 @@ class Compared:
 OBJECTIVES = ("preemptions", "lost_and_recover_h", "queue_min")
 
 
-def interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """The mean of independent values, and how far off it may be."""
     if len(values) < 2:
         return Interval(statistics.fmean(values), None)
@@ -154,10 +156,10 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(statistics.fmean(values), half)
 
 
-def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int = 1) -> Compared:
+def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int = 1) -> Comparison:
     """Play every policy with every seed; several processes change nothing but the time."""
     for name in names:
-        policies.named(name)
+        policies.parse_policy(name)
     if workers > 1 and len(seeds) > 1:
         # Started afresh: a fork of a process with threads may hang.
         with ProcessPoolExecutor(min(workers, len(seeds)), get_context("spawn")) as pool:
@@ -165,17 +167,17 @@ def compare(case: Case, names: Sequence[str], seeds: Sequence[int], workers: int
     else:
         rows = [_seed((case, tuple(names), seed)) for seed in seeds]
     figures = tuple(tuple(row[place] for row in rows) for place in range(len(names)))
-    return Compared(case, tuple(names), tuple(seeds), figures)
+    return Comparison(case, tuple(names), tuple(seeds), figures)
 
 
 def _seed(task: tuple[Case, tuple[str, ...], int]) -> list[dict[str, float]]:
     case, names, seed = task
     outages = case.outages(seed)
-    apart = play(case.trace, case.setting, Newest(), seed, outages=outages, borrow=False)
+    apart = simulate(case.trace, case.setting, Newest(), seed, outages=outages, borrow=False)
     alone = {job.number: turnaround(job) for job in apart.jobs}
     found = []
     for name in names:
-        policy = policies.named(name)
-        played = play(case.trace, case.setting, policy, seed, outages=outages)
+        policy = policies.parse_policy(name)
+        played = simulate(case.trace, case.setting, policy, seed, outages=outages)
         found.append(measure(played, alone))
     return found

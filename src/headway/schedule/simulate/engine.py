@@ -9,12 +9,12 @@ from typing import Any
 
 from headway.errors import UsageError
 from headway.schedule.outages import Outage
-from headway.schedule.policies.policy import Policy, Scene, freed
-from headway.schedule.simulate.cluster import Cluster, Places
+from headway.schedule.policies.policy import Policy, PreemptionContext, freed_accelerators
+from headway.schedule.simulate.cluster import Cluster, Placement
 from headway.schedule.simulate.job import Job
 from headway.schedule.simulate.tenant import Tenant
 
-LOOK_AGAIN = 30.0  # seconds until a waiter for whom nobody could be evicted is looked at again
+RETRY_S = 30.0  # seconds until a waiter for whom nobody could be evicted is looked at again
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, lie evenly between 0 and 1
 
 
@@ -195,7 +195,7 @@ class Engine:
             self._hold_back(waiter)
         if not self._waking and any(other.used > other.quota for other in self.tenants):
             self._waking = True
-            self._push(self.now + LOOK_AGAIN, self._wake, None)
+            self._push(self.now + RETRY_S, self._wake, None)
         return False
 
     # Whom nodes are held back for: a gang within its quota that is passed again and again.
@@ -220,7 +220,7 @@ class Engine:
         if queue is None or queue[0][2] is not waiter or not tenant.admits(waiter.gpus):
             self._release_reservation()
 
-    def _start(self, job: Job, places: Places, at: float) -> None:
+    def _start(self, job: Job, places: Placement, at: float) -> None:
         tenant = self.tenants[job.tenant]
         tenant.change(self.now, job.gpus, 0)
         tenant.running[job.number] = job
@@ -246,12 +246,12 @@ class Engine:
         kind = (waiter.tenant, waiter.gpus)
         if self.now < self._not_before.get(kind, 0.0):
             return False
-        scene = Scene(self.now, waiter, self.cluster, self.tenants, self.grace)
+        scene = PreemptionContext(self.now, waiter, self.cluster, self.tenants, self.grace)
         victims = self.policy.victims(scene) if scene.possible() else ()
         if not victims:
-            self._not_before[kind] = self.now + LOOK_AGAIN
+            self._not_before[kind] = self.now + RETRY_S
             return False
-        extra = freed(victims)
+        extra = freed_accelerators(victims)
         places = self.cluster.place_with(waiter.gpus, extra)
         if places is None or not scene.lawful(victims):
             raise UsageError(
@@ -290,7 +290,7 @@ class Engine:
         self._push(left, self._queue, job)
         return left
 
-    def _hand_over(self, places: Places, extra: dict[int, int], ready: float) -> None:
+    def _hand_over(self, places: Placement, extra: dict[int, int], ready: float) -> None:
         """The waiter gets what the victims leave first, then what was free; the rest later."""
         rest = dict(extra)
         for node, count in places:
@@ -303,7 +303,7 @@ class Engine:
         if over:
             self._push(ready, self._release, over)
 
-    def _release(self, places: Places) -> None:
+    def _release(self, places: Placement) -> None:
         for node, count in places:
             self.cluster.give(node, count)
         self._fill()

@@ -7,22 +7,22 @@ from collections.abc import Iterable
 from headway.errors import UsageError
 from headway.ledger.model import NS
 from headway.ledger.run import load
-from headway.schedule.cost import of_ledger
-from headway.schedule.simulate.setting import Habit
+from headway.schedule.cost import from_ledger
+from headway.schedule.simulate.setting import JobTimings
 
 
-def from_runs(paths: Iterable[str]) -> tuple[Habit, ...]:
+def timings_from_runs(paths: Iterable[str]) -> tuple[JobTimings, ...]:
     """One for each run; every job of a simulation draws one of them."""
-    return tuple(_habit(path) for path in paths)
+    return tuple(_timings(path) for path in paths)
 
 
-def _habit(path: str) -> Habit:
+def _timings(path: str) -> JobTimings:
     ledger = load(path).ledger
-    price = of_ledger(ledger)
+    price = from_ledger(ledger)
     if price.save is None or ledger.time_to_start is None:
         what = "saved" if ledger.time_to_start is not None else "trained"
         raise UsageError(
             f"the run {path} never {what}, so it has no times to draw; leave it out",
             code="run-without-times",
         )
-    return Habit(start=ledger.time_to_start / NS, recover=price.recover, save=price.save)
+    return JobTimings(start=ledger.time_to_start / NS, recover=price.recover, save=price.save)

@@ -9,7 +9,7 @@ INFINITY = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class JobSpec:
     """What a trace says of a job; seconds."""
 
     submit: float
@@ -53,7 +53,7 @@ class Job:
         "work",
     )
 
-    def __init__(self, number: int, spec: Spec, tenant: int) -> None:
+    def __init__(self, number: int, spec: JobSpec, tenant: int) -> None:
         self.number = number
         self.submit = spec.submit
         self.work = spec.work

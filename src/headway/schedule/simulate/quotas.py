@@ -15,7 +15,7 @@ FORMAT = "write `tenant,gpus` or `tenant,gpus,day` a line, numbers of 0 or more"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class QuotaChange:
     """A tenant's quota from a time of the trace on; seconds."""
 
     at: float
@@ -23,17 +23,17 @@ class Change:
     gpus: int
 
 
-def read(path: Path) -> dict[str, int]:
+def read_quotas(path: Path) -> dict[str, int]:
     """By tenant, as they are at the start."""
     return {one.tenant: one.gpus for one in _lines(path) if not one.at}
 
 
-def changes(path: Path) -> tuple[Change, ...]:
+def read_quota_changes(path: Path) -> tuple[QuotaChange, ...]:
     """What changes later, by time."""
     return tuple(sorted((one for one in _lines(path) if one.at), key=lambda one: one.at))
 
 
-def _lines(path: Path) -> list[Change]:
+def _lines(path: Path) -> list[QuotaChange]:
     """A first line of names is left out."""
     try:
         with path.open(newline="") as file:
@@ -59,12 +59,12 @@ def _lines(path: Path) -> list[Change]:
     return found
 
 
-def _line(path: Path, number: int, row: Sequence[str]) -> Change:
+def _line(path: Path, number: int, row: Sequence[str]) -> QuotaChange:
     try:
         tenant, gpus, day = (cell.strip() for cell in (*row, "0")[: max(len(row), 3)])
-        change = Change(float(day) * DAY, tenant, int(gpus))
+        change = QuotaChange(float(day) * DAY, tenant, int(gpus))
     except ValueError:
-        change = Change(0.0, "", 0)
+        change = QuotaChange(0.0, "", 0)
     if not change.tenant or change.gpus < 0 or not 0.0 <= change.at < float("inf"):
         told = ",".join(row)[:80]
         raise UsageError(
@@ -75,7 +75,7 @@ def _line(path: Path, number: int, row: Sequence[str]) -> Change:
     return change
 
 
-def check(first: Mapping[str, int], later: tuple[Change, ...], gpus: int) -> None:
+def check_quotas(first: Mapping[str, int], later: tuple[QuotaChange, ...], gpus: int) -> None:
     """At no time do they sum to more than there is."""
     now, at = dict(first), 0.0
     for change in (*later, None):

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.errors import UsageError
-from headway.schedule.simulate.quotas import Change
+from headway.schedule.simulate.quotas import QuotaChange
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class JobTimings:
     """How long a job takes to start, to recover and to save; seconds."""
 
     start: float = 0.0  # a trace's durations contain it as a rule
@@ -27,10 +27,10 @@ class Setting:
     per_node: int = 8
     interval: float = 3600.0
     grace: float = 60.0
-    habits: tuple[Habit, ...] = (Habit(),)  # each job draws one
+    habits: tuple[JobTimings, ...] = (JobTimings(),)  # each job draws one
     silent: float = 0.0  # the share of jobs that tell nothing, and save at no notice
     quota: Mapping[str, int] | None = None  # by tenant; None: by their accelerator-hours
-    quota_changes: tuple[Change, ...] = ()  # by time; only where quotas are given
+    quota_changes: tuple[QuotaChange, ...] = ()  # by time; only where quotas are given
     shift: bool = False  # each seed moves the tenants' jobs by whole days
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Setting:
                     )
 
 
-def shares(hours: Mapping[str, float], gpus: int) -> dict[str, int]:
+def proportional_quotas(hours: Mapping[str, float], gpus: int) -> dict[str, int]:
     """Quotas in proportion to accelerator-hours, by largest remainder: they sum to `gpus`."""
     total = sum(hours.values())
     exact = {name: gpus * part / total for name, part in hours.items()}

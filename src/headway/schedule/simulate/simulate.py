@@ -13,13 +13,13 @@ from headway.schedule.simulate import quotas
 from headway.schedule.simulate.cluster import Cluster
 from headway.schedule.simulate.engine import Engine
 from headway.schedule.simulate.job import Job
-from headway.schedule.simulate.setting import Setting, shares
+from headway.schedule.simulate.setting import Setting, proportional_quotas
 from headway.schedule.simulate.tenant import Tenant
 from headway.schedule.traces.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class SimulationResult:
     """A trace that was played to its last job."""
 
     jobs: Sequence[Job]
@@ -31,7 +31,7 @@ class Played:
     end: float
 
 
-def play(
+def simulate(
     trace: Trace,
     setting: Setting,
     policy: Policy,
@@ -39,7 +39,7 @@ def play(
     *,
     outages: Sequence[Outage] = (),
     borrow: bool = True,
-) -> Played:
+) -> SimulationResult:
     """Simulate it; the same arguments give the same outcome."""
     if setting.shift:
         trace = trace.shifted(seed)
@@ -48,12 +48,12 @@ def play(
     tenants = [Tenant(name, gpus) for name, gpus in quota.items()]
     jobs = _jobs(trace, setting, names, seed)
     if not borrow:
-        jobs = [job for job in jobs if job.gpus <= _least(tenants[job.tenant], setting)]
+        jobs = [job for job in jobs if job.gpus <= _lowest_quota(tenants[job.tenant], setting)]
     cluster = Cluster(setting.gpus, setting.per_node)
     engine = Engine(cluster, tenants, policy, grace=setting.grace, borrow=borrow)
     changes = [(one.at, tenants[names[one.tenant]], one.gpus) for one in setting.quota_changes]
     engine.run(jobs, outages, changes)
-    return Played(
+    return SimulationResult(
         jobs=jobs,
         tenants=tenants,
         preemptions=engine.preemptions,
@@ -67,7 +67,7 @@ def play(
 def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
     hours = trace.tenants()
     if setting.quota is None:
-        return shares(hours, setting.gpus)
+        return proportional_quotas(hours, setting.gpus)
     missing = [name for name in hours if name not in setting.quota]
     if missing:
         raise UsageError(
@@ -76,11 +76,11 @@ def _quota(trace: Trace, setting: Setting) -> dict[str, int]:
             tenants=missing,
         )
     given = {name: setting.quota[name] for name in hours}
-    quotas.check(given, setting.quota_changes, setting.gpus)
+    quotas.check_quotas(given, setting.quota_changes, setting.gpus)
     return given
 
 
-def _least(tenant: Tenant, setting: Setting) -> int:
+def _lowest_quota(tenant: Tenant, setting: Setting) -> int:
     """What the tenant has at any time."""
     later = [one.gpus for one in setting.quota_changes if one.tenant == tenant.name]
     return min(tenant.quota, *later) if later else tenant.quota

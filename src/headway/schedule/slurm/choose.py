@@ -7,30 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import with_code
-from headway.schedule.policies.policy import Policy, Scene, freed
+from headway.schedule.policies.policy import Policy, PreemptionContext, freed_accelerators
 from headway.schedule.simulate import job as simulated
-from headway.schedule.simulate.cluster import Cluster, Places
+from headway.schedule.simulate.cluster import Cluster, Placement
 from headway.schedule.simulate.tenant import Tenant
-from headway.schedule.slurm.runs import Told
-from headway.schedule.slurm.state import Job, Node, State
+from headway.schedule.slurm.runs import RunStatus
+from headway.schedule.slurm.state import ClusterState, SlurmJob, SlurmNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class VictimChoice:
     """The jobs that go, and where the waiter will sit then; or why nobody goes."""
 
-    victims: tuple[Job, ...] = ()
+    victims: tuple[SlurmJob, ...] = ()
     places: tuple[tuple[str, int], ...] = ()
     why: str = ""
 
 
-class Live(simulated.Job):
+class SlurmCandidate(simulated.Job):
     """A job that runs in Slurm, as a policy sees one."""
 
     __slots__ = ("_told",)
 
-    def __init__(self, job: Job, tenant: int, told: Told | None, index: Mapping[str, int]) -> None:
-        spec = simulated.Spec(job.submit, math.inf, job.gpus, job.account)
+    def __init__(
+        self, job: SlurmJob, tenant: int, told: RunStatus | None, index: Mapping[str, int]
+    ) -> None:
+        spec = simulated.JobSpec(job.submit, math.inf, job.gpus, job.account)
         super().__init__(job.number, spec, tenant)
         self._told = told
         self.since = job.start
@@ -53,7 +55,7 @@ class Live(simulated.Job):
         return max(now - self.since, 0.0) if self._told is None else self._told.unsaved
 
 
-class Room(Cluster):
+class NodePool(Cluster):
     """Nodes of any sizes, for one job that wants as many accelerators on each of some nodes."""
 
     def __init__(self, free: Sequence[int], each: int) -> None:
@@ -67,11 +69,11 @@ class Room(Cluster):
         """How many nodes have room for the job's part on one."""
         return sum(free >= self.size for free in self.free)
 
-    def place(self, gpus: int) -> Places | None:
+    def place(self, gpus: int) -> Placement | None:
         """Where the job fits now."""
         return self.place_with(gpus, {})
 
-    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Places | None:
+    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
         """Where it would fit if so much more were free; on nodes that need nobody's leave first."""
         able = [n for n, free in enumerate(self.free) if free + extra.get(n, 0) >= self.size]
         wanted = gpus // self.size
@@ -81,9 +83,9 @@ class Room(Cluster):
         return tuple((node, self.size) for node in able[:wanted])
 
 
-def candidates(waiter: Job, state: State) -> list[Job]:
+def candidates(waiter: SlurmJob, state: ClusterState) -> list[SlurmJob]:
     """Jobs that the waiter's QOS may evict, where that would help and they come back."""
-    here = {node.name for node in usable(waiter, state)}
+    here = {node.name for node in usable_nodes(waiter, state)}
     preempts = state.qos[waiter.qos].preempts if waiter.qos in state.qos else ()
     return [
         job
@@ -95,51 +97,53 @@ def candidates(waiter: Job, state: State) -> list[Job]:
     ]
 
 
-def usable(waiter: Job, state: State) -> list[Node]:
+def usable_nodes(waiter: SlurmJob, state: ClusterState) -> list[SlurmNode]:
     """Nodes that are up in a partition of the waiter."""
     return [node for node in state.nodes if set(node.partitions) & set(waiter.partitions)]
 
 
-def choose(
-    waiter: Job,
-    state: State,
-    told: Mapping[int, Told | None],
+def choose_victims(
+    waiter: SlurmJob,
+    state: ClusterState,
+    told: Mapping[int, RunStatus | None],
     policy: Policy,
     *,
     now: float,
     grace: float,
     quotas: Mapping[str, int] | None = None,
     promised: Mapping[str, int] | None = None,
-) -> Choice:
+) -> VictimChoice:
     """Who goes; `told` are the candidates, `promised` is what others wait for on each node."""
-    nodes = usable(waiter, state)
+    nodes = usable_nodes(waiter, state)
     index = {node.name: number for number, node in enumerate(nodes)}
-    free = _free(nodes, state, promised or {})
+    free = _free_accelerators(nodes, state, promised or {})
     each = math.ceil(waiter.gpus / waiter.nodes)
-    room = Room(free, each)
+    room = NodePool(free, each)
     jobs = {job.number: job for job in state.running() if job.number in told}
     if room.place(each * waiter.nodes) is not None:
         text = "there is room for it: Slurm starts it, or waits for something else"
-        return Choice(why=with_code(text, code="room-is-free"))
+        return VictimChoice(why=with_code(text, code="room-is-free"))
     tenants = _tenants(state, jobs, told, index, quotas or {})
-    spec = simulated.Spec(waiter.submit, math.inf, each * waiter.nodes, waiter.account)
+    spec = simulated.JobSpec(waiter.submit, math.inf, each * waiter.nodes, waiter.account)
     asking = simulated.Job(waiter.number, spec, -1)
-    scene = Scene(now, asking, room, tenants, grace)
+    scene = PreemptionContext(now, asking, room, tenants, grace)
     chosen = policy.victims(scene)
-    places = room.place_with(asking.gpus, freed(chosen))
+    places = room.place_with(asking.gpus, freed_accelerators(chosen))
     victims = tuple(jobs[job.number] for job in chosen)
     if not victims or places is None or not scene.lawful(chosen):
         text = "no set of jobs that it may evict makes room for it"
-        return Choice(why=with_code(text, code="no-victims"))
+        return VictimChoice(why=with_code(text, code="no-victims"))
     where = tuple((nodes[node].name, count) for node, count in places)
-    short = _short_of_cpus(waiter, victims, state, where)
+    short = _node_short_of_cpus(waiter, victims, state, where)
     if short:
         text = f"it would find too few CPUs on {short}"
-        return Choice(why=with_code(text, code="too-few-cpus"))
-    return Choice(victims=victims, places=where)
+        return VictimChoice(why=with_code(text, code="too-few-cpus"))
+    return VictimChoice(victims=victims, places=where)
 
 
-def _free(nodes: Sequence[Node], state: State, promised: Mapping[str, int]) -> list[int]:
+def _free_accelerators(
+    nodes: Sequence[SlurmNode], state: ClusterState, promised: Mapping[str, int]
+) -> list[int]:
     """On each node; what jobs hold that are just leaving is as good as free."""
     free = {node.name: node.gpus - promised.get(node.name, 0) for node in nodes}
     for job in state.jobs:
@@ -150,9 +154,9 @@ def _free(nodes: Sequence[Node], state: State, promised: Mapping[str, int]) -> l
 
 
 def _tenants(
-    state: State,
-    jobs: Mapping[int, Job],
-    told: Mapping[int, Told | None],
+    state: ClusterState,
+    jobs: Mapping[int, SlurmJob],
+    told: Mapping[int, RunStatus | None],
     index: Mapping[str, int],
     quotas: Mapping[str, int],
 ) -> list[Tenant]:
@@ -163,13 +167,16 @@ def _tenants(
         number = names.index(job.account)
         tenants[number].used += job.gpus
         if job.number in jobs:
-            live = Live(job, number, told[job.number], index)
+            live = SlurmCandidate(job, number, told[job.number], index)
             tenants[number].running[job.number] = live
     return tenants
 
 
-def _short_of_cpus(
-    waiter: Job, victims: Sequence[Job], state: State, places: Sequence[tuple[str, int]]
+def _node_short_of_cpus(
+    waiter: SlurmJob,
+    victims: Sequence[SlurmJob],
+    state: ClusterState,
+    places: Sequence[tuple[str, int]],
 ) -> str:
     """The first node that would still lack CPUs, or nothing."""
     each = math.ceil(waiter.cpus / waiter.nodes)

@@ -7,20 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headway.errors import SlurmRefused, with_code
-from headway.schedule.slurm.calls import Say
-from headway.schedule.slurm.runs import Told
-from headway.schedule.slurm.state import Job, State
+from headway.schedule.slurm.calls import RunCommand
+from headway.schedule.slurm.runs import RunStatus
+from headway.schedule.slurm.state import ClusterState, SlurmJob
 
-Read = Callable[[Job], Told | None]
-Tell = Callable[[str], None]
+ReadStatus = Callable[[SlurmJob], RunStatus | None]
+Log = Callable[[str], None]
 SIGNAL = "USR1"  # see headway.checkpoint.preempt
 GIVE_UP_S = 300.0  # after the grace; slurmctld forgets ended jobs (MinJobAge)
-ENDED = ("squeue", "--states=all", "--noheader", "--format=%T", "--jobs")
-BY_US = ("COMPLETED", "FAILED")  # a training that heeds the signal ends so, or one that dies of it
+FINAL_STATE_COMMAND = ("squeue", "--states=all", "--noheader", "--format=%T", "--jobs")
+STATES_AFTER_SIGNAL = (
+    "COMPLETED",
+    "FAILED",
+)  # a training that heeds the signal ends so, or one that dies of it
 SETTLE_S = 120.0  # after the grace, for victims to be gone and the waiter to start
 # A shell that waits for its command dies of the signal, and the command with it. `exec 2>&1` is
 # no command, and `trap '' USR1` passes nothing on.
-_HEEDS = re.compile(
+_FORWARDS_SIGNAL = re.compile(
     r"""^\s*exec\s+[^\s<>&\d]|\btrap\s+(?!''|""|-)\S.*\b(?:SIG)?USR1\b""", re.MULTILINE
 )
 
@@ -29,7 +32,7 @@ _HEEDS = re.compile(
 class Victim:
     """A job that goes."""
 
-    job: Job
+    job: SlurmJob
     asked: bool  # it can save first
     done: bool = False
     why: str = ""  # it need not wait any longer
@@ -39,26 +42,26 @@ class Victim:
 class Eviction:
     """The victims of one waiter; times are seconds since the epoch."""
 
-    waiter: Job
+    waiter: SlurmJob
     victims: list[Victim]
     places: tuple[tuple[str, int], ...]
     at: float
     grace: float
     said: set[str] = field(default_factory=set)
 
-    def over(self, now: float, state: State) -> bool:
+    def over(self, now: float, state: ClusterState) -> bool:
         """Whether all of them are back in the queue, and the waiter has what they left."""
         if not all(victim.done for victim in self.victims):
             return False
-        return not _waits(self.waiter, state) or now - self.at > self.grace + SETTLE_S
+        return not _is_waiting(self.waiter, state) or now - self.at > self.grace + SETTLE_S
 
     def numbers(self) -> set[int]:
         """Of the victims."""
         return {victim.job.number for victim in self.victims}
 
-    def promised(self, state: State) -> dict[str, int]:
+    def promised(self, state: ClusterState) -> dict[str, int]:
         """What the waiter will use of what is free by now, on each node."""
-        if not _waits(self.waiter, state):
+        if not _is_waiting(self.waiter, state):
             return {}
         held = dict(self.places)
         for victim in self.victims:
@@ -67,7 +70,7 @@ class Eviction:
                 held[name] = held.get(name, 0) - count
         return {name: count for name, count in held.items() if count > 0}
 
-    def begin(self, ask: Say, tell: Tell, stepping: frozenset[int]) -> None:
+    def begin(self, ask: RunCommand, tell: Log, stepping: frozenset[int]) -> None:
         """Ask those for a save that can give one."""
         for victim in self.victims:
             if not victim.asked:
@@ -80,7 +83,9 @@ class Eviction:
             except SlurmRefused as error:  # it may just have ended
                 tell(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
 
-    def advance(self, now: float, state: State, read: Read, ask: Say, tell: Tell) -> None:
+    def advance(
+        self, now: float, state: ClusterState, read: ReadStatus, ask: RunCommand, tell: Log
+    ) -> None:
         """Those that have saved, or had their time, go; those that cannot save go last."""
         asked = [victim for victim in self.victims if victim.asked and not victim.done]
         for victim in asked:
@@ -91,7 +96,7 @@ class Eviction:
         for victim in ready:
             self._requeue(victim, now, state, read, ask, tell)
 
-    def _ready(self, victim: Victim, now: float, state: State, read: Read) -> str:
+    def _ready(self, victim: Victim, now: float, state: ClusterState, read: ReadStatus) -> str:
         job = state.job(victim.job.number)
         if job is None or job.state not in ("RUNNING", "COMPLETING"):
             return "has left"
@@ -101,7 +106,13 @@ class Eviction:
         return f"has not saved within {self.grace:g} s" if now - self.at >= self.grace else ""
 
     def _requeue(
-        self, victim: Victim, now: float, state: State, read: Read, ask: Say, tell: Tell
+        self,
+        victim: Victim,
+        now: float,
+        state: ClusterState,
+        read: ReadStatus,
+        ask: RunCommand,
+        tell: Log,
     ) -> None:
         number = str(victim.job.number)
         job = state.job(victim.job.number)
@@ -109,7 +120,7 @@ class Eviction:
             victim.done = True
             return
         try:
-            if _came_to_its_end(victim, job, read, ask):
+            if _ended_by_itself(victim, job, read, ask):
                 tell(f"job {number} has come to its end meanwhile")
                 victim.done = True
                 return
@@ -122,28 +133,35 @@ class Eviction:
         victim.done = True
         tell(f"job {number} {victim.why or 'cannot save at a signal'}, and is requeued")
 
-    def _once(self, tell: Tell, text: str) -> None:
+    def _once(self, tell: Log, text: str) -> None:
         if text not in self.said:
             self.said.add(text)
             tell(text)
 
 
-def _came_to_its_end(victim: Victim, job: Job | None, read: Read, ask: Say) -> bool:
+def _ended_by_itself(
+    victim: Victim, job: SlurmJob | None, read: ReadStatus, ask: RunCommand
+) -> bool:
     """Whether it is over for a reason of its own, or its user's: then nobody brings it back."""
     if job is not None and job.state == "RUNNING":
         return False
     told = read(victim.job)
     if not victim.asked or (told is not None and told.outcome == "completed"):
         return True
-    return job is None and ask(*ENDED, str(victim.job.number)).strip() not in BY_US
+    return (
+        job is None
+        and ask(*FINAL_STATE_COMMAND, str(victim.job.number)).strip() not in STATES_AFTER_SIGNAL
+    )
 
 
-def _waits(job: Job, state: State) -> bool:
+def _is_waiting(job: SlurmJob, state: ClusterState) -> bool:
     now = state.job(job.number)
     return now is not None and now.state == "PENDING"
 
 
-def hears(job: Job, told: Told | None, stepping: frozenset[int], ask: Say) -> bool:
+def responds_to_signal(
+    job: SlurmJob, told: RunStatus | None, stepping: frozenset[int], ask: RunCommand
+) -> bool:
     """Whether a signal would reach a run that saves, and harm nothing on its way."""
     if told is None or told.save is None:
         return False
@@ -153,4 +171,4 @@ def hears(job: Job, told: Told | None, stepping: frozenset[int], ask: Say) -> bo
         script = ask("scontrol", "write", "batch_script", str(job.number), "-")
     except SlurmRefused:
         return False
-    return _HEEDS.search(script) is not None
+    return _FORWARDS_SIGNAL.search(script) is not None

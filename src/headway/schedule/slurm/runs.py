@@ -18,14 +18,14 @@ from headway.errors import HeadwayError
 from headway.ledger.model import NS
 from headway.ledger.run import load
 from headway.schedule import cost
-from headway.schedule.slurm.state import Job
+from headway.schedule.slurm.state import SlurmJob
 
-LAUNCHERS = "journal/launcher-*.jsonl"  # their first line is the head: docs/journal.md
+LAUNCHER_JOURNALS = "journal/launcher-*.jsonl"  # their first line is the head: docs/journal.md
 _COMMENT = re.compile(r"(?:^|[\s;,])headway=([^\s;,]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunStatus:
     """What a run says of itself; seconds."""
 
     unsaved: float
@@ -36,28 +36,30 @@ class Told:
     outcome: str  # of the newest attempt
 
 
-class Runs:
+class RunIndex:
     """Finds the runs of jobs, and keeps what it has found."""
 
     def __init__(self, places: Sequence[Path] = ()) -> None:
         self._places = tuple(places)
         self._found: dict[int, Path] = {}
 
-    def folder(self, job: Job) -> Path | None:
+    def folder(self, job: SlurmJob) -> Path | None:
         """Of the run that the job is."""
         known = self._found.get(job.number)
         if known is None:
-            known = next((path for path in self._likely(job) if _is_of(path, job.number)), None)
+            known = next(
+                (path for path in self._likely(job) if _belongs_to_job(path, job.number)), None
+            )
             if known is not None:
                 self._found[job.number] = known
         return known
 
-    def told(self, job: Job) -> Told | None:
+    def told(self, job: SlurmJob) -> RunStatus | None:
         """What its run says; None: it has none that can be read."""
         folder = self.folder(job)
-        return None if folder is None else read(folder)
+        return None if folder is None else read_run_status(folder)
 
-    def _likely(self, job: Job) -> Iterator[Path]:
+    def _likely(self, job: SlurmJob) -> Iterator[Path]:
         named = _COMMENT.search(job.comment)
         if named is not None:
             yield Path(job.folder, named[1])
@@ -66,7 +68,7 @@ class Runs:
                 yield from sorted(place.iterdir())
 
 
-def read(folder: Path) -> Told | None:
+def read_run_status(folder: Path) -> RunStatus | None:
     """What a run says of itself by now."""
     try:
         ledger = load(folder).ledger
@@ -74,10 +76,10 @@ def read(folder: Path) -> Told | None:
         return None
     if not ledger.attempts:
         return None
-    price, last = cost.of_ledger(ledger), ledger.attempts[-1]
+    price, last = cost.from_ledger(ledger), ledger.attempts[-1]
     taken = ledger.wall - round(price.unsaved * NS)
     heeds = any(one.level == "disk" for one in ledger.saved)  # a Checkpointer
-    return Told(
+    return RunStatus(
         unsaved=price.unsaved,
         saved_at=ledger.clock(taken, end=True) / NS if taken > last.start else None,
         save=price.save if heeds else None,
@@ -87,10 +89,10 @@ def read(folder: Path) -> Told | None:
     )
 
 
-def _is_of(folder: Path, number: int) -> bool:
+def _belongs_to_job(folder: Path, number: int) -> bool:
     """Whether a launcher of this run was started by that job."""
     with contextlib.suppress(OSError):
-        for path in folder.glob(LAUNCHERS):
+        for path in folder.glob(LAUNCHER_JOURNALS):
             if _scheduler_job(path) == str(number):
                 return True
     return False

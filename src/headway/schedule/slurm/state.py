@@ -14,22 +14,24 @@ from typing import Any
 
 from headway import slurm
 from headway.errors import UsageError
-from headway.schedule.slurm.calls import Say
+from headway.schedule.slurm.calls import RunCommand
 
-JOBS = ("squeue", "--all", "--json")
-STEPS = ("squeue", "--all", "--steps", "--noheader", "--format=%i")
-NODES = ("scontrol", "--all", "--oneliner", "show", "node")
-QOS = ("sacctmgr", "-nP", "show", "qos", "format=Name,Preempt,PreemptExemptTime")
+JOBS_COMMAND = ("squeue", "--all", "--json")
+STEPS_COMMAND = ("squeue", "--all", "--steps", "--noheader", "--format=%i")
+NODES_COMMAND = ("scontrol", "--all", "--oneliner", "show", "node")
+QOS_COMMAND = ("sacctmgr", "-nP", "show", "qos", "format=Name,Preempt,PreemptExemptTime")
 # A node with anything else beside these takes no jobs: DRAIN, DOWN, RESERVED, NOT_RESPONDING, ...
-ABLE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
+USABLE_STATES = frozenset(
+    {"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
+)
 # Slurm looks at limits before it looks for room, but only at the first job in line: of those with
 # the reason Priority nobody knows yet whether their quota would let them start.
-ROOM = "Resources"
+WAITS_FOR_RESOURCES = "Resources"
 _FIELD = re.compile(r"(?:^|\s)(NodeName|State|Partitions|CfgTRES|AllocTRES)=(\S*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SlurmJob:
     """A job that waits or runs; times are seconds since the epoch."""
 
     number: int
@@ -52,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class SlurmNode:
     """What is free on a node that is up."""
 
     name: str
@@ -70,69 +72,75 @@ class Qos:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ClusterState:
     """One look at the cluster."""
 
-    jobs: tuple[Job, ...]
-    nodes: tuple[Node, ...]
+    jobs: tuple[SlurmJob, ...]
+    nodes: tuple[SlurmNode, ...]
     qos: Mapping[str, Qos]
     stepping: frozenset[int]  # jobs with steps of srun, beside the batch script
 
-    def job(self, number: int) -> Job | None:
+    def job(self, number: int) -> SlurmJob | None:
         """One that waits or runs."""
         return next((job for job in self.jobs if job.number == number), None)
 
-    def running(self) -> list[Job]:
+    def running(self) -> list[SlurmJob]:
         """Those that hold accelerators."""
         return [job for job in self.jobs if job.state == "RUNNING" and job.gpus]
 
-    def waiting(self) -> list[Job]:
+    def waiting(self) -> list[SlurmJob]:
         """Those that only lack room, the first one first."""
-        found = [job for job in self.jobs if job.state == "PENDING" and job.reason == ROOM]
+        found = [
+            job for job in self.jobs if job.state == "PENDING" and job.reason == WAITS_FOR_RESOURCES
+        ]
         return sorted(found, key=lambda job: (-job.priority, job.submit, job.number))
 
 
-def look(ask: Say) -> State:
+def read_cluster(ask: RunCommand) -> ClusterState:
     """Ask Slurm."""
-    steps = (line.partition(".") for line in ask(*STEPS).split())
-    return State(
-        jobs=jobs(ask(*JOBS)),
-        nodes=nodes(ask(*NODES)),
-        qos=qos(ask(*QOS)),
+    steps = (line.partition(".") for line in ask(*STEPS_COMMAND).split())
+    return ClusterState(
+        jobs=parse_jobs(ask(*JOBS_COMMAND)),
+        nodes=parse_nodes(ask(*NODES_COMMAND)),
+        qos=parse_qos(ask(*QOS_COMMAND)),
         stepping=frozenset(int(job) for job, _, step in steps if step.isdecimal()),
     )
 
 
-def jobs(text: str) -> tuple[Job, ...]:
+def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
     """From `squeue --json`."""
     try:
-        return tuple(map(_job, json.loads(text)["jobs"]))
+        return tuple(map(_parse_job, json.loads(text)["jobs"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"`{' '.join(JOBS)}` gave no list of jobs: {error!r}", code="slurm-answer-invalid"
+            f"`{' '.join(JOBS_COMMAND)}` gave no list of jobs: {error!r}",
+            code="slurm-answer-invalid",
         ) from None
 
 
-def nodes(text: str) -> tuple[Node, ...]:
+def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
     """From `scontrol --oneliner show node`, without those that take no jobs."""
     found = []
     for line in text.splitlines():
         told = dict(_FIELD.findall(line))
-        if not told or not set(told.get("State", "").split("+")) <= ABLE:
+        if not told or not set(told.get("State", "").split("+")) <= USABLE_STATES:
             continue
-        has, used = slurm.tres(told.get("CfgTRES", "")), slurm.tres(told.get("AllocTRES", ""))
+        has, used = (
+            slurm.parse_tres(told.get("CfgTRES", "")),
+            slurm.parse_tres(told.get("AllocTRES", "")),
+        )
         found.append(
-            Node(
+            SlurmNode(
                 name=told["NodeName"],
                 partitions=tuple(told.get("Partitions", "").split(",")),
-                gpus=slurm.gpus(has) - slurm.gpus(used),
+                gpus=slurm.count_gpus(has) - slurm.count_gpus(used),
                 cpus=has.get("cpu", 0) - used.get("cpu", 0),
             )
         )
     return tuple(found)
 
 
-def qos(text: str) -> dict[str, Qos]:
+def parse_qos(text: str) -> dict[str, Qos]:
     """From `sacctmgr -nP show qos`, by name."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     return {
@@ -141,36 +149,38 @@ def qos(text: str) -> dict[str, Qos]:
     }
 
 
-def _job(row: Mapping[str, Any]) -> Job:
+def _parse_job(row: Mapping[str, Any]) -> SlurmJob:
     state = row["job_state"]
-    wanted, held = slurm.tres(row["tres_req_str"]), slurm.tres(row["tres_alloc_str"])
+    wanted, held = slurm.parse_tres(row["tres_req_str"]), slurm.parse_tres(row["tres_alloc_str"])
     running = bool(held)
     tres = held or wanted
-    return Job(
+    return SlurmJob(
         number=int(row["job_id"]),
         state=state if isinstance(state, str) else str(state[0]),
         reason=str(row["state_reason"]),
         qos=str(row["qos"]),
         account=str(row["account"]),
         partitions=tuple(str(row["partition"]).split(",")),
-        priority=_number(row["priority"]),
-        submit=float(_number(row["submit_time"])),
-        start=float(_number(row["start_time"])),
+        priority=_integer(row["priority"]),
+        submit=float(_integer(row["submit_time"])),
+        start=float(_integer(row["start_time"])),
         nodes=max(tres.get("node", 1), 1),
-        gpus=slurm.gpus(tres),
+        gpus=slurm.count_gpus(tres),
         cpus=tres.get("cpu", 0),
-        places=_places(row) if running else (),
-        restarts=_number(row["restart_cnt"]),
+        places=_placement(row) if running else (),
+        restarts=_integer(row["restart_cnt"]),
         requeues=bool(row["batch_flag"]) and bool(row["requeue"]),
         comment=str(row["comment"]),
         folder=str(row["current_working_directory"]),
     )
 
 
-def _places(row: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    counts = map(slurm.gres_gpus, row["gres_detail"])
-    return tuple((n, c) for n, c in zip(slurm.hosts(row["nodes"]), counts, strict=False) if c)
+def _placement(row: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts = map(slurm.count_gres_gpus, row["gres_detail"])
+    return tuple(
+        (n, c) for n, c in zip(slurm.expand_hosts(row["nodes"]), counts, strict=False) if c
+    )
 
 
-def _number(value: Any) -> int:
-    return int(slurm.number(value) or 0)
+def _integer(value: Any) -> int:
+    return int(slurm.json_number(value) or 0)

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 
 from headway.errors import SlurmRefused, UsageError, with_code
 from headway.schedule.policies.policy import Policy
-from headway.schedule.slurm.calls import Say
-from headway.schedule.slurm.choose import Choice, candidates, choose
-from headway.schedule.slurm.evict import Eviction, Victim, hears
-from headway.schedule.slurm.runs import Runs, Told
-from headway.schedule.slurm.state import Job, State, look
+from headway.schedule.slurm.calls import RunCommand
+from headway.schedule.slurm.choose import VictimChoice, candidates, choose_victims
+from headway.schedule.slurm.evict import Eviction, Victim, responds_to_signal
+from headway.schedule.slurm.runs import RunIndex, RunStatus
+from headway.schedule.slurm.state import ClusterState, SlurmJob, read_cluster
 
-LOOK_S = 1.0  # while somebody is asked to save
+POLL_S = 1.0  # while somebody is asked to save
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class PreemptionController:
     """The watch over one cluster."""
 
-    ask: Say
+    ask: RunCommand
     tell: Callable[[str], None]
     policy: Policy
-    runs: Runs
+    runs: RunIndex
     grace: float
     quotas: Mapping[str, int] = field(default_factory=dict)
     only: frozenset[str] = frozenset()  # preempting QOS; none: all that preempt
@@ -42,7 +42,7 @@ class Watch:
         self.look()
         ending = once
         while not ending or self.evictions:
-            ending = stopped(min(LOOK_S, interval) if self.evictions else interval) or ending
+            ending = stopped(min(POLL_S, interval) if self.evictions else interval) or ending
             try:
                 self.look(new=not ending)
             except SlurmRefused as error:  # slurmctld may be starting again
@@ -50,7 +50,7 @@ class Watch:
 
     def look(self, *, new: bool = True) -> None:
         """Once: go on with what is under way, and see who waits."""
-        state = look(self.ask)
+        state = read_cluster(self.ask)
         self._known(state)
         for eviction in self.evictions:
             eviction.advance(self.clock(), state, self.runs.told, self.ask, self.tell)
@@ -63,14 +63,14 @@ class Watch:
         for waiter in self._waiters(state) if new else ():
             self._serve(waiter, state)
 
-    def _known(self, state: State) -> None:
+    def _known(self, state: ClusterState) -> None:
         for name in sorted(self.only - state.qos.keys()):
             known = ", ".join(state.qos)
             raise UsageError(
                 f"there is no QOS {name!r}; there are {known}", code="qos-unknown", qos=name
             )
 
-    def _waiters(self, state: State) -> list[Job]:
+    def _waiters(self, state: ClusterState) -> list[SlurmJob]:
         """Preempting ones that are first in line in their partition, and not served yet."""
         served = {one.waiter.number for one in self.evictions} | self._in_vain
         return [
@@ -79,14 +79,14 @@ class Watch:
             if job.gpus and job.number not in served and self._preempts(job, state)
         ]
 
-    def _preempts(self, job: Job, state: State) -> bool:
+    def _preempts(self, job: SlurmJob, state: ClusterState) -> bool:
         qos = state.qos.get(job.qos)
         return qos is not None and bool(qos.preempts) and (not self.only or job.qos in self.only)
 
-    def _serve(self, waiter: Job, state: State) -> None:
+    def _serve(self, waiter: SlurmJob, state: ClusterState) -> None:
         gone = {number for one in self.evictions for number in one.numbers()}
         told = self._told(waiter, state, gone)
-        choice = choose(
+        choice = choose_victims(
             waiter,
             state,
             told,
@@ -103,19 +103,21 @@ class Watch:
             return
         self._evict(waiter, choice, state, told)
 
-    def _told(self, waiter: Job, state: State, gone: set[int]) -> dict[int, Told | None]:
+    def _told(
+        self, waiter: SlurmJob, state: ClusterState, gone: set[int]
+    ) -> dict[int, RunStatus | None]:
         """What each candidate's run says; a save counts only where a signal reaches it."""
-        found: dict[int, Told | None] = {}
+        found: dict[int, RunStatus | None] = {}
         for job in candidates(waiter, state):
             if job.number in gone:
                 continue
             told = self.runs.told(job)
-            if told is not None and not hears(job, told, state.stepping, self.ask):
+            if told is not None and not responds_to_signal(job, told, state.stepping, self.ask):
                 told = replace(told, save=None)
             found[job.number] = told
         return found
 
-    def _promised(self, state: State) -> dict[str, int]:
+    def _promised(self, state: ClusterState) -> dict[str, int]:
         total: dict[str, int] = {}
         for one in self.evictions:
             for name, count in one.promised(state).items():
@@ -123,9 +125,13 @@ class Watch:
         return total
 
     def _evict(
-        self, waiter: Job, choice: Choice, state: State, told: Mapping[int, Told | None]
+        self,
+        waiter: SlurmJob,
+        choice: VictimChoice,
+        state: ClusterState,
+        told: Mapping[int, RunStatus | None],
     ) -> None:
-        names = ", ".join(_priced(job, told[job.number]) for job in choice.victims)
+        names = ", ".join(_describe_victim(job, told[job.number]) for job in choice.victims)
         would = "would evict" if self.dry else "evicts"
         self.tell(f"job {waiter.number} ({waiter.qos}, {waiter.gpus} GPU) {would} {names}")
         if self.dry:
@@ -134,7 +140,8 @@ class Watch:
         eviction = Eviction(
             waiter=waiter,
             victims=[
-                Victim(job=job, asked=notice and _saves(told[job.number])) for job in choice.victims
+                Victim(job=job, asked=notice and _can_save(told[job.number]))
+                for job in choice.victims
             ],
             places=choice.places,
             at=self.clock(),
@@ -144,11 +151,11 @@ class Watch:
         self.evictions.append(eviction)
 
 
-def _saves(told: Told | None) -> bool:
+def _can_save(told: RunStatus | None) -> bool:
     return told is not None and told.save is not None
 
 
-def _priced(job: Job, told: Told | None) -> str:
+def _describe_victim(job: SlurmJob, told: RunStatus | None) -> str:
     if told is None:
         return f"job {job.number} (tells nothing)"
     save = "no save at a signal" if told.save is None else f"a save takes {told.save:.1f} s"

@@ -9,7 +9,9 @@ from headway.schedule.traces import philly, sacct, synthetic
 from headway.schedule.traces.trace import Trace
 
 
-def read(text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: float = 0.9) -> Trace:
+def read_trace(
+    text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: float = 0.9
+) -> Trace:
     """`philly`, `philly:PATH`, `sacct:PATH` or `synthetic:JOBS`."""
     kind, _, rest = text.partition(":")
     if kind != "philly" and (begin or days):
@@ -18,11 +20,13 @@ def read(text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: floa
             code="option-not-allowed",
         )
     if kind == "philly":
-        return philly.read(Path(rest) if rest else philly.SHIPPED, begin=begin, days=days)
+        return philly.read_philly(
+            Path(rest) if rest else philly.PHILLY_FILE, begin=begin, days=days
+        )
     if kind == "sacct" and rest:
-        return sacct.read(Path(rest))
+        return sacct.read_sacct(Path(rest))
     if kind == "synthetic" and rest.isdecimal():
-        return synthetic.make(int(rest), gpus, load=load)
+        return synthetic.make_synthetic(int(rest), gpus, load=load)
     raise UsageError(
         f"{text!r} is no trace; give philly, philly:PATH, sacct:PATH or synthetic:JOBS",
         code="trace-unknown",

@@ -8,18 +8,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from headway.errors import UsageError
-from headway.schedule.simulate.job import Spec
-from headway.schedule.traces.trace import Trace, clock, make
+from headway.schedule.simulate.job import JobSpec
+from headway.schedule.traces.trace import Trace, epoch_seconds, make_trace
 
-SHIPPED = Path(__file__).parent / "data" / "philly_jobs.csv.gz"
-MOST_DAYS = 36_500
+PHILLY_FILE = Path(__file__).parent / "data" / "philly_jobs.csv.gz"
+MAX_DAYS = 36_500
 
 
-def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
+def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0) -> Trace:
     """All of it, or the jobs submitted in so many days from a date on, or from the first one."""
-    if not 0.0 <= days < MOST_DAYS:
+    if not 0.0 <= days < MAX_DAYS:
         raise UsageError(
-            f"--days is {days:g}; give one above 0 and below {MOST_DAYS:,}",
+            f"--days is {days:g}; give one above 0 and below {MAX_DAYS:,}",
             code="value-out-of-range",
             option="--days",
         )
@@ -36,28 +36,28 @@ def read(path: Path = SHIPPED, *, begin: str = "", days: float = 0.0) -> Trace:
             code="trace-invalid",
         )
     first = min((row[0] for row in rows[1:] if row), default="")
-    since, until = _window(begin or (first if days else ""), days)
+    since, until = _philly_window(begin or (first if days else ""), days)
     chosen = [row for row in rows[1:] if row and since <= row[0] < until]
     try:
-        jobs = [_job(row) for row in chosen]
+        jobs = [_philly_job(row) for row in chosen]
     except (ValueError, IndexError) as error:
         raise UsageError(
             f"{path} has a row that is no job: {error}", code="trace-row-invalid"
         ) from error
-    trace = make("philly", jobs)
+    trace = make_trace("philly", jobs)
     return Trace(trace.name, trace.jobs, days) if days else trace
 
 
-def _job(row: list[str]) -> Spec:
-    return Spec(
-        submit=clock(row[0]),
+def _philly_job(row: list[str]) -> JobSpec:
+    return JobSpec(
+        submit=epoch_seconds(row[0]),
         work=float(row[1]),
         gpus=int(row[2]),
         tenant=row[4],
     )
 
 
-def _window(begin: str, days: float) -> tuple[str, str]:
+def _philly_window(begin: str, days: float) -> tuple[str, str]:
     """As text, which sorts as the dates do."""
     if not begin:
         return "", "9"

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from headway import slurm
 from headway.errors import UsageError
-from headway.schedule.simulate.job import Spec
-from headway.schedule.traces.trace import Trace, clock, make
+from headway.schedule.simulate.job import JobSpec
+from headway.schedule.traces.trace import Trace, epoch_seconds, make_trace
 
-NEEDED = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
+SACCT_COLUMNS = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
 
 
-def read(path: Path) -> Trace:
+def read_sacct(path: Path) -> Trace:
     """Jobs with accelerators that ran at all; accounts are the tenants."""
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file, delimiter="|", quoting=csv.QUOTE_NONE))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
-    missing = [name for name in NEEDED if not rows or name not in rows[0]]
+    missing = [name for name in SACCT_COLUMNS if not rows or name not in rows[0]]
     if missing:
         raise UsageError(
             f"{path} has no column {', '.join(missing)}; write it by "
@@ -36,23 +36,23 @@ def read(path: Path) -> Trace:
     for row in rows:
         if "." not in row["JobID"]:  # steps have one
             attempts.setdefault(row["JobID"], []).append(row)
-    jobs = [job for lives in attempts.values() if (job := _job(path, lives)) is not None]
-    return make(f"sacct:{path.name}", jobs)
+    jobs = [job for lives in attempts.values() if (job := _sacct_job(path, lives)) is not None]
+    return make_trace(f"sacct:{path.name}", jobs)
 
 
-def _job(path: Path, lives: list[dict[str, str]]) -> Spec | None:
-    gpus = max(_gpus(life) for life in lives)
+def _sacct_job(path: Path, lives: list[dict[str, str]]) -> JobSpec | None:
+    gpus = max(_sacct_gpus(life) for life in lives)
     try:
         work = sum(float(life["ElapsedRaw"] or 0) for life in lives)
         if not gpus or not work:
             return None
-        submit = min(clock(life["Submit"]) for life in lives)
+        submit = min(epoch_seconds(life["Submit"]) for life in lives)
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"{path} has a row that is no job: {error}", code="trace-row-invalid"
         ) from error
-    return Spec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")
+    return JobSpec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")
 
 
-def _gpus(life: dict[str, str]) -> int:
-    return slurm.gpus(slurm.tres(life.get("AllocTRES") or life.get("ReqTRES") or ""))
+def _sacct_gpus(life: dict[str, str]) -> int:
+    return slurm.count_gpus(slurm.parse_tres(life.get("AllocTRES") or life.get("ReqTRES") or ""))

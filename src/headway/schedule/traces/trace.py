@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from headway.errors import UsageError
-from headway.schedule.simulate.job import Spec
+from headway.schedule.simulate.job import JobSpec
 
 DAY = 86400.0
 
@@ -18,7 +18,7 @@ class Trace:
     """Jobs in the order of their submission; the first second of it is 0."""
 
     name: str
-    jobs: tuple[Spec, ...]
+    jobs: tuple[JobSpec, ...]
     days: float
 
     @property
@@ -53,17 +53,17 @@ class Trace:
         return Trace(self.name, by_submission(moved), self.days)
 
 
-def by_submission(jobs: Iterable[Spec]) -> tuple[Spec, ...]:
+def by_submission(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
     """In the order in which they come; equals stay as they are."""
     return tuple(sorted(jobs, key=lambda job: job.submit))
 
 
-def clock(text: str) -> float:
+def epoch_seconds(text: str) -> float:
     """A date and time without a zone; no hour is left out or told twice, as local clocks do."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-def make(name: str, jobs: Sequence[Spec]) -> Trace:
+def make_trace(name: str, jobs: Sequence[JobSpec]) -> Trace:
     """From jobs in any order, on any clock."""
     if not jobs:
         raise UsageError(

@@ -17,9 +17,9 @@ from headway.serve.panels import (
     start,
 )
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-Ask = Callable[[Source, Wanted], dict[str, Any]]
+PanelQuery = Callable[[Source, PageQuery], dict[str, Any]]
 
 
 class Panel(NamedTuple):
@@ -29,7 +29,7 @@ class Panel(NamedTuple):
     title: str
     note: str
     shape: str  # cards, chart, tall, table
-    ask: Ask
+    ask: PanelQuery
     live: bool = False  # what it shows does not follow from the version of the store alone
 
 
@@ -43,7 +43,7 @@ class Page(NamedTuple):
     own: tuple[str, ...] = ()
 
 
-OVERVIEW = Page(
+OVERVIEW_PAGE = Page(
     "/",
     "Fleet",
     "How much of the accelerator time trained on new data, and where the rest went.",
@@ -72,7 +72,7 @@ OVERVIEW = Page(
         ),
     ),
 )
-START = Page(
+START_PAGE = Page(
     "/start",
     "Time to Start",
     "From the allocation of the machines to the first training, of runs that began then.",
@@ -90,7 +90,7 @@ START = Page(
             "Over releases",
             "The same stages for each release, in the order in which they came.",
             "chart",
-            start.over_releases,
+            start.by_release,
         ),
         Panel(
             "start-time", "Over time", "Half of the runs, nine of ten.", "chart", start.over_time
@@ -98,7 +98,7 @@ START = Page(
     ),
     ("release",),
 )
-RECOVER = Page(
+RECOVER_PAGE = Page(
     "/recover",
     "Time to Recover",
     "From the last sign of progress before an interruption to training again.",
@@ -127,7 +127,7 @@ RECOVER = Page(
         ),
     ),
 )
-CHECKPOINTS = Page(
+CHECKPOINTS_PAGE = Page(
     "/checkpoints",
     "Checkpoints",
     "What saves cost while all goes well, and what was not saved when something failed.",
@@ -150,7 +150,7 @@ CHECKPOINTS = Page(
         Panel("saves-levels", "By level", "", "table", checkpoints.levels),
     ),
 )
-FAILURES = Page(
+FAILURES_PAGE = Page(
     "/failures",
     "Failures",
     "What failed, on which node it began, and what that cost.",
@@ -175,12 +175,12 @@ FAILURES = Page(
             "Nodes beyond chance",
             "Nodes on which more runs failed than their hours explain; found over the whole store.",
             "table",
-            alerts.lemons,
+            alerts.lemon_nodes,
             live=True,
         ),
     ),
 )
-PREEMPTIONS = Page(
+PREEMPTIONS_PAGE = Page(
     "/preemptions",
     "Preemptions",
     "Each time that the scheduler or the cloud took the machines away, and what that cost.",
@@ -193,29 +193,31 @@ PREEMPTIONS = Page(
             "chart",
             preemptions.over_time,
         ),
-        Panel("preempted-ledger", "Ledger", "The newest first.", "table", preemptions.ledger),
+        Panel(
+            "preempted-ledger", "Ledger", "The newest first.", "table", preemptions.preemption_list
+        ),
     ),
     ("page",),
 )
-RUNS = Page(
+RUNS_PAGE = Page(
     "/runs",
     "Runs",
     "Search by name, id, job, user, team or model.",
-    (Panel("runs", "Runs", "", "table", runs.found),),
+    (Panel("runs", "Runs", "", "table", runs.run_list),),
     ("q", "sort", "page", "category", "host", "outcome"),
 )
-ALERTS = Page(
+ALERTS_PAGE = Page(
     "/alerts",
     "Alerts",
     "What rules have raised, and what looks wrong without any rule.",
     (
-        Panel("alerts", "Raised by rules", "", "table", alerts.raised, live=True),
+        Panel("alerts", "Raised by rules", "", "table", alerts.raised_alerts, live=True),
         Panel(
             "alerts-changes",
             "Regressions",
             "Slices that train less than before; false finds: the false discovery rate.",
             "table",
-            alerts.changes,
+            alerts.regressions,
             live=True,
         ),
         Panel(
@@ -223,13 +225,22 @@ ALERTS = Page(
             "Running jobs that fall behind",
             "Below the least of their slice, or slower than in their own first hours.",
             "table",
-            alerts.behind,
+            alerts.slow_jobs,
             live=True,
         ),
     ),
 )
-PAGES = (OVERVIEW, START, RECOVER, CHECKPOINTS, FAILURES, PREEMPTIONS, RUNS, ALERTS)
-RUN = Page(
+PAGES = (
+    OVERVIEW_PAGE,
+    START_PAGE,
+    RECOVER_PAGE,
+    CHECKPOINTS_PAGE,
+    FAILURES_PAGE,
+    PREEMPTIONS_PAGE,
+    RUNS_PAGE,
+    ALERTS_PAGE,
+)
+RUN_PAGE = Page(
     "/runs/",
     "Run",
     "",
@@ -250,4 +261,4 @@ RUN = Page(
         Panel("run-nodes", "Nodes", "", "table", run.nodes),
     ),
 )
-PANELS = {panel.name: panel for page in (*PAGES, RUN) for panel in page.panels}
+PANELS = {panel.name: panel for page in (*PAGES, RUN_PAGE) for panel in page.panels}

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headway.serve.panels.shown import Column, table
-from headway.serve.search import BY, Found
+from headway.serve.search import SEARCH_DIMENSIONS, Regressions
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-WAIT = {"wait": "Being computed. It appears here by itself."}
+PENDING = {"wait": "Being computed. It appears here by itself."}
 
 
-def raised(source: Source, wanted: Wanted) -> dict[str, Any]:
+def raised_alerts(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """The alerts file of the store, the newest first."""
     rows = source.alerts()
     if rows is None:
@@ -32,32 +32,32 @@ def raised(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def marks(source: Source, wanted: Wanted) -> dict[str, Any]:
+def change_marks(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Change points, to be drawn into the chart of ETT over time."""
     found = source.searched()
     if found is None:
-        return WAIT
+        return PENDING
     marked = [
         {
-            "at": _moment(one["at"]).isoformat(),
+            "at": _to_datetime(one["at"]).isoformat(),
             "slice": "/".join(one["slice"]),
             "bucket": one["bucket"],
             "points": round(one["points"], 2),
         }
-        for one in _fitting(source, found, wanted)
+        for one in _matching(source, found, wanted)
     ]
     return {"marks": marked}
 
 
-def changes(source: Source, wanted: Wanted) -> dict[str, Any]:
+def regressions(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Regressions, the newest first."""
     found = source.searched()
     if found is None:
-        return WAIT
+        return PENDING
     rows = [
         {
             **one,
-            "at": _moment(one["at"]),
+            "at": _to_datetime(one["at"]),
             "slice": "/".join(one["slice"]),
             "ett": f"{one['ett_before']:.1f} to {one['ett_after']:.1f} %",
             "level": 100 * one["level"],
@@ -66,7 +66,7 @@ def changes(source: Source, wanted: Wanted) -> dict[str, Any]:
                 for field in one["fields"]
             ),
         }
-        for one in _fitting(source, found, wanted)
+        for one in _matching(source, found, wanted)
     ]
     return table(
         [
@@ -84,24 +84,27 @@ def changes(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def _fitting(source: Source, found: Found, wanted: Wanted) -> list[Found]:
+def _matching(source: Source, found: Regressions, wanted: PageQuery) -> list[Regressions]:
     """Those of the slices and the time that the page is about."""
     asked = dict(wanted.where)
     since, until = wanted.between(source.reading.about())
     return [
         one
         for one in found["regressions"]
-        if (since is None or _moment(one["at"]) >= since)
-        and (until is None or _moment(one["at"]) < until)
-        and all(asked.get(name, part) == part for name, part in zip(BY, one["slice"], strict=True))
+        if (since is None or _to_datetime(one["at"]) >= since)
+        and (until is None or _to_datetime(one["at"]) < until)
+        and all(
+            asked.get(name, part) == part
+            for name, part in zip(SEARCH_DIMENSIONS, one["slice"], strict=True)
+        )
     ]
 
 
-def lemons(source: Source, wanted: Wanted) -> dict[str, Any]:
+def lemon_nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Nodes whose failures are beyond chance."""
     found = source.searched()
     if found is None:
-        return WAIT
+        return PENDING
     return table(
         [
             Column("host", "node"),
@@ -116,11 +119,11 @@ def lemons(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def behind(source: Source, wanted: Wanted) -> dict[str, Any]:
+def slow_jobs(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Running jobs below the least of their slice, or of their own first hours."""
     found = source.searched()
     if found is None:
-        return WAIT
+        return PENDING
     rows = [
         {**one, "run": one["run_id"], "slice": "/".join(one["slice"])} for one in found["running"]
     ]
@@ -137,5 +140,5 @@ def behind(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def _moment(seconds: float) -> datetime:
+def _to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC).replace(tzinfo=None)

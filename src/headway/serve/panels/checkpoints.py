@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.ledger.leaves import LOST
 from headway.serve.panels.shown import Card, Column, cards, table
-from headway.serve.questions import spent
+from headway.serve.questions import bucket_hours
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-BLOCK = "waste.checkpoint_block"
+BLOCK_BUCKET = "waste.checkpoint_block"
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What saves cost, and what their lack did."""
     asked = source.asked(wanted, "leaf")
-    rows = source.rows(spent(asked, (BLOCK, LOST), "leaf"), wanted)
+    rows = source.rows(bucket_hours(asked, (BLOCK_BUCKET, LOST), "leaf"), wanted)
     spent_on = {row["leaf"]: row["accelerator_hours"] for row in rows}
     all_hours = source.one("ett", wanted).get("accelerator_hours") or 0.0
-    saves = source.rows(question("checkpoints", source.asked(wanted)), wanted)
+    saves = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
     disk = next((row for row in saves if row["level"] == "disk"), {})
     count, failed = (sum(row[name] for row in saves) for name in ("saves", "failed"))
     return cards(
-        Card("Blocked", spent_on.get(BLOCK, 0.0), "hours", _of(spent_on.get(BLOCK), all_hours)),
-        Card("Unsaved", spent_on.get(LOST, 0.0), "hours", _of(spent_on.get(LOST), all_hours)),
+        Card(
+            "Blocked",
+            spent_on.get(BLOCK_BUCKET, 0.0),
+            "hours",
+            _share_of(spent_on.get(BLOCK_BUCKET), all_hours),
+        ),
+        Card("Unsaved", spent_on.get(LOST, 0.0), "hours", _share_of(spent_on.get(LOST), all_hours)),
         Card("Saves", count, "count", f"{failed:,} failed"),
         Card("A save blocks", disk.get("blocked_s_by_jobs"), "seconds", "mean, each run alike"),
         Card("Nine of ten block", disk.get("blocked_p90_s"), "seconds", "at most, to disk"),
@@ -33,23 +38,23 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def _of(hours: float | None, of: float) -> str:
+def _share_of(hours: float | None, of: float) -> str:
     return f"{100.0 * (hours or 0.0) / of:.2f} % of all accelerator-hours" if of else ""
 
 
-def blocking(source: Source, wanted: Wanted) -> dict[str, Any]:
+def blocking(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """By day or week."""
-    return _over_time(source, wanted, BLOCK)
+    return _over_time(source, wanted, BLOCK_BUCKET)
 
 
-def unsaved(source: Source, wanted: Wanted) -> dict[str, Any]:
+def unsaved(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """By day or week."""
     return _over_time(source, wanted, LOST)
 
 
-def _over_time(source: Source, wanted: Wanted, leaf: str) -> dict[str, Any]:
+def _over_time(source: Source, wanted: PageQuery, leaf: str) -> dict[str, Any]:
     period = source.period(wanted)
-    rows = source.rows(spent(source.asked(wanted, period), (leaf,), period), wanted)
+    rows = source.rows(bucket_hours(source.asked(wanted, period), (leaf,), period), wanted)
     columns = [
         Column(period, period, "period"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -59,9 +64,9 @@ def _over_time(source: Source, wanted: Wanted, leaf: str) -> dict[str, Any]:
     return table(columns, rows, plot=plot)
 
 
-def levels(source: Source, wanted: Wanted) -> dict[str, Any]:
+def levels(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Saves to memory and to disk."""
-    rows = source.rows(question("checkpoints", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
     return table(
         [
             Column("level", "level"),

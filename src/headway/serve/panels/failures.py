@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.serve.panels.shown import Column, table
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-NODES = 30  # that are drawn; the table has more
-ROWS = 400
+MAX_NODES = 30  # that are drawn; the table has more
+MAX_ROWS = 400
 
 
-def nodes(source: Source, wanted: Wanted) -> dict[str, Any]:
+def nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """A cell for each node and category; the node with most failures first."""
     asked = source.asked(wanted, "host", "category")
-    rows = [row for row in source.rows(question("failures", asked), wanted) if row["host"]]
+    rows = [row for row in source.rows(build_query("failures", asked), wanted) if row["host"]]
     total: dict[str, int] = {}
     for row in rows:
         total[row["host"]] = total.get(row["host"], 0) + row["failures_all"]
@@ -28,15 +28,15 @@ def nodes(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("jobs", "runs", "count"),
         Column("accelerator_hours", "accelerator-hours lost", "hours"),
     ]
-    plot = {"kind": "heat", "x": "category", "y": "host", "z": "failures_all", "most": NODES}
+    plot = {"kind": "heat", "x": "category", "y": "host", "z": "failures_all", "most": MAX_NODES}
     links = {"to": "/runs", "parameters": {"category": "category", "host": "host"}}
-    return table(columns, rows[:ROWS], plot=plot, links=links, of=len(rows))
+    return table(columns, rows[:MAX_ROWS], plot=plot, links=links, of=len(rows))
 
 
-def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """A stack of categories for each day or week."""
     period = source.period(wanted)
-    found = source.rows(question("failures", source.asked(wanted, period, "category")), wanted)
+    found = source.rows(build_query("failures", source.asked(wanted, period, "category")), wanted)
     total: dict[str, int] = {}
     by_period: dict[Any, dict[str, Any]] = {}
     for row in found:
@@ -50,7 +50,7 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": period, "parts": names})
 
 
-def categories(source: Source, wanted: Wanted) -> dict[str, Any]:
+def categories(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Each category and whose it is."""
     asked = source.asked(wanted, "category", "owner")
     return table(
@@ -64,6 +64,6 @@ def categories(source: Source, wanted: Wanted) -> dict[str, Any]:
             Column("ttr_p50_s", "median Time to Recover", "seconds"),
             Column("never_recovered", "never recovered", "count"),
         ],
-        source.rows(question("failures", asked), wanted),
+        source.rows(build_query("failures", asked), wanted),
         links={"to": "/runs", "parameters": {"category": "category"}},
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.serve.panels.shown import Column, table
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
 
-def over_time(source: Source, wanted: Wanted, name: str, *more: Column) -> dict[str, Any]:
+def percentiles_over_time(
+    source: Source, wanted: PageQuery, name: str, *more: Column
+) -> dict[str, Any]:
     """By the answers to the question of that name; `more` stands beside."""
     period = source.period(wanted)
-    rows = source.rows(question(name, source.asked(wanted, period)), wanted)
+    rows = source.rows(build_query(name, source.asked(wanted, period)), wanted)
     half, nine = f"{name}_p50_s", f"{name}_p90_s"
     columns = [
         Column(period, period, "period"),

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.ledger.leaves import LOST
-from headway.serve.panels.shown import Card, Column, cards, cumulative, table
-from headway.serve.questions import spent
+from headway.serve.panels.shown import Card, Column, add_cumulative, cards, table
+from headway.serve.questions import bucket_hours
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-LINES = 8  # slices that are drawn; the table has them all
+MAX_LINES = 8  # slices that are drawn; the table has them all
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """The numbers that a platform team watches."""
     ett = source.one("ett", wanted)
     tts, ttr = source.one("tts", wanted), source.one("ttr", wanted)
     hours = ett.get("accelerator_hours") or 0.0
     trained = ett.get("ett_percent")
     lost = hours * (100.0 - trained) / 100.0 if trained is not None else None
-    unsaved = source.rows(spent(source.asked(wanted), (LOST,)), wanted)
+    unsaved = source.rows(bucket_hours(source.asked(wanted), (LOST,)), wanted)
     return cards(
-        Card("ETT", trained, "percent", _by_jobs(ett)),
+        Card("ETT", trained, "percent", _unweighted(ett)),
         Card("Accelerator-hours", hours, "hours", _count(ett.get("jobs"), "run")),
         Card("Lost", lost, "hours", "accelerator-hours not training"),
         Card("Unsaved", unsaved[0]["accelerator_hours"], "hours", "trained, then rolled back"),
@@ -32,7 +32,7 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def _by_jobs(ett: dict[str, Any]) -> str:
+def _unweighted(ett: dict[str, Any]) -> str:
     value = ett.get("ett_percent_by_jobs")
     return "" if value is None else f"{value:.1f} % each run alike"
 
@@ -50,10 +50,12 @@ def _p90(row: dict[str, Any], name: str) -> str:
     )
 
 
-def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """ETT by day or week, one line or one for each slice."""
     period, by = source.period(wanted), wanted.get("by")
-    rows = source.rows(question("ett", source.asked(wanted, period, *filter(None, [by]))), wanted)
+    rows = source.rows(
+        build_query("ett", source.asked(wanted, period, *filter(None, [by]))), wanted
+    )
     columns = [
         Column(period, period, "period"),
         *([Column(by, by)] if by else []),
@@ -65,14 +67,14 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("jobs", "runs", "count"),
     ]
     lines = ["ett_percent"] if by else ["ett_percent", "ett_percent_by_jobs"]
-    plot = {"kind": "lines", "x": period, "lines": lines, "split": by, "most": LINES}
+    plot = {"kind": "lines", "x": period, "lines": lines, "split": by, "most": MAX_LINES}
     plot["folded"] = ["ett_percent_by_jobs"]
     return table(columns, rows, plot=plot, marks=f"/data/marks{wanted.query}")
 
 
-def by_bucket(source: Source, wanted: Wanted) -> dict[str, Any]:
+def by_bucket(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What was lost, the largest first."""
-    rows = source.rows(question("top", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("top", source.asked(wanted)), wanted)
     columns = [
         Column("leaf", "bucket", "leaf"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -82,12 +84,12 @@ def by_bucket(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("jobs", "runs", "count"),
     ]
     plot = {"kind": "pareto", "x": "leaf", "y": "accelerator_hours", "most": 16}
-    return table(columns, cumulative(rows, "accelerator_hours"), plot=plot)
+    return table(columns, add_cumulative(rows, "accelerator_hours"), plot=plot)
 
 
-def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
+def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What failures cost, the most expensive first."""
-    rows = source.rows(question("failures", source.asked(wanted)), wanted)
+    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
     columns = [
         Column("category", "cause"),
         Column("accelerator_hours", "accelerator-hours", "hours"),
@@ -99,4 +101,4 @@ def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
     ]
     plot = {"kind": "pareto", "x": "category", "y": "accelerator_hours", "most": 16}
     links = {"to": "/runs", "parameters": {"category": "category"}}
-    return table(columns, cumulative(rows, "accelerator_hours"), plot=plot, links=links)
+    return table(columns, add_cumulative(rows, "accelerator_hours"), plot=plot, links=links)

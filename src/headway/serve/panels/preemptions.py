@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.serve import questions
 from headway.serve.panels.shown import Card, Column, cards, table
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-ROWS = 50  # of a page
+ROWS_PER_PAGE = 50  # of a page
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What preemptions cost in all."""
-    row = _all(source, wanted)
+    row = _totals(source, wanted)
     hours = row.get("accelerator_hours") or 0.0
     back = row.get("rolled_back_accelerator_hours") or 0.0
     share = source.one("ett", wanted).get("accelerator_hours") or 0.0
@@ -29,15 +29,15 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def _all(source: Source, wanted: Wanted) -> dict[str, Any]:
-    rows = source.rows(question("failures", source.asked(wanted)), wanted)
+def _totals(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
     return next((row for row in rows if row["category"] == questions.PREEMPTION), {})
 
 
-def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """By day or week."""
     period = source.period(wanted)
-    found = source.rows(question("failures", source.asked(wanted, period, "category")), wanted)
+    found = source.rows(build_query("failures", source.asked(wanted, period, "category")), wanted)
     rows = [
         {**row, "recovering": row["accelerator_hours"] - row["rolled_back_accelerator_hours"]}
         for row in found
@@ -54,10 +54,10 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": period, "parts": parts})
 
 
-def ledger(source: Source, wanted: Wanted) -> dict[str, Any]:
+def preemption_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """One row each."""
-    asked, skip = source.asked(wanted), (wanted.page - 1) * ROWS
-    rows = source.rows(questions.preemptions(asked, skip=skip, most=ROWS), wanted)
+    asked, skip = source.asked(wanted), (wanted.page - 1) * ROWS_PER_PAGE
+    rows = source.rows(questions.preemption_rows(asked, skip=skip, most=ROWS_PER_PAGE), wanted)
     columns = [
         Column("at", "when", "time"),
         Column("run", "run", "run"),
@@ -71,5 +71,5 @@ def ledger(source: Source, wanted: Wanted) -> dict[str, Any]:
         Column("decision", "decision"),
         Column("run_id", "id", "id"),
     ]
-    total = _all(source, wanted).get("failures_all", 0)
-    return table(columns, rows, paging={"page": wanted.page, "rows": ROWS, "of": total})
+    total = _totals(source, wanted).get("failures_all", 0)
+    return table(columns, rows, paging={"page": wanted.page, "rows": ROWS_PER_PAGE, "of": total})

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.fleet.queries import question
+from headway.fleet.queries import build_query
 from headway.ledger.leaves import DETECTION, DOWNTIME, START_STAGES
 from headway.serve.panels import medians
 from headway.serve.panels.shown import Card, Column, cards, table
-from headway.serve.questions import spent
+from headway.serve.questions import bucket_hours
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
 LEAVES = (DETECTION, DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """How long recoveries take."""
     row = source.one("ttr", wanted)
     failed = source.one("failures", wanted, "owner", whole=True)
@@ -29,9 +29,9 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Median and the slowest tenth."""
-    return medians.over_time(
+    return medians.percentiles_over_time(
         source,
         wanted,
         "ttr",
@@ -40,9 +40,9 @@ def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
+def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Where recovery time goes, in the order in which it passes."""
-    found = source.rows(spent(source.asked(wanted, "leaf"), LEAVES, "leaf"), wanted)
+    found = source.rows(bucket_hours(source.asked(wanted, "leaf"), LEAVES, "leaf"), wanted)
     by_leaf = {one["leaf"]: one for one in found}
     rows = [by_leaf[leaf] for leaf in LEAVES if leaf in by_leaf]
     columns = [
@@ -54,9 +54,9 @@ def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(columns, rows, plot=plot)
 
 
-def by_cause(source: Source, wanted: Wanted) -> dict[str, Any]:
+def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What takes longest to recover from."""
-    found = source.rows(question("failures", source.asked(wanted)), wanted)
+    found = source.rows(build_query("failures", source.asked(wanted)), wanted)
     rows = sorted(found, key=lambda row: -(row["ttr_p50_s"] or 0.0))
     columns = [
         Column("category", "cause"),

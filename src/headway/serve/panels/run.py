@@ -6,45 +6,45 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headway import redact
-from headway.fleet.queries import question
-from headway.fleet.queries.slices import Asked
-from headway.ledger.leaves import EFFECTIVE, LEAVES
+from headway.fleet.queries import build_query
+from headway.fleet.queries.slices import Filter
+from headway.ledger.leaves import BUCKETS, EFFECTIVE
 from headway.report.words import count
 from headway.serve import questions
-from headway.serve.panels.shown import Card, Column, cards, plain, table
-from headway.serve.source import NotThere, Source
-from headway.serve.wanted import Wanted
+from headway.serve.panels.shown import Card, Column, cards, table, to_json_value
+from headway.serve.source import NotFound, Source
+from headway.serve.wanted import PageQuery
 
-ROWS = 200
-FACTS = ("job", "team", "model", "project", "cluster", "host_type", "accelerator", "user", "image")
+MAX_ROWS = 200
+LABELS = ("job", "team", "model", "project", "cluster", "host_type", "accelerator", "user", "image")
 VERSIONS = ("torch", "python", "headway", "code", "config")
 
 
-def _run(source: Source, wanted: Wanted) -> dict[str, Any]:
+def _run(source: Source, wanted: PageQuery) -> dict[str, Any]:
     run_id = wanted.get("run_id")
     rows = source.kept(
-        ("run", run_id), lambda: source.ask(questions.of_run("runs", run_id, "started_at", 1))
+        ("run", run_id), lambda: source.ask(questions.rows_of_run("runs", run_id, "started_at", 1))
     )
     if not rows:
-        raise NotThere(f"there is no run {run_id!r} in the store", code="run-not-found")
+        raise NotFound(f"there is no run {run_id!r} in the store", code="run-not-found")
     found: dict[str, Any] = rows[0]
     return found
 
 
-def _rows(source: Source, wanted: Wanted, question: Any) -> list[dict[str, Any]]:
+def _rows(source: Source, wanted: PageQuery, question: Any) -> list[dict[str, Any]]:
     """Only files of its days are opened."""
     row = _run(source, wanted)
     since: datetime = row["started_at"] - timedelta(days=1)
     return source.ask(question, since=since, until=row["ended_at"] + timedelta(days=1))
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What it is and how it went."""
     row = _run(source, wanted)
     wall = row["wall_s"]
-    facts = [(name, plain(row[name])) for name in (*FACTS, *VERSIONS) if row[name]]
+    facts = [(name, to_json_value(row[name])) for name in (*LABELS, *VERSIONS) if row[name]]
     if row["command"]:
-        facts.append(("command", plain(redact.line(row["command"]))))
+        facts.append(("command", to_json_value(redact.line(row["command"]))))
     state = "running" if row["running"] else row["outcome"] or "unknown"
     return cards(
         Card("ETT", 100 * row["effective_s"] / wall if wall else None, "percent"),
@@ -52,19 +52,19 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
         Card("Time to Start", row["time_to_start_s"], "seconds", "to the first training"),
         Card("Steps", row["steps"], "count", "on new data"),
         Card("Attempts", row["attempts"], "count", "lives of it"),
-        _failed(source, wanted),
-        title=plain(row["run"]),
+        _failure_card(source, wanted),
+        title=to_json_value(row["run"]),
         state=state,
-        began=plain(row["started_at"]),
+        began=to_json_value(row["started_at"]),
         facts=facts,
         running=row["running"],
     )
 
 
-def _failed(source: Source, wanted: Wanted) -> Card:
+def _failure_card(source: Source, wanted: PageQuery) -> Card:
     """The number of failures as published, and those of others beside it."""
-    asked = Asked(("owner",), where=(("run_id", wanted.get("run_id")),))
-    rows = _rows(source, wanted, question("failures", asked))
+    asked = Filter(("owner",), where=(("run_id", wanted.get("run_id")),))
+    rows = _rows(source, wanted, build_query("failures", asked))
     by_owner = {row["owner"]: row["failures_all"] for row in rows}
     infra = by_owner.pop("infra", 0)
     beside = ", ".join(f"{number} {owner}" for owner, number in sorted(by_owner.items()))
@@ -73,10 +73,10 @@ def _failed(source: Source, wanted: Wanted) -> Card:
     )
 
 
-def buckets(source: Source, wanted: Wanted) -> dict[str, Any]:
+def buckets(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """From the wall time down to training, the largest loss first."""
     run_id = wanted.get("run_id")
-    found = _rows(source, wanted, questions.leaves_of_run(run_id))
+    found = _rows(source, wanted, questions.buckets_of_run(run_id))
     wall = sum(row["seconds"] for row in found)
     rows = [{**row, "percent": 100 * row["seconds"] / wall} for row in found if row["seconds"] > 0]
     rows.sort(key=lambda row: (row["leaf"] == EFFECTIVE, -row["seconds"]))
@@ -90,23 +90,23 @@ def buckets(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def by_hour(source: Source, wanted: Wanted) -> dict[str, Any]:
+def by_hour(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Minutes of each hour by bucket."""
-    found = _rows(source, wanted, questions.leaves_of_run(wanted.get("run_id"), "hour"))
+    found = _rows(source, wanted, questions.buckets_of_run(wanted.get("run_id"), "hour"))
     by_time: dict[Any, dict[str, Any]] = {}
     for row in found:
         by_time.setdefault(row["hour"], {"hour": row["hour"]})[row["leaf"]] = row["seconds"] / 60
-    used = [leaf for leaf in LEAVES if any(leaf in row for row in by_time.values())]
+    used = [leaf for leaf in BUCKETS if any(leaf in row for row in by_time.values())]
     columns = [Column("hour", "hour", "time"), *(Column(leaf, leaf, "minutes") for leaf in used)]
     return table(
         columns, list(by_time.values()), plot={"kind": "stack", "x": "hour", "parts": used}
     )
 
 
-def attempts(source: Source, wanted: Wanted) -> dict[str, Any]:
+def attempts(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Each life of it."""
     rows = _rows(
-        source, wanted, questions.of_run("attempts", wanted.get("run_id"), "attempt", ROWS)
+        source, wanted, questions.rows_of_run("attempts", wanted.get("run_id"), "attempt", MAX_ROWS)
     )
     return table(
         [
@@ -126,9 +126,11 @@ def attempts(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def failures(source: Source, wanted: Wanted) -> dict[str, Any]:
+def failures(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """What failed, with the evidence."""
-    rows = _rows(source, wanted, questions.of_run("failures", wanted.get("run_id"), "at", ROWS))
+    rows = _rows(
+        source, wanted, questions.rows_of_run("failures", wanted.get("run_id"), "at", MAX_ROWS)
+    )
     return table(
         [
             Column("at", "when", "time"),
@@ -146,9 +148,11 @@ def failures(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def saves(source: Source, wanted: Wanted) -> dict[str, Any]:
+def saves(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """The newest first."""
-    found = _rows(source, wanted, questions.of_run("checkpoints", wanted.get("run_id"), "at", 5000))
+    found = _rows(
+        source, wanted, questions.rows_of_run("checkpoints", wanted.get("run_id"), "at", 5000)
+    )
     return table(
         [
             Column("at", "when", "time"),
@@ -159,14 +163,16 @@ def saves(source: Source, wanted: Wanted) -> dict[str, Any]:
             Column("bytes", "bytes", "count"),
             Column("error", "error", "long"),
         ],
-        found[: -ROWS - 1 : -1],
+        found[: -MAX_ROWS - 1 : -1],
         of=len(found),
     )
 
 
-def compiles(source: Source, wanted: Wanted) -> dict[str, Any]:
+def compiles(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """The longest first."""
-    found = _rows(source, wanted, questions.of_run("compiles", wanted.get("run_id"), "at", 5000))
+    found = _rows(
+        source, wanted, questions.rows_of_run("compiles", wanted.get("run_id"), "at", 5000)
+    )
     found.sort(key=lambda row: -row["seconds"])
     return table(
         [
@@ -178,14 +184,16 @@ def compiles(source: Source, wanted: Wanted) -> dict[str, Any]:
             Column("attempt", "attempt", "count"),
             Column("reason", "reason", "long"),
         ],
-        found[:ROWS],
+        found[:MAX_ROWS],
         of=len(found),
     )
 
 
-def nodes(source: Source, wanted: Wanted) -> dict[str, Any]:
+def nodes(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Each host of each attempt."""
-    rows = _rows(source, wanted, questions.of_run("nodes", wanted.get("run_id"), "attempt", ROWS))
+    rows = _rows(
+        source, wanted, questions.rows_of_run("nodes", wanted.get("run_id"), "attempt", MAX_ROWS)
+    )
     for row in rows:
         row["percent"] = (
             100 * row["effective_s"] / row["accelerator_s"] if row["accelerator_s"] else None

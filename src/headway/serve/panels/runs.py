@@ -7,17 +7,17 @@ from typing import Any
 from headway.serve import questions
 from headway.serve.panels.shown import Column, table
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
-ROWS = 50  # of a page
+ROWS_PER_PAGE = 50  # of a page
 
 
-def found(source: Source, wanted: Wanted) -> dict[str, Any]:
+def run_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Those that hold what is searched for."""
     asked, told = source.asked(wanted), dict(wanted.given)
-    skip = (wanted.page - 1) * ROWS
-    rows = source.rows(questions.runs(asked, told, skip=skip, most=ROWS), wanted)
-    total = source.rows(questions.count(asked, told), wanted)[0]["runs"]
+    skip = (wanted.page - 1) * ROWS_PER_PAGE
+    rows = source.rows(questions.matching_runs(asked, told, skip=skip, most=ROWS_PER_PAGE), wanted)
+    total = source.rows(questions.count_runs(asked, told), wanted)[0]["runs"]
     columns = [
         Column("run", "run", "run"),
         Column("ett_percent", "ETT", "percent"),
@@ -38,6 +38,6 @@ def found(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(
         columns,
         rows,
-        paging={"page": wanted.page, "rows": ROWS, "of": total},
+        paging={"page": wanted.page, "rows": ROWS_PER_PAGE, "of": total},
         sorts={"now": wanted.get("sort", questions.SORTS[0]), "all": list(questions.SORTS)},
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.report.words import one_line
 
-LONGEST = 400  # characters of a text from a journal
+MAX_TEXT_LENGTH = 400  # characters of a text from a journal
 
 
 class Column(NamedTuple):
@@ -34,28 +34,31 @@ def table(
     """Rows with those columns; `plot` among the others says how they are drawn."""
     return {
         "columns": [column._asdict() for column in columns],
-        "rows": [[plain(row.get(column.key)) for column in columns] for row in rows],
+        "rows": [[to_json_value(row.get(column.key)) for column in columns] for row in rows],
         **others,
     }
 
 
 def cards(*given: Card, **others: Any) -> dict[str, Any]:
     """Large numbers side by side."""
-    return {"cards": [card._replace(value=plain(card.value))._asdict() for card in given], **others}
+    return {
+        "cards": [card._replace(value=to_json_value(card.value))._asdict() for card in given],
+        **others,
+    }
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """As JSON can say it: times in ISO, floats short, texts on one line."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="seconds")
     if isinstance(value, float):
         return None if value != value or value in (float("inf"), float("-inf")) else round(value, 4)
     if isinstance(value, str):
-        return one_line(value, LONGEST)
+        return one_line(value, MAX_TEXT_LENGTH)
     return value
 
 
-def cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
+def add_cumulative(rows: Sequence[Mapping[str, Any]], of: str) -> list[dict[str, Any]]:
     """The rows with the share of the total that they and those before them have."""
     total = sum(row[of] or 0.0 for row in rows)
     found, so_far = [], 0.0

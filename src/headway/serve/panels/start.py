@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.report.waterfall import REST, START, by_stage
+from headway.report.waterfall import OTHER, START_BUCKETS, by_stage
 from headway.serve import questions
 from headway.serve.panels import medians
 from headway.serve.panels.shown import Card, Column, cards, table
 from headway.serve.releases import releases
 from headway.serve.source import Source
-from headway.serve.wanted import Wanted
+from headway.serve.wanted import PageQuery
 
 
-def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """How long starts take."""
     row = source.one("tts", wanted)
     return cards(
@@ -28,11 +28,11 @@ def headline(source: Source, wanted: Wanted) -> dict[str, Any]:
     )
 
 
-def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
+def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Mean seconds of each stage, in the order in which a job passes through them."""
     row = source.one("tts", wanted)
     started = (row.get("jobs") or 0) - (row.get("never_trained") or 0)
-    found = source.rows(questions.stages(source.asked(wanted), START), wanted)
+    found = source.rows(questions.start_stages(source.asked(wanted), START_BUCKETS), wanted)
     seconds = {one["leaf"]: one["seconds"] / started for one in found} if started else {}
     split = by_stage(seconds, row.get("tts_s_by_jobs"))
     rows = [{"leaf": leaf, "seconds": mean} for leaf, mean in split.items()]
@@ -41,11 +41,11 @@ def stages(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "fall", "x": "leaf", "y": "seconds", "total": total})
 
 
-def over_releases(source: Source, wanted: Wanted) -> dict[str, Any]:
+def by_release(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """A stack of stages for each release."""
     release = wanted.get("release", "torch")
     found = releases(lambda of: source.rows(of, wanted), source.asked(wanted), release)
-    used = [leaf for leaf in (*START, REST) if any(leaf in one.stages for one in found)]
+    used = [leaf for leaf in (*START_BUCKETS, OTHER) if any(leaf in one.stages for one in found)]
     rows = [
         {
             release: one.name,
@@ -70,9 +70,9 @@ def over_releases(source: Source, wanted: Wanted) -> dict[str, Any]:
     return table(columns, rows, plot={"kind": "stack", "x": release, "parts": used})
 
 
-def over_time(source: Source, wanted: Wanted) -> dict[str, Any]:
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
     """Median and the slowest tenth."""
-    return medians.over_time(
+    return medians.percentiles_over_time(
         source,
         wanted,
         "tts",

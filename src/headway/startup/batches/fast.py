@@ -11,10 +11,10 @@ import torch
 
 from headway.errors import UsageError
 from headway.startup.batches.schema import Schema, SchemaError
-from headway.startup.batches.synthetic import synthetic
+from headway.startup.batches.synthetic import synthetic_batch
 
 T = TypeVar("T")
-LEARNED = 8  # batches of a run that its schema is learned from
+LEARNING_BATCHES = 8  # batches of a run that its schema is learned from
 
 
 def fast_batch(
@@ -39,12 +39,12 @@ def fast_batch(
             code="fast-batch-without-source",
         )
     if recorded is not None:
-        schema = _read(Path(recorded))
+        schema = _read_schema(Path(recorded))
         if schema is None:
             return None
     if dataset is not None:
         return _first_rows(dataset, batch_size, collate, device)
-    return synthetic(schema or Schema.of(sample), device=device, seed=seed)
+    return synthetic_batch(schema or Schema.of(sample), device=device, seed=seed)
 
 
 def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
@@ -53,20 +53,20 @@ def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
     Sizes, types and ranges only, nothing that is in them.
     """
     learned: Schema | None = None
-    left = LEARNED
+    left = LEARNING_BATCHES
     for batch in source:
         if left:
             left -= 1
             try:
                 found = Schema.of(batch)
                 learned = found if learned is None else learned.joined(found)
-                _write(Path(file), learned)
+                _write_schema(Path(file), learned)
             except SchemaError:  # its batches are of several kinds: the first one's is kept
                 left = 0
         yield batch
 
 
-def _read(path: Path) -> Schema | None:
+def _read_schema(path: Path) -> Schema | None:
     try:
         return Schema.from_json(path.read_text())
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def _read(path: Path) -> Schema | None:
         ) from None
 
 
-def _write(path: Path, schema: Schema) -> None:
+def _write_schema(path: Path, schema: Schema) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(schema.to_json())

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from headway.errors import HeadwayError, Reason
 
 VERSION = 1
-ANY = 1 << 62  # of a size that is marked as dynamic
-PLAIN = (bool, int, float, str, type(None))
+UNLIMITED = 1 << 62  # of a size that is marked as dynamic
+PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 class SchemaError(HeadwayError):
@@ -75,7 +75,7 @@ class Schema:
         """Learned from batches; what differs between them is dynamic."""
         if not batches:
             raise SchemaError("a schema needs at least one batch", code="schema-without-batch")
-        learned = [_one(batch) for batch in batches]
+        learned = [_schema_of(batch) for batch in batches]
         found = learned[0]
         for other in learned[1:]:
             found = found.joined(other)
@@ -88,7 +88,7 @@ class Schema:
                 "the batches are not of one structure: their containers differ",
                 code="batch-containers-differ",
             )
-        leaves = tuple(_joined(a, b) for a, b in zip(self.leaves, other.leaves, strict=True))
+        leaves = tuple(_join_leaves(a, b) for a, b in zip(self.leaves, other.leaves, strict=True))
         return replace(self, leaves=leaves, batches=self.batches + other.batches)
 
     def to_json(self) -> str:
@@ -105,7 +105,7 @@ class Schema:
                     f"the schema is of version {told['version']}, not {VERSION}",
                     code="schema-other-version",
                 )
-            leaves = tuple(_leaf(one) for one in told.pop("leaves"))
+            leaves = tuple(_read_leaf(one) for one in told.pop("leaves"))
             return cls(leaves=leaves, **{**told, "kinds": tuple(told["kinds"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SchemaError(
@@ -114,7 +114,7 @@ class Schema:
 
     def differences(self, batch: Any) -> list[Reason]:
         """In what a batch is not of this schema, sizes within the seen ranges aside."""
-        other = _one(batch)
+        other = _schema_of(batch)
         if other.spec != self.spec:
             return [Reason("its containers are others", code="batch-containers-differ")]
         found: list[Reason] = []
@@ -123,11 +123,11 @@ class Schema:
         return found
 
 
-def _one(batch: Any) -> Schema:
+def _schema_of(batch: Any) -> Schema:
     paths, spec = pytree.tree_flatten_with_path(batch)
     named = {pytree.keystr(path) or "batch": value for path, value in paths}
     for path, value in named.items():
-        if not isinstance(value, (torch.Tensor, *PLAIN)):
+        if not isinstance(value, (torch.Tensor, *PLAIN_TYPES)):
             kind = type(value).__name__
             raise SchemaError(
                 f"{path} is a {kind}, which torch's pytree cannot take apart",
@@ -136,7 +136,7 @@ def _one(batch: Any) -> Schema:
     leaves = tuple(_describe(path, value, named) for path, value in named.items())
     kinds = tuple(dict.fromkeys(_namedtuples(spec)))
     for kind in kinds:
-        register(kind)
+        register_namedtuple(kind)
     try:
         told = pytree.treespec_dumps(spec)
     except NotImplementedError as error:
@@ -155,7 +155,7 @@ def _namedtuples(spec: Any) -> Iterator[str]:
         yield from _namedtuples(child)
 
 
-def register(kind: str) -> None:
+def register_namedtuple(kind: str) -> None:
     """Let torch's pytree write down and read a named tuple."""
     module, _, name = kind.partition(":")
     try:
@@ -173,9 +173,9 @@ def register(kind: str) -> None:
 def _describe(path: str, value: Any, every: Mapping[str, Any]) -> Leaf:
     if not isinstance(value, torch.Tensor):
         return Leaf(path=path, value=value)
-    marked = _marked(value)
+    marked = _marked_dimensions(value)
     dims = tuple(
-        Dim(low=0, high=ANY, usual=size)
+        Dim(low=0, high=UNLIMITED, usual=size)
         if place in marked
         else Dim(low=size, high=size, usual=size)
         for place, size in enumerate(value.shape)
@@ -199,7 +199,7 @@ def _describe(path: str, value: Any, every: Mapping[str, Any]) -> Leaf:
     )
 
 
-def _marked(value: torch.Tensor) -> set[int]:
+def _marked_dimensions(value: torch.Tensor) -> set[int]:
     """The dimensions that somebody has said to be dynamic."""
     names = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
     return {place for name in names for place in getattr(value, name, ())}
@@ -238,7 +238,7 @@ def _jagged(path: str, value: torch.Tensor, every: Mapping[str, Any]) -> tuple[s
     return ("starts", min(longer, key=others.__getitem__)) if longer else ("", "")
 
 
-def _joined(a: Leaf, b: Leaf) -> Leaf:
+def _join_leaves(a: Leaf, b: Leaf) -> Leaf:
     if a.is_tensor != b.is_tensor or a.dtype != b.dtype or len(a.dims) != len(b.dims):
         raise SchemaError(f"{a.path} is not of one type in all batches", code="batch-types-differ")
     if not a.is_tensor:
@@ -247,7 +247,7 @@ def _joined(a: Leaf, b: Leaf) -> Leaf:
         Dim(low=min(x.low, y.low), high=max(x.high, y.high), usual=max(x.usual, y.usual))
         for x, y in zip(a.dims, b.dims, strict=True)
     )
-    jagged = _cut_alike(a, b)
+    jagged = _join_jagged(a, b)
     return replace(
         a,
         dims=dims,
@@ -259,7 +259,7 @@ def _joined(a: Leaf, b: Leaf) -> Leaf:
     )
 
 
-def _cut_alike(a: Leaf, b: Leaf) -> tuple[str, str]:
+def _join_jagged(a: Leaf, b: Leaf) -> tuple[str, str]:
     """How both are jagged; a batch whose last row is empty looks as if it had no end."""
     kinds = {a.jagged, b.jagged}
     if a.of != b.of or "" in kinds or ("lengths" in kinds and len(kinds) > 1):
@@ -288,7 +288,7 @@ def _differences(mine: Leaf, theirs: Leaf) -> list[Reason]:
     return found
 
 
-def _leaf(told: Mapping[str, Any]) -> Leaf:
+def _read_leaf(told: Mapping[str, Any]) -> Leaf:
     dims = tuple(Dim(**one) for one in told["dims"])
     return Leaf(**{**told, "dims": dims, "order": tuple(told["order"])})
 

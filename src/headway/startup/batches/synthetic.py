@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from headway.startup.batches.schema import Leaf, Schema, register
+from headway.startup.batches.schema import Leaf, Schema, register_namedtuple
 
 SMALLEST_DYNAMIC = 2  # torch makes a graph of its own for the sizes 0 and 1
 
 
-def synthetic(
+def synthetic_batch(
     schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0, mark: bool = True
 ) -> Any:
     """A batch of that schema. Sizes that changed are marked, so that others of them hit."""
@@ -25,10 +25,10 @@ def synthetic(
             made[leaf.path] = leaf.value
     for leaf in schema.leaves:
         if leaf.jagged:
-            made[leaf.path] = _cuts(leaf, made[leaf.of].shape[0], generator)
+            made[leaf.path] = _jagged_offsets(leaf, made[leaf.of].shape[0], generator)
     for kind in schema.kinds:
-        register(kind)
-    leaves = [_placed(leaf, made[leaf.path], device, mark) for leaf in schema.leaves]
+        register_namedtuple(kind)
+    leaves = [_on_device(leaf, made[leaf.path], device, mark) for leaf in schema.leaves]
     return pytree.tree_unflatten(leaves, pytree.treespec_loads(schema.spec))
 
 
@@ -41,10 +41,10 @@ def _tensor(leaf: Leaf, generator: torch.Generator) -> torch.Tensor:
         flat = torch.rand(sizes, generator=generator) * (leaf.high - leaf.low) + leaf.low
     else:
         flat = torch.randint(int(leaf.low), int(leaf.high) + 1, sizes, generator=generator)
-    return _laid(flat.to(dtype), leaf.order)
+    return _with_strides(flat.to(dtype), leaf.order)
 
 
-def _laid(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+def _with_strides(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """In memory as the real one lies."""
     if list(order) == sorted(order):
         return tensor
@@ -52,7 +52,7 @@ def _laid(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute(back)
 
 
-def _cuts(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
+def _jagged_offsets(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
     """Numbers that cut `rows` rows into pieces."""
     count = _size(leaf.dims[0].usual, leaf.dims[0].fixed)
     parts = count - 1 if leaf.jagged == "offsets" else count
@@ -66,7 +66,7 @@ def _size(usual: int, fixed: bool) -> int:
     return usual if fixed else max(usual, SMALLEST_DYNAMIC)
 
 
-def _placed(leaf: Leaf, value: Any, device: torch.device | str, mark: bool) -> Any:
+def _on_device(leaf: Leaf, value: Any, device: torch.device | str, mark: bool) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     placed = value.to(device).requires_grad_(leaf.requires_grad)

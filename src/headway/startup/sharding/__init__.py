@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headway.startup.sharding.planner import Balance as Balance
     from headway.startup.sharding.planner import balance as balance
     from headway.startup.sharding.planner import plan as plan
-    from headway.startup.sharding.tables import Plan as Plan
     from headway.startup.sharding.tables import Shard as Shard
+    from headway.startup.sharding.tables import ShardingPlan as ShardingPlan
     from headway.startup.sharding.tables import Table as Table
     from headway.startup.sharding.tensors import dtensors as dtensors
     from headway.startup.sharding.tensors import metadata as metadata
@@ -39,9 +39,9 @@ _HOMES = {
 }
 __all__ = [
     "Balance",
-    "Plan",
     "PlanCache",
     "Shard",
+    "ShardingPlan",
     "Table",
     "balance",
     "dtensors",

@@ -12,25 +12,31 @@ import torch
 import torch.distributed as dist
 
 from headway.errors import HeadwayError, UsageError
-from headway.startup.sharding.tables import Plan, Table, canonical, difference, uncollected
+from headway.startup.sharding.tables import (
+    ShardingPlan,
+    Table,
+    canonical_json,
+    difference,
+    gc_paused,
+)
 
 HEADER = 40  # bytes: the length of what follows, and its hash
 BLOCK = 1 << 16  # bytes of the first broadcast; the plan of some hundred tables fits in
 
 
 def share(
-    plan: Plan | Callable[[], Plan] | None,
+    plan: ShardingPlan | Callable[[], ShardingPlan] | None,
     tables: Sequence[Table] | None = None,
     *,
     group: Any = None,
     timeout: timedelta | None = None,
-) -> Plan:
+) -> ShardingPlan:
     """Rank 0's plan, on every rank of the group.
 
     A function is called on rank 0 only. What a rank gives besides, its plan or its tables, is
     compared with what came; if one disagrees, all of them raise, and say what differs.
     """
-    found: list[Plan] = []
+    found: list[ShardingPlan] = []
 
     def make() -> dict[str, Any]:
         made = plan() if callable(plan) else plan
@@ -47,17 +53,17 @@ def share(
 
     def objection(document: Any) -> str:
         if not found:
-            found.append(Plan.read(document, tables or ()))
-        if isinstance(plan, Plan) and plan.hash != found[0].hash:
-            return difference(plan.tables, found[0].tables) or _otherwise(plan, found[0])
+            found.append(ShardingPlan.read(document, tables or ()))
+        if isinstance(plan, ShardingPlan) and plan.hash != found[0].hash:
+            return difference(plan.tables, found[0].tables) or _shard_difference(plan, found[0])
         return difference(tables, found[0].tables) if tables is not None else ""
 
-    with uncollected():
-        agreed(make, objection, group=group, timeout=timeout)
+    with gc_paused():
+        broadcast_and_check(make, objection, group=group, timeout=timeout)
     return found[0]
 
 
-def agreed(
+def broadcast_and_check(
     make: Callable[[], Any],
     objection: Callable[[Any], str],
     *,
@@ -74,12 +80,12 @@ def agreed(
     content, failure = b"", None
     if rank == 0:
         try:
-            content = canonical({"content": make()})
+            content = canonical_json({"content": make()})
         except Exception as error:  # or the others would wait for it in vain
             failure = error
             told = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
             code = error.code if isinstance(error, HeadwayError) else ""
-            content = canonical({**told, "code": code})
+            content = canonical_json({**told, "code": code})
     received = json.loads(_broadcast(content, rank, group, timeout))
     if failure is not None:
         raise failure
@@ -99,12 +105,12 @@ def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None)
     device = _device(group)
     header = len(content).to_bytes(8, "big") + hashlib.sha256(content).digest()
     start = (header + content)[:BLOCK].ljust(BLOCK, b"\0") if rank == 0 else bytes(BLOCK)
-    start = _sent(start, device, group, timeout)
+    start = _broadcast_bytes(start, device, group, timeout)
     length = int.from_bytes(start[:8], "big")
     got = start[HEADER : HEADER + length]
     if len(got) < length:
         rest = content[len(got) :] if rank == 0 else bytes(length - len(got))
-        got += _sent(rest, device, group, timeout)
+        got += _broadcast_bytes(rest, device, group, timeout)
     if hashlib.sha256(got).digest() != start[8:HEADER]:
         raise HeadwayError(
             "the plan did not arrive from rank 0 as it was sent", code="plan-transfer-damaged"
@@ -112,7 +118,7 @@ def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None)
     return got
 
 
-def _sent(content: bytes, device: Any, group: Any, timeout: timedelta | None) -> bytes:
+def _broadcast_bytes(content: bytes, device: Any, group: Any, timeout: timedelta | None) -> bytes:
     buffer = bytearray(content)
     here = torch.frombuffer(buffer, dtype=torch.uint8)
     there = here.to(device)
@@ -159,7 +165,7 @@ def _device(group: Any) -> Any:
     return torch.accelerator.current_accelerator()
 
 
-def _otherwise(here: Plan, there: Plan) -> str:
+def _shard_difference(here: ShardingPlan, there: ShardingPlan) -> str:
     if here.world_size != there.world_size:
         return f"it is for {here.world_size} ranks here and for {there.world_size} in the plan"
     for table in here.tables:

@@ -16,7 +16,7 @@ from typing import Any
 from headway import __version__
 from headway.errors import UsageError
 from headway.startup.sharding import planner
-from headway.startup.sharding.tables import Plan, Table, canonical, digest
+from headway.startup.sharding.tables import ShardingPlan, Table, canonical_json, digest
 
 SCHEMA = 1
 
@@ -33,7 +33,7 @@ class PlanCache:
 
     def plan(
         self, tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
-    ) -> Plan:
+    ) -> ShardingPlan:
         """The plan for these tables, read if it is there, else made and kept. For rank 0."""
         asked = {
             "planner": "headway",
@@ -45,7 +45,7 @@ class PlanCache:
         kept = self.read(asked)
         if kept is not None:
             with contextlib.suppress(UsageError):
-                found = Plan.read(kept)
+                found = ShardingPlan.read(kept)
                 if found.tables == tuple(tables) and found.world_size == world_size:
                     return found
         made = planner.plan(tables, world_size, memory=memory)
@@ -68,7 +68,7 @@ class PlanCache:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(canonical(kept))
+            draft.write_bytes(canonical_json(kept))
             os.replace(draft, path)
         except OSError:
             with contextlib.suppress(OSError):

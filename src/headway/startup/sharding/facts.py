@@ -15,10 +15,10 @@ import torch
 
 from headway.compile.precompile.identity import code_text
 
-DEEPEST = 12  # nested settings that are looked at
+MAX_DEPTH = 12  # nested settings that are looked at
 
 
-def facts(value: Any, above: tuple[int, ...] = ()) -> Any:
+def describe_inputs(value: Any, above: tuple[int, ...] = ()) -> Any:
     """A thing by its type and all that it holds; a tensor by its shape."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -30,40 +30,45 @@ def facts(value: Any, above: tuple[int, ...] = ()) -> Any:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.ModuleType):
         return value.__name__
-    if id(value) in above or len(above) > DEEPEST:
+    if id(value) in above or len(above) > MAX_DEPTH:
         return type(value).__qualname__
     above = (*above, id(value))
     if isinstance(value, torch.Tensor):
-        return [facts(type(value)), list(value.shape), str(value.dtype)]
+        return [describe_inputs(type(value)), list(value.shape), str(value.dtype)]
     if isinstance(value, dict):
-        return sorted([[facts(k, above), facts(v, above)] for k, v in value.items()], key=str)
+        return sorted(
+            [[describe_inputs(k, above), describe_inputs(v, above)] for k, v in value.items()],
+            key=str,
+        )
     if isinstance(value, (set, frozenset)):
-        return sorted((facts(one, above) for one in value), key=str)
+        return sorted((describe_inputs(one, above) for one in value), key=str)
     if isinstance(value, (list, tuple)):
-        return [facts(one, above) for one in value]
+        return [describe_inputs(one, above) for one in value]
     if isinstance(value, functools.partial):
-        return [facts(one, above) for one in (value.func, value.args, value.keywords)]
+        return [describe_inputs(one, above) for one in (value.func, value.args, value.keywords)]
     if isinstance(value, types.FunctionType):
         return _function(value, above)
     if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
         name = [getattr(value, "__module__", None), value.__qualname__]
-        code = [facts(value.__func__, above)] if isinstance(value, types.MethodType) else []
-        return [name, *code, facts(value.__self__, above)]
-    return [facts(type(value)), _held(value, above)]
+        code = (
+            [describe_inputs(value.__func__, above)] if isinstance(value, types.MethodType) else []
+        )
+        return [name, *code, describe_inputs(value.__self__, above)]
+    return [describe_inputs(type(value)), _attributes(value, above)]
 
 
 def _function(function: types.FunctionType, above: tuple[int, ...]) -> Any:
-    reached = list(_reached(function))
+    reached = list(_called_functions(function))
     text = "\n".join(code_text(one.__code__) for one in reached)
     code = hashlib.sha256(text.encode()).hexdigest()[:16]
-    cells = [_content(cell) for cell in function.__closure__ or ()]
+    cells = [_cell_content(cell) for cell in function.__closure__ or ()]
     settings = {name: value for one in reached for name, value in _globals(one) if _is_plain(value)}
     values = (function.__defaults__, function.__kwdefaults__, cells, settings)
     name = [function.__module__, function.__qualname__]
-    return [*name, code, *(facts(one, above) for one in values)]
+    return [*name, code, *(describe_inputs(one, above) for one in values)]
 
 
-def _reached(function: types.FunctionType) -> Iterator[types.FunctionType]:
+def _called_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
     """It, and the functions of its module that it may call."""
     todo, seen = [function], {function}
     while todo:
@@ -76,7 +81,7 @@ def _reached(function: types.FunctionType) -> Iterator[types.FunctionType]:
                 todo.append(other)
 
 
-def _content(cell: types.CellType) -> Any:
+def _cell_content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
@@ -85,7 +90,7 @@ def _content(cell: types.CellType) -> Any:
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What it looks up in its module."""
-    for name in dict.fromkeys(_looked_up(function.__code__)):
+    for name in dict.fromkeys(_global_names(function.__code__)):
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
@@ -98,16 +103,16 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes, Enum, torch.dtype))
 
 
-def _looked_up(code: types.CodeType) -> Iterator[str]:
+def _global_names(code: types.CodeType) -> Iterator[str]:
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from _looked_up(part)
+            yield from _global_names(part)
 
 
-def _held(value: Any, above: tuple[int, ...]) -> Any:
+def _attributes(value: Any, above: tuple[int, ...]) -> Any:
     """The attributes of an object; of one of C that has none, its content."""
     held = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
@@ -116,7 +121,7 @@ def _held(value: Any, above: tuple[int, ...]) -> Any:
             if hasattr(value, name):
                 held[name] = getattr(value, name)
     if held or hasattr(value, "__dict__"):
-        return facts(held, above)
+        return describe_inputs(held, above)
     try:
         return hashlib.sha256(pickle.dumps(value, 4)).hexdigest()[:16]
     except Exception:  # a lock, a handle: there is nothing to know of it

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from headway.errors import UsageError
-from headway.startup.sharding.tables import Plan, Shard, Table, distinct
+from headway.startup.sharding.tables import Shard, ShardingPlan, Table, check_distinct
 
-NARROWEST = 32  # columns: a part of fewer reads less than a cache line or two of each row
-LINE = 4  # columns are cut at multiples of it
-ABOVE = 1.1  # times the mean of a rank: what is heavier is cut before anything is placed
-WORTH = 0.01  # of the fullest rank: a cut that gains less is not made
-PATIENCE = 4  # cuts in a row that gained nothing
+MIN_COLUMNS = 32  # columns: a part of fewer reads less than a cache line or two of each row
+COLUMN_MULTIPLE = 4  # columns are cut at multiples of it
+MAX_PIECE_SHARE = 1.1  # times the mean of a rank: what is heavier is cut before anything is placed
+MIN_GAIN = 0.01  # of the fullest rank: a cut that gains less is not made
+MAX_FRUITLESS_CUTS = 4  # cuts in a row that gained nothing
 TRIALS = 300_000  # moves and swaps looked at; a limit on time would not be the same everywhere
 
 
@@ -35,7 +35,7 @@ class Balance:
         return _over_mean(self.load)
 
 
-def balance(plan: Plan) -> Balance:
+def balance(plan: ShardingPlan) -> Balance:
     """Bytes held, and bytes read and sent for a sample, of each rank."""
     memory, load = [0] * plan.world_size, [0.0] * plan.world_size
     for table in plan.tables:
@@ -47,28 +47,28 @@ def balance(plan: Plan) -> Balance:
 
 def plan(
     tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
-) -> Plan:
+) -> ShardingPlan:
     """A plan for these tables; `memory` is what a rank, or each of them, has for them in bytes."""
-    distinct(tables)
+    check_distinct(tables)
     if not isinstance(world_size, int) or world_size < 1:
         raise UsageError(
             f"a plan is for 1 rank or more, not {world_size!r}", code="world-size-invalid"
         )
     limits = _limits(tables, world_size, memory)
     cuts = _first_cuts(tables, limits)
-    best = tried = _placed(tables, cuts, limits)
+    best = tried = _place_pieces(tables, cuts, limits)
     fruitless = 0
-    while fruitless < PATIENCE:
+    while fruitless < MAX_FRUITLESS_CUTS:
         hot = tried.heaviest(tables, cuts)
         if hot is None:
             break
         cuts[hot] += 1
         try:
-            tried = _placed(tables, cuts, limits)
+            tried = _place_pieces(tables, cuts, limits)
         except UsageError:  # finer parts may lie worse
             break
         fruitless += 1
-        if tried.fullest() < best.fullest() * (1 - WORTH):
+        if tried.fullest() < best.fullest() * (1 - MIN_GAIN):
             best, fruitless = tried, 0
     best.refine()
     best.in_order(tables)
@@ -217,14 +217,14 @@ class _Placement:
             for piece, old, new in moved:
                 self._add(new if fits else old, piece)
 
-    def plan(self, tables: Sequence[Table]) -> Plan:
+    def plan(self, tables: Sequence[Table]) -> ShardingPlan:
         """Where everything lies now."""
         shards = [
             Shard(table.name, piece.offsets, piece.sizes, rank)
             for table, held in zip(tables, self._by_table(tables), strict=True)
             for piece, rank in held
         ]
-        return Plan(tuple(tables), tuple(shards), len(self.limits))
+        return ShardingPlan(tuple(tables), tuple(shards), len(self.limits))
 
     def _by_table(self, tables: Sequence[Table]) -> list[list[tuple[_Piece, int]]]:
         found: list[list[tuple[_Piece, int]]] = [[] for _ in tables]
@@ -244,14 +244,14 @@ def _first_cuts(tables: Sequence[Table], limits: list[float]) -> list[int]:
         cut = ranks if table.split in ("row", "column") else 1
         if table.split == "auto":
             whole = next(_pieces(index, table, 1))
-            cut = max(1, min(ranks, ceil(means.weight(whole) / ABOVE)))
+            cut = max(1, min(ranks, ceil(means.weight(whole) / MAX_PIECE_SHARE)))
             while cut > 1 and _along(table, cut) is None:
                 cut -= 1
         cuts.append(cut)
     return cuts
 
 
-def _placed(tables: Sequence[Table], cuts: list[int], limits: list[float]) -> _Placement:
+def _place_pieces(tables: Sequence[Table], cuts: list[int], limits: list[float]) -> _Placement:
     """The heaviest first; `cuts` grows where a table fits on no rank otherwise."""
     ranks = len(limits)
     while True:
@@ -277,7 +277,7 @@ def _pieces(index: int, table: Table, cut: int) -> Iterator[_Piece]:
     whole = (table.rows, table.dim)
     step = -(-whole[along] // cut)
     if along == 1 and cut > 1:
-        step = -(-step // LINE) * LINE
+        step = -(-step // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     for start in range(0, whole[along], step):
         size = min(step, whole[along] - start)
         sizes = (size, table.dim) if along == 0 else (table.rows, size)
@@ -291,7 +291,7 @@ def _along(table: Table, cut: int) -> int | None:
         return 0 if table.split == "row" else 1
     if cut == 1:
         return 0
-    if table.pooled and table.dim // cut >= NARROWEST:
+    if table.pooled and table.dim // cut >= MIN_COLUMNS:
         return 1
     return 0 if table.rows >= cut else None
 
@@ -311,9 +311,9 @@ def _limits(
     if needed > sum(limits):
         largest = max(tables, key=lambda table: table.memory((table.rows, table.dim)))
         raise UsageError(
-            f"the tables need {_shown(needed)} and the {world_size} ranks have "
-            f"{_shown(sum(limits))}: {_shown(needed - sum(limits))} are missing; the largest is "
-            f"{largest.name!r} with {_shown(largest.memory((largest.rows, largest.dim)))}",
+            f"the tables need {_bytes_text(needed)} and the {world_size} ranks have "
+            f"{_bytes_text(sum(limits))}: {_bytes_text(needed - sum(limits))} are missing; the largest is "
+            f"{largest.name!r} with {_bytes_text(largest.memory((largest.rows, largest.dim)))}",
             code="tables-too-large",
         )
     return limits
@@ -324,8 +324,8 @@ def _too_large(table: Table, piece: _Piece, placement: _Placement) -> str:
     part = "" if piece.sizes == (table.rows, table.dim) else "a part of "
     split = f" (split is {table.split!r})" if table.split != "auto" else ""
     return (
-        f"{part}table {table.name!r} needs {_shown(piece.memory)} on one rank{split}, and the "
-        f"emptiest has {_shown(free)}: {_shown(piece.memory - free)} are missing"
+        f"{part}table {table.name!r} needs {_bytes_text(piece.memory)} on one rank{split}, and the "
+        f"emptiest has {_bytes_text(free)}: {_bytes_text(piece.memory - free)} are missing"
     )
 
 
@@ -338,7 +338,7 @@ def _over_mean(values: Sequence[float]) -> float:
     return max(values) / mean if mean else 1.0
 
 
-def _shown(count: float) -> str:
+def _bytes_text(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"

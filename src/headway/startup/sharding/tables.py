@@ -16,7 +16,7 @@ from headway.errors import UsageError
 
 SCHEMA = 1
 SPLITS = ("auto", "table", "row", "column")
-SIZES = {
+DTYPE_BYTES = {
     "float64": 8,
     "float32": 4,
     "float16": 2,
@@ -69,15 +69,15 @@ class Table:
                     field=field,
                 )
             object.__setattr__(self, field, float(value))  # 1 and 1.0 are the same table
-        if self.dtype not in SIZES:
+        if self.dtype not in DTYPE_BYTES:
             raise UsageError(
-                f"table {self.name!r} has dtype {self.dtype!r}; one of {_all(SIZES)}",
+                f"table {self.name!r} has dtype {self.dtype!r}; one of {_comma_list(DTYPE_BYTES)}",
                 code="table-value-invalid",
                 field="dtype",
             )
         if self.split not in SPLITS:
             raise UsageError(
-                f"table {self.name!r} has split {self.split!r}; one of {_all(SPLITS)}",
+                f"table {self.name!r} has split {self.split!r}; one of {_comma_list(SPLITS)}",
                 code="table-value-invalid",
                 field="split",
             )
@@ -88,13 +88,13 @@ class Table:
 
     def memory(self, sizes: Sequence[int]) -> int:
         """Bytes of a part of this size, with what the optimizer keeps for it."""
-        return math.ceil(sizes[0] * sizes[1] * (SIZES[self.dtype] + self.state))
+        return math.ceil(sizes[0] * sizes[1] * (DTYPE_BYTES[self.dtype] + self.state))
 
     def load(self, sizes: Sequence[int]) -> float:
         """Bytes that a part of this size reads and sends on for a sample."""
         read = self.lookups * sizes[0] / self.rows
         sent = min(1.0, self.lookups) if self.pooled else read
-        return (read + sent) * sizes[1] * SIZES[self.dtype] if sizes[0] else 0.0
+        return (read + sent) * sizes[1] * DTYPE_BYTES[self.dtype] if sizes[0] else 0.0
 
 
 FIELDS = tuple(field.name for field in fields(Table))
@@ -110,7 +110,7 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardingPlan:
     """Tables cut by rows or by columns, each part on one rank of a group."""
 
     tables: tuple[Table, ...]
@@ -122,7 +122,7 @@ class Plan:
             raise UsageError(
                 f"a plan is for 1 rank or more, not {self.world_size!r}", code="world-size-invalid"
             )
-        distinct(self.tables)
+        check_distinct(self.tables)
         known = {table.name for table in self.tables}
         for shard in self.shards:
             if shard.table not in known:
@@ -137,7 +137,7 @@ class Plan:
                     code="rank-out-of-range",
                 )
         for table in self.tables:
-            _covered(table, self.of(table.name))
+            _check_covered(table, self.of(table.name))
 
     @cached_property
     def _by_table(self) -> dict[str, tuple[Shard, ...]]:
@@ -177,7 +177,7 @@ class Plan:
         }
 
     @classmethod
-    def read(cls, document: Any, expected: Sequence[Table] = ()) -> Plan:
+    def read(cls, document: Any, expected: Sequence[Table] = ()) -> ShardingPlan:
         """The plan that `document()` described; tables that are the expected ones are taken."""
         try:
             if document["schema"] != SCHEMA:
@@ -198,17 +198,17 @@ class Plan:
             raise UsageError(f"this is no plan: {error!r}", code="not-a-plan") from None
 
 
-def canonical(document: Any) -> bytes:
+def canonical_json(document: Any) -> bytes:
     """JSON that is the same for the same content."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def digest(document: Any) -> str:
     """A hash of the content of a document."""
-    return hashlib.sha256(canonical(document)).hexdigest()
+    return hashlib.sha256(canonical_json(document)).hexdigest()
 
 
-def distinct(tables: Sequence[Table]) -> None:
+def check_distinct(tables: Sequence[Table]) -> None:
     """UsageError if two tables have the same name."""
     seen: set[str] = set()
     for table in tables:
@@ -239,7 +239,7 @@ def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Nothing made here is garbage, and a collection walks all of torch: half of the time."""
     was = gc.isenabled()
     gc.disable()
@@ -250,7 +250,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _covered(table: Table, shards: Sequence[Shard]) -> None:
+def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
     """UsageError unless the shards are the table, cut along one dimension."""
     whole = (table.rows, table.dim)
     for along in (0, 1):
@@ -279,5 +279,5 @@ def _covered(table: Table, shards: Sequence[Shard]) -> None:
         )
 
 
-def _all(words: Iterable[str]) -> str:
+def _comma_list(words: Iterable[str]) -> str:
     return ", ".join(words)

@@ -25,14 +25,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Shard as Along
 
 from headway.errors import UsageError
-from headway.startup.sharding.tables import Plan, Table, uncollected
+from headway.startup.sharding.tables import ShardingPlan, Table, gc_paused
 
 Device = str | Callable[[int], str]  # of every rank, or of a rank as the default group counts
 Local = Mapping[str, Sequence[torch.Tensor]]
 
 
 def metadata(
-    plan: Plan,
+    plan: ShardingPlan,
     table: str,
     *,
     group: Any = None,
@@ -42,11 +42,11 @@ def metadata(
     """The global metadata of a table."""
     plan.of(table)  # says so if there is none
     named = next(one for one in plan.tables if one.name == table)
-    return _metadata(plan, named, _places(plan, group, device), requires_grad)
+    return _metadata(plan, named, _rank_devices(plan, group, device), requires_grad)
 
 
 def sharded_tensors(
-    plan: Plan,
+    plan: ShardingPlan,
     local: Local,
     *,
     group: Any = None,
@@ -59,14 +59,14 @@ def sharded_tensors(
         raise UsageError(
             f"rank {dist.get_rank()} is not in the group of the plan", code="rank-not-in-group"
         )
-    places = _places(plan, group, device)
-    _only_tables(plan, local)
+    places = _rank_devices(plan, group, device)
+    _check_tables(plan, local)
     made = {}
     specs: dict[Any, Any] = {}
-    with uncollected():
+    with gc_paused():
         for table in plan.tables:
             described = _metadata(plan, table, places, requires_grad)
-            tensors = _checked(plan, table, rank, local.get(table.name, ()))
+            tensors = _check_tensors(plan, table, rank, local.get(table.name, ()))
             mine = [one for one in described.shards_metadata if one.placement is places[rank]]
             made[table.name] = ShardedTensor._init_from_local_shards_and_global_metadata(
                 [LocalShard(tensor, one) for tensor, one in zip(tensors, mine, strict=True)],
@@ -77,7 +77,7 @@ def sharded_tensors(
     return made
 
 
-def dtensors(plan: Plan, local: Local, mesh: Any) -> dict[str, DTensor]:
+def dtensors(plan: ShardingPlan, local: Local, mesh: Any) -> dict[str, DTensor]:
     """A DTensor for every table, over a mesh of one dimension whose ranks are the plan's.
 
     UsageError for a table that DTensor cannot express: it has even parts on all ranks in order.
@@ -88,11 +88,11 @@ def dtensors(plan: Plan, local: Local, mesh: Any) -> dict[str, DTensor]:
             code="plan-world-size-mismatch",
         )
     rank = mesh.get_local_rank()
-    _only_tables(plan, local)
+    _check_tables(plan, local)
     made = {}
     for table in plan.tables:
-        along = _even(plan, table)
-        tensors = _checked(plan, table, rank, local.get(table.name, ()))
+        along = _even_dimension(plan, table)
+        tensors = _check_tensors(plan, table, rank, local.get(table.name, ()))
         none = (0, table.dim) if along == 0 else (table.rows, 0)
         mine = (
             tensors[0] if tensors else torch.empty(none, dtype=_dtype(table)).to(mesh.device_type)
@@ -109,7 +109,7 @@ def dtensors(plan: Plan, local: Local, mesh: Any) -> dict[str, DTensor]:
 
 
 def _metadata(
-    plan: Plan, table: Table, places: Sequence[_remote_device], requires_grad: bool
+    plan: ShardingPlan, table: Table, places: Sequence[_remote_device], requires_grad: bool
 ) -> ShardedTensorMetadata:
     # In the order of the ranks, as if it had been gathered.
     shards = sorted(plan.of(table.name), key=lambda shard: shard.rank)
@@ -120,7 +120,9 @@ def _metadata(
     )
 
 
-def _spec(plan: Plan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]) -> Any:
+def _spec(
+    plan: ShardingPlan, table: Table, described: ShardedTensorMetadata, known: dict[Any, Any]
+) -> Any:
     """The spec that torch infers; inferred once for all tables that are cut alike."""
     layout = tuple(shard[1:] for shard in plan.of(table.name))
     if layout not in known:
@@ -131,7 +133,7 @@ def _spec(plan: Plan, table: Table, described: ShardedTensorMetadata, known: dic
     return EnumerableShardingSpec(described.shards_metadata)
 
 
-def _places(plan: Plan, group: Any, device: Device) -> list[_remote_device]:
+def _rank_devices(plan: ShardingPlan, group: Any, device: Device) -> list[_remote_device]:
     if plan.world_size != dist.get_world_size(group):
         raise UsageError(
             f"the plan is for {plan.world_size} ranks, and the group has "
@@ -143,13 +145,13 @@ def _places(plan: Plan, group: Any, device: Device) -> list[_remote_device]:
     return [_remote_device(f"rank:{rank}/{where(rank)}") for rank in ranks]
 
 
-def _only_tables(plan: Plan, local: Local) -> None:
+def _check_tables(plan: ShardingPlan, local: Local) -> None:
     for name in local:
         plan.of(name)
 
 
-def _checked(
-    plan: Plan, table: Table, rank: int, tensors: Sequence[torch.Tensor]
+def _check_tensors(
+    plan: ShardingPlan, table: Table, rank: int, tensors: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     """The tensors, if they are what the plan has for this rank."""
     shards = [shard for shard in plan.of(table.name) if shard.rank == rank]
@@ -162,14 +164,14 @@ def _checked(
     for tensor, shard in zip(tensors, shards, strict=True):
         if tuple(tensor.shape) != shard.sizes or tensor.dtype != _dtype(table):
             raise UsageError(
-                f"rank {rank} has {tuple(tensor.shape)} of {_word(tensor.dtype)} for table "
+                f"rank {rank} has {tuple(tensor.shape)} of {_dtype_name(tensor.dtype)} for table "
                 f"{table.name!r}; the plan has {shard.sizes} of {table.dtype}",
                 code="shard-mismatch",
             )
     return tensors
 
 
-def _even(plan: Plan, table: Table) -> int:
+def _even_dimension(plan: ShardingPlan, table: Table) -> int:
     """The dimension that DTensor would shard the table along just as the plan does."""
     shards = sorted((s for s in plan.of(table.name) if 0 not in s.sizes), key=lambda s: s.offsets)
     for along in (0, 1):
@@ -191,5 +193,5 @@ def _dtype(table: Table) -> torch.dtype:
     return found
 
 
-def _word(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

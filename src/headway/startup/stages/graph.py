@@ -83,7 +83,7 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
     while left:
         ready = next((stage for stage in left if done.issuperset(stage.needs)), None)
         if ready is None:
-            circle = _circle(left, done)
+            circle = _find_cycle(left, done)
             raise StageError(
                 f"the stages {' -> '.join(circle)} wait for each other",
                 code="stages-in-a-circle",
@@ -95,7 +95,7 @@ def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
     return found
 
 
-def _circle(left: Sequence[Stage], done: set[str]) -> list[str]:
+def _find_cycle(left: Sequence[Stage], done: set[str]) -> list[str]:
     by_name = {stage.name: stage for stage in left}
     path = [left[0].name]
     while True:

@@ -16,7 +16,7 @@ from headway import sdk
 from headway.errors import HeadwayError
 from headway.startup.stages.errors import StageError, StageFailed, StageLate
 from headway.startup.stages.graph import Stage
-from headway.startup.stages.worker import Lost, Raised, Worker
+from headway.startup.stages.worker import StageProcess, StageRaised, WorkerLost
 from headway.threads import TorchThread, interrupt
 
 GRACE_S = 1.0  # for threads that run when another stage has failed
@@ -25,7 +25,7 @@ PATIENCE_S = 5.0  # with those that still run when the process ends
 _agreements = itertools.count()  # the ranks compare each run of stages, by a key of its own
 
 
-class Runner:
+class StageRunner:
     """One run. The main thread works through its own stages in their order; every stage that is
     done starts the threads that waited for it."""
 
@@ -40,7 +40,7 @@ class Runner:
         self._change = threading.Condition()
         self._begun: dict[str, float] = {}
         self._threads: list[threading.Thread] = []
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, StageProcess] = {}
         self._failure: BaseException | None = None
         self._agreed = False
         self._main = threading.get_ident()
@@ -50,7 +50,7 @@ class Runner:
         by_process = [stage for stage in self.stages if stage.where == "process"]
         if self.overlap:  # before there are threads
             _check_forks(by_process)
-            self._workers = {stage.name: Worker(stage) for stage in by_process}
+            self._workers = {stage.name: StageProcess(stage) for stage in by_process}
         watch = threading.Thread(target=self._watch, name="headway-stages", daemon=True)
         watch.start()
         try:
@@ -68,7 +68,7 @@ class Runner:
             raise failure from failure.__cause__
         finally:
             with self._change:
-                self._failure = self._failure or _Over()
+                self._failure = self._failure or _Finished()
                 self._change.notify_all()
             watch.join()
             for worker in self._workers.values():
@@ -108,7 +108,7 @@ class Runner:
         context, device = contextvars.copy_context(), _device()
 
         def body() -> None:
-            _use(device)
+            _set_device(device)
             try:
                 context.run(self._do, stage)
             except BaseException as error:
@@ -132,7 +132,7 @@ class Runner:
                 value = self._call(stage)
         except StageLate:
             raise
-        except Raised as error:
+        except StageRaised as error:
             last = str(error).strip().rpartition("\n")[2]
             raise StageFailed(stage.name, last) from error
         except Exception as error:
@@ -152,7 +152,7 @@ class Runner:
         if worker is not None:
             try:
                 return worker.run(arguments)
-            except Lost:
+            except WorkerLost:
                 if isinstance(self._failure, StageLate):  # it was killed for that
                     raise self._failure from None
                 raise
@@ -220,7 +220,7 @@ class Runner:
 
     def _note(self) -> None:
         """The graph, for the report."""
-        recorder = sdk._recording()
+        recorder = sdk.active_recorder()
         if recorder is not None:
             rows = [
                 [stage.name, stage.where, list(stage.needs), *self.spans[stage.name]]
@@ -233,7 +233,7 @@ class _Interrupt(BaseException):
     """The stage in the main thread is late."""
 
 
-class _Over(Exception):
+class _Finished(Exception):
     """Nothing is wrong: the run has ended."""
 
 
@@ -261,6 +261,6 @@ def _device() -> int | None:
     return device
 
 
-def _use(device: int | None) -> None:
+def _set_device(device: int | None) -> None:
     if device is not None:
         sys.modules["torch"].cuda.set_device(device)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headway.startup.stages.graph import Stage, Where, declare, order
-from headway.startup.stages.runner import Runner
+from headway.startup.stages.runner import StageRunner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,6 +92,6 @@ class Stages:
         """Run them all; `given` are values that stages may take. Without `overlap` one by one."""
         ordered = order(self._stages, tuple(given))
         begun = time.monotonic()
-        runner = Runner(ordered, given, seed=self.seed, overlap=overlap)
+        runner = StageRunner(ordered, given, seed=self.seed, overlap=overlap)
         values = runner.run()
         return Results(values, runner.seconds(), time.monotonic() - begun)

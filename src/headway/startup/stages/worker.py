@@ -16,18 +16,18 @@ from typing import Any
 from headway.errors import HeadwayError
 from headway.startup.stages.graph import Stage
 
-LOOK_S = 0.5  # how often it looks whether the rank still lives
+POLL_S = 0.5  # how often it looks whether the rank still lives
 
 
-class Lost(HeadwayError):
+class WorkerLost(HeadwayError):
     """The process died, or what it made cannot be handed over."""
 
 
-class Raised(Exception):
+class StageRaised(Exception):
     """The stage raised there; this is what it said."""
 
 
-class Worker:
+class StageProcess:
     """One stage's process. Tensors come back in shared memory."""
 
     def __init__(self, stage: Stage) -> None:
@@ -49,22 +49,26 @@ class Worker:
         try:
             self._pipe.send(arguments)
         except (OSError, ValueError):
-            raise Lost(f"its process died ({self._ended()})", code="stage-process-died") from None
+            raise WorkerLost(
+                f"its process died ({self._ended()})", code="stage-process-died"
+            ) from None
         except Exception as error:
-            raise Lost(
+            raise WorkerLost(
                 f"its arguments cannot be handed to a process: {error}",
                 code="stage-arguments-not-picklable",
             ) from error
         try:
             kind, value = self._pipe.recv()
         except (EOFError, OSError):
-            raise Lost(f"its process died ({self._ended()})", code="stage-process-died") from None
+            raise WorkerLost(
+                f"its process died ({self._ended()})", code="stage-process-died"
+            ) from None
         with contextlib.suppress(OSError):
             self._pipe.send(None)  # the tensors are ours now: it may go
         if kind == "raised":
-            raise Raised(value)
+            raise StageRaised(value)
         if kind == "lost":
-            raise Lost(value, code="stage-result-not-picklable")
+            raise WorkerLost(value, code="stage-result-not-picklable")
         return value
 
     def _ended(self) -> str:
@@ -93,7 +97,7 @@ def _context() -> Any:
 
 def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> None:
     other.close()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
         arguments = pipe.recv()
@@ -112,8 +116,8 @@ def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> No
     os._exit(0)
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """A rank that is killed cannot end it."""
     while os.getppid() == parent:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     os._exit(1)

@@ -12,7 +12,7 @@ from headway.checkpoint.behind import aside
 def test_it_is_the_file_only_when_it_is_committed(tmp_path: Path) -> None:
     target = tmp_path / "a.pt"
     target.write_bytes(b"old")
-    beside = aside.Aside(str(target))
+    beside = aside.AtomicFile(str(target))
     Path(beside.path).write_bytes(b"new")
     assert target.read_bytes() == b"old" and Path(beside.path).name == "a.pt"
     beside.commit()
@@ -21,13 +21,13 @@ def test_it_is_the_file_only_when_it_is_committed(tmp_path: Path) -> None:
 
 
 def test_what_the_dead_have_left_is_swept_and_what_the_living_write_is_not(tmp_path: Path) -> None:
-    living = aside.Aside(str(tmp_path / "a.pt"))
+    living = aside.AtomicFile(str(tmp_path / "a.pt"))
     dead = tmp_path / f"{aside.PREFIX}1-1"
     dead.mkdir()
     (dead / aside.LOCK).touch()
     (dead / "a.pt").write_bytes(b"half")
     (tmp_path / f"{aside.PREFIX}2-2").mkdir()  # killed before it had a lock, or after
-    aside.sweep(str(tmp_path))
+    aside.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == [os.path.basename(living.folder)]
     living.drop()
 
@@ -42,10 +42,10 @@ def test_a_folder_that_a_sweep_takes_is_made_again(
         if not swept:
             swept.append(True)
             monkeypatch.setattr(fcntl, "flock", flock)
-            aside.sweep(str(tmp_path))
+            aside.remove_abandoned(str(tmp_path))
         flock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    beside = aside.Aside(str(tmp_path / "a.pt"))
+    beside = aside.AtomicFile(str(tmp_path / "a.pt"))
     assert swept and os.path.isdir(beside.folder) and len(os.listdir(tmp_path)) == 1
     beside.drop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.behind import dcp
-from headway.checkpoint.behind.queue import queued
+from headway.checkpoint.behind.queue import write_queue
 from tests.support import AsyncSave, Disk, has_code, lazy
 
 torch = lazy("torch")
@@ -40,7 +40,7 @@ def test_it_is_the_state_at_the_call(behind: AsyncSave, disk: Disk, tmp_path: Pa
             disk.free.set()
         save(state, checkpoint_id=tmp_path / str(number))
         state["model"]["weight"].fill_(-1)
-    queued.wait("the test")
+    write_queue.wait("the test")
     for number in range(3):
         found = loaded(tmp_path / str(number))
         assert torch.equal(found["model"]["weight"], torch.full((4, 4), float(number)))
@@ -50,10 +50,10 @@ def test_it_is_the_state_at_the_call(behind: AsyncSave, disk: Disk, tmp_path: Pa
 def test_what_it_returns_waits_for_the_save(behind: AsyncSave, disk: Disk, tmp_path: Path) -> None:
     disk.free.clear()
     metadata = save({"a": torch.ones(2)}, storage_writer=FileSystemWriter(tmp_path / "a"))
-    assert isinstance(metadata, state_dict_saver.Metadata) and queued.pending
+    assert isinstance(metadata, state_dict_saver.Metadata) and write_queue.pending
     disk.free.set()
     assert list(metadata.state_dict_metadata) == ["a"] and metadata.storage_data
-    assert not queued.pending
+    assert not write_queue.pending
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_cannot_be_copied_is_saved_plainly(
     code: str,
 ) -> None:
     save({"a": torch.ones(2), "b": value}, **more(tmp_path / "a"))
-    assert not queued.pending and (tmp_path / "a" / ".metadata").exists()
+    assert not write_queue.pending and (tmp_path / "a" / ".metadata").exists()
     assert [event["code"] for event in events if "why" in event] == [code]
 
 
@@ -85,10 +85,10 @@ def test_an_older_checkpoint_in_the_folder_is_not_written_over_behind(
     behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:
     save({"a": torch.ones(2)}, checkpoint_id=str(tmp_path))
-    queued.wait("the test")
+    write_queue.wait("the test")
     with pytest.warns(UserWarning, match="overwriting"):
         save({"a": torch.zeros(2)}, checkpoint_id=str(tmp_path))
-    assert not queued.pending
+    assert not write_queue.pending
     assert [event["code"] for event in events if "why" in event] == ["checkpoint-in-folder"]
 
 
@@ -97,8 +97,8 @@ def test_a_failed_save_has_no_metadata_and_is_raised_by_the_next(
 ) -> None:
     (tmp_path / "file").touch()
     save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "file" / "below")
-    queued.wait("the test")
+    write_queue.wait("the test")
     with pytest.raises(RuntimeError, check=has_code("background-write-failed")):
         save({"a": torch.ones(2)}, checkpoint_id=tmp_path / "b")
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert sorted(os.listdir(tmp_path)) == ["b", "file"]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.behind import aside, dcp
-from headway.checkpoint.behind.queue import WriteFailed, queued
+from headway.checkpoint.behind.queue import WriteFailed, write_queue
 from tests.support import AsyncSave, Disk, has_code, lazy
 
 torch = lazy("torch")
@@ -66,8 +66,8 @@ def raised(call: Callable[..., Any], *args: Any) -> BaseException | None:
     """By the call, or by the next one that may tell."""
     try:
         call(*args)
-        queued.wait("the test")
-        queued.raise_failed()
+        write_queue.wait("the test")
+        write_queue.raise_failed()
     except BaseException as error:  # as DCP's own are
         return error
     return None
@@ -93,7 +93,7 @@ def test_any_call_that_fails(
             failed += 1
             assert isinstance(error, type(OSError(number, ""))), at
             assert error.errno == number  # type: ignore[attr-defined]
-        aside.sweep(str(tmp_path))
+        aside.remove_abandoned(str(tmp_path))
         for left in tmp_path.glob(f"{aside.PREFIX}*"):  # its removal was what failed
             shutil.rmtree(left)
     assert at > 10 and failed
@@ -142,11 +142,11 @@ def test_a_folder_that_goes_while_it_is_written(
     behind(torch.ones(9), tmp_path / "b.pt")
     shutil.rmtree(folder)
     disk.free.set()
-    queued.wait("the test")
+    write_queue.wait("the test")
     with pytest.raises(FileNotFoundError, check=has_code("background-write-failed")) as told:
         behind(1, tmp_path / "c.pt")
     assert isinstance(told.value, WriteFailed) and told.value.fields["path"] == f"{folder}/a.pt"
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert not folder.exists() and torch.load(tmp_path / "b.pt").sum() == 9
     with pytest.raises(RuntimeError, match="Parent"):  # at once, as without us
         behind(1, folder / "a.pt")

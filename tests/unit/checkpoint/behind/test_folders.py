@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.behind import folders
-from headway.checkpoint.behind.queue import queued
+from headway.checkpoint.behind.queue import write_queue
 from headway.probe.recorder import recorder
 from tests.support import AsyncSave, Disk, lazy
 
@@ -37,7 +37,7 @@ def saved(folder: Path, save: Callable[[], object]) -> None:
         Path(path).mkdir(exist_ok=True)
         save()
 
-    folders.save(lambda path: path, framework, str(folder))
+    folders.save_folder(lambda path: path, framework, str(folder))
 
 
 def test_it_is_finished_when_all_that_was_queued_is_written(
@@ -48,7 +48,7 @@ def test_it_is_finished_when_all_that_was_queued_is_written(
     (record,) = records(journal)
     assert (record["folder"], record["existed"]) == (str(tmp_path / "a"), False)
     disk.free.set()
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert not records(journal) and (tmp_path / "a" / "one.pt").exists()
 
 
@@ -67,8 +67,8 @@ def test_it_is_not_if_something_went_wrong(
     else:
         with pytest.raises(KeyboardInterrupt):
             saved(tmp_path / "a", save)
-    queued.wait("the test")
-    queued.failed.clear()  # as if somebody had been told
+    write_queue.wait("the test")
+    write_queue.failed.clear()  # as if somebody had been told
     disk.error = None
     assert len(records(journal)) == 1
     saved(tmp_path / "a", lambda: None)  # once more, and well
@@ -121,7 +121,7 @@ def test_a_record_that_cannot_be_removed_is_removed_later(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as context:
-        context.setattr("headway.probe.unfinished.Unfinished.finish", _fail)
+        context.setattr("headway.probe.unfinished.UnfinishedSave.finish", _fail)
         saved(tmp_path / "a", lambda: None)
     assert len(records(journal)) == 1
     saved(tmp_path / "b", lambda: None)

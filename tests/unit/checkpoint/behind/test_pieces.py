@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.checkpoint.behind import aside, pieces
-from headway.checkpoint.behind.queue import Job, Queue
+from headway.checkpoint.behind.queue import BackgroundSave, WriteQueue
 
 
 @dataclass
@@ -23,9 +23,9 @@ class State:
 
 
 @pytest.fixture
-def queued(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    queue = Queue()
-    monkeypatch.setattr(pieces, "queued", queue)
+def queued(monkeypatch: pytest.MonkeyPatch) -> WriteQueue:
+    queue = WriteQueue()
+    monkeypatch.setattr(pieces, "write_queue", queue)
     return queue
 
 
@@ -35,11 +35,13 @@ def newest(folder: Path) -> str | None:
 
 
 def last(folder: Path) -> str | None:
-    found: str | None = pieces.last_whole(newest, folder)
+    found: str | None = pieces.last_complete(newest, folder)
     return found
 
 
-def test_what_is_saved_after_others_is_written_after_them(tmp_path: Path, queued: Queue) -> None:
+def test_what_is_saved_after_others_is_written_after_them(
+    tmp_path: Path, queued: WriteQueue
+) -> None:
     free, written, state = threading.Event(), [], State([1])
     path = tmp_path / "trainer_state.json"
 
@@ -47,8 +49,8 @@ def test_what_is_saved_after_others_is_written_after_them(tmp_path: Path, queued
         assert free.wait(10)
         written.append(path.exists())
 
-    queued.submit(Job(str(tmp_path / "optimizer.pt"), "torch.save", 0, slow, 1, 0))
-    pieces.write_last(State.save_to_json, state, json_path=str(path))
+    queued.submit(BackgroundSave(str(tmp_path / "optimizer.pt"), "torch.save", 0, slow, 1, 0))
+    pieces.write_last_file(State.save_to_json, state, json_path=str(path))
     state.log.append(2)  # the training goes on
     assert not path.exists() and aside.PREFIX in str(list(tmp_path.iterdir()))
     free.set()
@@ -57,15 +59,15 @@ def test_what_is_saved_after_others_is_written_after_them(tmp_path: Path, queued
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_with_nothing_to_wait_for_it_is_written_at_once(tmp_path: Path, queued: Queue) -> None:
-    pieces.write_last(State.save_to_json, State([3]), str(tmp_path / "state.json"))
+def test_with_nothing_to_wait_for_it_is_written_at_once(tmp_path: Path, queued: WriteQueue) -> None:
+    pieces.write_last_file(State.save_to_json, State([3]), str(tmp_path / "state.json"))
     assert (tmp_path / "state.json").read_text() == "[3]" and not queued.pending
 
 
 def checkpoint(folder: Path, number: int) -> Path:
     path = folder / f"checkpoint-{number}"
     path.mkdir()
-    (path / pieces.LAST).write_text("{}")
+    (path / pieces.LAST_FILE).write_text("{}")
     return path
 
 
@@ -74,7 +76,7 @@ def test_a_checkpoint_in_pieces_is_passed_over(tmp_path: Path) -> None:
     assert last(tmp_path) == str(made[10])
     (made[10] / f"{aside.PREFIX}1-a").mkdir()
     assert last(tmp_path) == str(made[4])
-    (made[4] / pieces.LAST).unlink()  # the Trainer writes it last
+    (made[4] / pieces.LAST_FILE).unlink()  # the Trainer writes it last
     assert last(tmp_path) == str(made[2])
     left = made[2] / f"{aside.PREFIX}1-a"
     left.mkdir()
@@ -84,7 +86,7 @@ def test_a_checkpoint_in_pieces_is_passed_over(tmp_path: Path) -> None:
 
 def test_what_is_being_written_is_not_in_pieces(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 1)
-    beside = aside.Aside(str(path / "optimizer.pt"))
+    beside = aside.AtomicFile(str(path / "optimizer.pt"))
     assert last(tmp_path) == str(path)
     beside.drop()
     assert last(tmp_path) == str(path)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.checkpoint.behind import aside, dcp, save
-from headway.checkpoint.behind.queue import queued
+from headway.checkpoint.behind.queue import write_queue
 from tests import random_states
 from tests.random_states import TensorSpec, difference
 from tests.support import examples
@@ -159,11 +159,11 @@ def plain_then_behind(call: Any, behind: Any, state: Any, folder: Path, name: st
     try:
         behind(state, folder / name)
         spoil(state)
-        queued.wait("the test")
-        queued.raise_failed()
+        write_queue.wait("the test")
+        write_queue.raise_failed()
     except BaseException as raised:  # as DCP's own are
         error = kind_of(raised)
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert error == plain
     return not plain
 

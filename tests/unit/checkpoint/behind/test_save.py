@@ -12,13 +12,13 @@ import pytest
 
 from headway.checkpoint.behind import image, memory
 from headway.checkpoint.behind.aside import PREFIX
-from headway.checkpoint.behind.queue import WriteFailed, queued
+from headway.checkpoint.behind.queue import WriteFailed, write_queue
 from headway.errors import SaveFailed
 from tests.support import AsyncSave, Disk, has_code, lazy, wait_until
 
 torch = lazy("torch")
 torch_dcp = lazy("torch.distributed.checkpoint")
-gpu = lazy("headway.checkpoint.snapshot.gpu:gpu")
+gpu = lazy("headway.checkpoint.snapshot.gpu:gpu_of")
 FakeTensorMode = lazy("torch._subclasses.fake_tensor:FakeTensorMode")
 
 pytestmark = pytest.mark.timeout(60)
@@ -56,7 +56,7 @@ def test_the_file_is_byte_for_byte_what_torch_writes(
 ) -> None:
     saved = state()
     behind(saved, tmp_path / name)
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert (tmp_path / name).read_bytes() == plain(saved, tmp_path / "plain", name)
     assert os.listdir(tmp_path / "plain") == [name]
     assert sorted(os.listdir(tmp_path)) == sorted([name, "plain"])
@@ -71,16 +71,16 @@ def test_it_is_the_state_at_the_call_whatever_changes_after_it(
     behind(saved, str(tmp_path / "a.pt"))
     saved["table"].fill_(7)  # type: ignore[attr-defined]
     saved["numbers"].append(3)  # type: ignore[attr-defined]
-    assert queued.pending and not (tmp_path / "a.pt").exists()
+    assert write_queue.pending and not (tmp_path / "a.pt").exists()
     disk.free.set()
-    queued.wait("the test")
+    write_queue.wait("the test")
     found = torch.load(tmp_path / "a.pt", weights_only=True)
     assert torch.equal(found["table"], before["table"]) and found["numbers"] == [1, 2]
 
 
 def test_what_shares_memory_still_does(behind: AsyncSave, tmp_path: Path) -> None:
     behind(state(), tmp_path / "a.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     found = torch.load(tmp_path / "a.pt", weights_only=False)
     found["base"][3, 0] = 42
     assert found["view"][0, 0] == 42 and found["flat"][3 * 32] == 42
@@ -90,9 +90,9 @@ def test_saves_are_written_in_their_order(behind: AsyncSave, disk: Disk, tmp_pat
     disk.free.clear()
     for number in range(3):
         behind(torch.tensor(number), tmp_path / "a.pt")
-    assert len(queued.pending) == 3
+    assert len(write_queue.pending) == 3
     disk.free.set()
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert torch.load(tmp_path / "a.pt").item() == 2
 
 
@@ -102,7 +102,7 @@ def test_the_mode_stays_and_a_link_is_followed(behind: AsyncSave, tmp_path: Path
     real.chmod(0o640)
     (tmp_path / "link.pt").symlink_to(real)
     behind(2, tmp_path / "link.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert (tmp_path / "link.pt").is_symlink()
     assert torch.load(real) == 2 and real.stat().st_mode & 0o777 == 0o640
 
@@ -111,8 +111,8 @@ def test_memory_is_used_again(behind: AsyncSave, tmp_path: Path) -> None:
     taken = []
     for number in range(3):
         behind(torch.full((300_000,), number), tmp_path / "a.pt")
-        queued.wait("the test")
-        taken.append([id(piece) for piece in queued.pool._free if len(piece) >= 2_400_000])
+        write_queue.wait("the test")
+        taken.append([id(piece) for piece in write_queue.pool._free if len(piece) >= 2_400_000])
     assert taken[0] == taken[1] == taken[2] != []
 
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_copied_is_saved_plainly_and_counted(
         assert isinstance(obj, torch.UntypedStorage)
     else:
         assert target.exists()
-    assert not queued.pending
+    assert not write_queue.pending
     (event,) = (event for event in events if event["ev"] == "behind")
     assert (event["path"], event["code"]) == (str(target), code) and event["why"]
     assert not list(tmp_path.glob(f"{PREFIX}*"))
@@ -174,14 +174,14 @@ def test_targets_that_a_rename_would_change(
 def test_under_a_dispatch_mode_it_is_a_plain_save(behind: AsyncSave, tmp_path: Path) -> None:
     with FakeTensorMode():
         behind({"a": 1}, tmp_path / "a.pt")
-        assert not queued.pending
+        assert not write_queue.pending
     with torch.serialization.skip_data():
         behind(torch.ones(3), tmp_path / "b.pt")
-        assert not queued.pending
+        assert not write_queue.pending
     with torch.inference_mode():
         behind(torch.ones(3), tmp_path / "c.pt")
     behind(torch.ones(3), tmp_path / "c.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert torch.load(tmp_path / "c.pt").tolist() == [1, 1, 1]
 
 
@@ -207,8 +207,8 @@ def test_a_save_within_a_save_has_its_data(
     outer = torch.arange(9.0)
     saved = {"first": outer, "object": SavesInside(behind, tmp_path / "b.pt"), "last": outer[2:]}
     behind(saved, tmp_path / "a.pt")
-    assert len(queued.pending) == 1
-    queued.wait("the test")
+    assert len(write_queue.pending) == 1
+    write_queue.wait("the test")
     found = torch.load(tmp_path / "a.pt", weights_only=False)
     assert torch.equal(found["first"], outer) and torch.equal(found["last"], outer[2:])
     within = vars(found["object"])
@@ -233,7 +233,7 @@ def test_a_signal_handler_saves_while_torch_leaves_out_the_data(
 
     monkeypatch.setattr(image.Records, "write_record_metadata", interrupted)
     behind(torch.ones(3), tmp_path / "a.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     buffer.seek(0)
     for source in (tmp_path / "emergency.pt", buffer):
         assert torch.load(source).tolist() == [1, 2, 3, 4]
@@ -258,7 +258,7 @@ class FailsOnce:
 def test_an_exception_of_the_job_is_not_swallowed(behind: AsyncSave, tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="a handler"):
         behind(FailsOnce(), tmp_path / "a.pt")
-    assert not queued.pending and not os.listdir(tmp_path)
+    assert not write_queue.pending and not os.listdir(tmp_path)
 
 
 def test_copies_on_a_gpu_go_before_it_is_their_turn(
@@ -270,16 +270,16 @@ def test_copies_on_a_gpu_go_before_it_is_their_turn(
         images.append(made)
         made._copied.append((gpu(torch.device("cpu")), None))
 
-    monkeypatch.setattr(image.Image, "_mark", mark)
+    monkeypatch.setattr(image.StorageCopy, "_mark", mark)
     monkeypatch.setattr("headway.checkpoint.snapshot.gpu.on_gpu", lambda tensor: True)
-    monkeypatch.setattr(image, "_room", lambda device: 1 << 30)
+    monkeypatch.setattr(image, "_spare_gpu_bytes", lambda device: 1 << 30)
     disk.free.clear()
     for number in range(3):
         behind(torch.full((1000,), number), tmp_path / f"{number}.pt")
     wait_until(lambda: not any(one._late for one in images))
-    assert len(queued.pending) == len(images) == 3
+    assert len(write_queue.pending) == len(images) == 3
     disk.free.set()
-    queued.wait("the test")
+    write_queue.wait("the test")
     for number in range(3):
         assert (torch.load(tmp_path / f"{number}.pt") == number).all()
 
@@ -293,7 +293,7 @@ def test_what_is_wrong_at_once_is_said_at_once(behind: AsyncSave, tmp_path: Path
         behind(1)
     with pytest.raises(AttributeError):
         behind(1, 5)
-    assert not queued.pending and not list(tmp_path.glob(f"{PREFIX}*"))
+    assert not write_queue.pending and not list(tmp_path.glob(f"{PREFIX}*"))
 
 
 def test_a_failed_write_is_raised_at_the_next_save_and_the_old_file_stays(
@@ -302,14 +302,14 @@ def test_a_failed_write_is_raised_at_the_next_save_and_the_old_file_stays(
     torch.save(1, tmp_path / "a.pt")
     disk.error = OSError(28, "No space left on device")
     behind(2, tmp_path / "a.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     disk.error = None
     with pytest.raises(WriteFailed, check=has_code("background-write-failed")) as raised:
         behind(3, tmp_path / "b.pt")
     assert isinstance(raised.value, SaveFailed)
     assert raised.value.fields["path"] == str(tmp_path / "a.pt")
     assert "OSError: [Errno 28]" in raised.value.fields["error"]
-    queued.wait("the test")
+    write_queue.wait("the test")
     assert torch.load(tmp_path / "a.pt") == 1
     assert torch.load(tmp_path / "b.pt") == 3  # which was saved all the same
     assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.pt"]
@@ -324,23 +324,23 @@ def test_without_memory_a_save_waits_for_an_older_one_and_then_is_plain(
 ) -> None:
     disk.free.clear()
     behind(torch.ones(5000), tmp_path / "a.pt")
-    queued.pool._free.clear()
-    monkeypatch.setattr(memory, "room", lambda size: False)
+    write_queue.pool._free.clear()
+    monkeypatch.setattr(memory, "fits_in_memory", lambda size: False)
     waited: list[str] = []
-    wait_for = queued.wait_for
+    wait_for = write_queue.wait_for
 
     def wait(job: Any, why: str) -> None:
         waited.append(why)
         disk.free.set()
         wait_for(job, why)
 
-    monkeypatch.setattr(queued, "wait_for", wait)
+    monkeypatch.setattr(write_queue, "wait_for", wait)
     behind(torch.ones(5000), tmp_path / "b.pt")
     assert waited == ["memory"]
-    queued.wait("the test")
-    queued.pool._free.clear()
+    write_queue.wait("the test")
+    write_queue.pool._free.clear()
     behind(torch.ones(700_000), tmp_path / "c.pt")
-    assert not queued.pending and (tmp_path / "c.pt").exists()
+    assert not write_queue.pending and (tmp_path / "c.pt").exists()
     assert plain_codes(events) == ["no-memory"]
 
 
@@ -348,7 +348,7 @@ def test_the_journal_tells_of_the_call_and_of_the_write(
     behind: AsyncSave, tmp_path: Path, events: list[dict[str, Any]]
 ) -> None:
     behind(torch.ones(1000), tmp_path / "a.pt")
-    queued.wait("the test")
+    write_queue.wait("the test")
     path = str(tmp_path / "a.pt")
     told = {event.get("name", event["ev"]): event for event in events if "waited" not in event}
     written = told["checkpoint_save"]

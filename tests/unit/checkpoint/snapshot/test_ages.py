@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support import examples, lazy
 
 if TYPE_CHECKING:
-    from headway.checkpoint.snapshot.ages import Ages
+    from headway.checkpoint.snapshot.ages import RowVersions
 
 torch = lazy("torch")
 ages_module = lazy("headway.checkpoint.snapshot.ages")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 ROWS = 12
 
 
-def made_ages() -> Ages:
+def made_ages() -> RowVersions:
     return ages_module.Ages(ROWS, torch.device("cpu"))
 
 

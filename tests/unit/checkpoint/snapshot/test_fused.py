@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from headway.checkpoint.snapshot.gpu import Gpu
-    from headway.checkpoint.snapshot.take import Changed, Taker
+    from headway.checkpoint.snapshot.take import ChangedRows, StateCapture
     from tests.fused_tables import SplitTableBatchedEmbeddingBagsCodegen, Training
 else:
     Gpu = lazy("headway.checkpoint.snapshot.gpu:Gpu")
-    Taker = lazy("headway.checkpoint.snapshot.take:Taker")
+    Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")
     SplitTableBatchedEmbeddingBagsCodegen = lazy(
         "tests.fused_tables:SplitTableBatchedEmbeddingBagsCodegen"
     )
@@ -32,11 +32,11 @@ ages = lazy("headway.checkpoint.snapshot.ages")
 device_rows = lazy("headway.checkpoint.snapshot.device_rows")
 fused = lazy("headway.checkpoint.snapshot.fused")
 tracking = lazy("headway.checkpoint.snapshot.tracking")
-DeviceImages = lazy("headway.checkpoint.snapshot.device:DeviceImages")
+DeviceImages = lazy("headway.checkpoint.snapshot.device:DeviceTensors")
 DeviceRows = lazy("headway.checkpoint.snapshot.device_rows:DeviceRows")
-Fused = lazy("headway.checkpoint.snapshot.fused:Fused")
-modules = lazy("headway.checkpoint.snapshot.fused:modules")
-gpu = lazy("headway.checkpoint.snapshot.gpu:gpu")
+Fused = lazy("headway.checkpoint.snapshot.fused:FbgemmTables")
+modules = lazy("headway.checkpoint.snapshot.fused:trackable_modules")
+gpu = lazy("headway.checkpoint.snapshot.gpu:gpu_of")
 Optimizer = lazy("tests.fused_tables:Optimizer")
 Where = lazy("tests.fused_tables:Where")
 
@@ -57,18 +57,18 @@ def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 class Images:
     """Two, taken in turn, and what was said of the last."""
 
-    def __init__(self, training: Training, taker: Taker) -> None:
+    def __init__(self, training: Training, taker: StateCapture) -> None:
         self.training, self.taker = training, taker
         self.views = [[torch.zeros_like(t) for t in training.state().values()] for _ in range(2)]
         self.count = 0
-        self.changed: list[Changed] = []
+        self.changed: list[ChangedRows] = []
 
     def begin(self) -> None:
         self.count += 1
         tensors = list(self.training.state().values())
         self.taker.take(self.count % 2, tensors, self.views[self.count % 2], self.told)
 
-    def told(self, good: bool, changed: list[Changed]) -> None:
+    def told(self, good: bool, changed: list[ChangedRows]) -> None:
         assert good
         self.changed = changed
 
@@ -84,7 +84,7 @@ def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
 @pytest.mark.parametrize("differ", [False, True])
 def test_an_image_is_the_moment_of_its_save(differ: bool) -> None:
     training = Training(differ=differ)
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(8):
         for _ in range(3):
@@ -103,7 +103,7 @@ def test_an_image_is_the_moment_of_its_save(differ: bool) -> None:
 def test_a_lookup_before_a_save_and_its_change_after_it() -> None:
     """As trainings do that look up the next batch before the last one has changed anything."""
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(6):
         ahead = training.forward()
@@ -118,7 +118,7 @@ def test_a_lookup_before_a_save_and_its_change_after_it() -> None:
 @pytest.mark.parametrize("under_way", [False, True])
 def test_rows_that_are_reset_are_not_missed(under_way: bool) -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(5):
         training.step()
@@ -137,7 +137,7 @@ def test_rows_that_are_reset_are_not_missed(under_way: bool) -> None:
 def test_what_is_kept_of_rows_may_be_changed_by_hand() -> None:
     """As TorchRec does it when it loads the state of an optimizer."""
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(5):
         training.step()
@@ -150,7 +150,7 @@ def test_what_is_kept_of_rows_may_be_changed_by_hand() -> None:
 
 def test_a_copy_of_a_module_is_not_tracked() -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     images.begin()
     images.end()
@@ -225,7 +225,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_tables_on_a_gpu_share_what_is_known_of_their_rows(differ: bool) -> None:
     training = Training(differ=differ)
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     before: list[Tensor] = []
     for number in range(6):
@@ -267,7 +267,7 @@ def test_without_room_on_the_gpu_a_table_is_read_before_it_changes(
     change: Callable[[Training], None], as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     monkeypatch.setattr(Gpu, "free", lambda _: 0)
     begun, go_on = threading.Event(), threading.Event()
@@ -319,7 +319,7 @@ def test_memory_of_a_gpu_in_pieces_that_are_too_small(
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_copies_of_tables_aside_are_given_back() -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(3):
         images.begin()
@@ -333,7 +333,7 @@ def test_copies_of_tables_aside_are_given_back() -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     where: Any = {"_gather": DeviceRows, "_found": device_rows, "_among_all": Fused}[fails]
     for number in range(5):
@@ -357,7 +357,7 @@ def test_what_a_failed_image_leaves_is_not_in_the_next(
     fails: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training()
-    taker = Taker([], 1, [training.tables])
+    taker = StateCapture([], 1, [training.tables])
     tensors = list(training.state().values())
     views = [torch.zeros_like(tensor) for tensor in tensors]
     told: list[bool] = []
@@ -394,7 +394,7 @@ def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
 
     training = Training()
     told: list[bool] = []
-    taker = Taker([], 1, [training.tables])
+    taker = StateCapture([], 1, [training.tables])
     tensors = list(training.state().values())
     views = [torch.zeros_like(tensor) for tensor in tensors]
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
@@ -412,7 +412,7 @@ def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_first_image_in_inference_mode() -> None:
     training = Training()
-    taker = Taker([], 2, [training.tables])
+    taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
     for number in range(4):
         with torch.inference_mode(number < 2):

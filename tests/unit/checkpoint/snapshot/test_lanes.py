@@ -10,8 +10,8 @@ from tests.support import lazy
 
 torch = lazy("torch")
 lanes_module = lazy("headway.checkpoint.snapshot.lanes")
-Lanes = lazy("headway.checkpoint.snapshot.lanes:Lanes")
-pieces = lazy("headway.checkpoint.snapshot.lanes:pieces")
+Lanes = lazy("headway.checkpoint.snapshot.lanes:PinnedTransfer")
+pieces = lazy("headway.checkpoint.snapshot.lanes:byte_blocks")
 
 pytestmark = pytest.mark.timeout(60)
 SHAPES = [(3, 5), (), (1000,), (0, 4), (7, 1)]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 nn = lazy("torch.nn")
 rows_module = lazy("headway.checkpoint.snapshot.rows")
-Rows = lazy("headway.checkpoint.snapshot.rows:Rows")
+Rows = lazy("headway.checkpoint.snapshot.rows:HostRows")
 DeviceRows = lazy("headway.checkpoint.snapshot.device_rows:DeviceRows")
-Tracker = lazy("headway.checkpoint.snapshot.tracking:Tracker")
+Tracker = lazy("headway.checkpoint.snapshot.tracking:RowTracker")
 
 pytestmark = [
     pytest.mark.timeout(60),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 nn = lazy("torch.nn")
 host = lazy("headway.checkpoint.snapshot.host")
-HostImages = lazy("headway.checkpoint.snapshot.host:HostImages")
-Taker = lazy("headway.checkpoint.snapshot.take:Taker")
+HostImages = lazy("headway.checkpoint.snapshot.host:HostTensors")
+Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")
 
 pytestmark = pytest.mark.timeout(60)
 

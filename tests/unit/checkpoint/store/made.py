@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import Part
+from headway.checkpoint.store.manifest import RankPart
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.read import Checkpoint
 from headway.errors import CheckpointDamaged
@@ -25,7 +25,7 @@ def items(save_id: str, rank: int, size: int = 3000) -> list[TensorItem | BytesI
     ]
 
 
-def metadata(parts: Sequence[Part]) -> bytes:
+def metadata(parts: Sequence[RankPart]) -> bytes:
     return repr([part.file.items for part in parts]).encode()
 
 

@@ -16,7 +16,7 @@ from headway.checkpoint.store import commit as commits
 from headway.checkpoint.store import place as places
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.place import Remote, place
+from headway.checkpoint.store.place import FsspecPlace, open_place
 from headway.checkpoint.store.read import Store
 from headway.errors import SaveFailed, UsageError
 from tests.support import has_code
@@ -30,9 +30,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "memory":
         return f"memory://{secrets.token_hex(8)}/store"
     for module in (commits, places):  # a disk, but through fsspec and without a rename
-        monkeypatch.setattr(module, "place", lambda url: Remote(str(url)))
+        monkeypatch.setattr(module, "place", lambda url: FsspecPlace(str(url)))
     for name in ("read", "sweep", "part"):
-        monkeypatch.setattr(f"headway.checkpoint.store.{name}.place", lambda url: Remote(str(url)))
+        monkeypatch.setattr(
+            f"headway.checkpoint.store.{name}.place", lambda url: FsspecPlace(str(url))
+        )
     return f"file://{tmp_path}/store"
 
 
@@ -48,7 +50,7 @@ def test_saved_listed_and_good(store: str) -> None:
         "__0_0.distcp",
         "__1_0.distcp",
     ]
-    there = place(store) if "memory" in store or "://" not in store else Remote(store)
+    there = open_place(store) if "memory" in store or "://" not in store else FsspecPlace(store)
     names = {*there.names(found[0].name)}
     assert names == {".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json"}
     assert there.read("latest") == f"{found[0].name}\n".encode()

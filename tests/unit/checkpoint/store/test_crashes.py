@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.given_up import GivenUp, mark, marked
+from headway.checkpoint.store.given_up import AbortMark, find_abort_mark, write_abort_mark
 from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.checkpoint.store.retain import Policy, retain
 from headway.checkpoint.store.sweep import sweep
@@ -44,7 +44,7 @@ class Saves(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        place(STORE).make()
+        open_place(STORE).make()
 
     def killed(self, power: int | None) -> None:
         self.open.clear()
@@ -92,17 +92,17 @@ class Saves(RuleBasedStateMachine):
     @rule(step=STEPS, calls=KILLED, power=POWER)
     def give_up(self, step: int, calls: int, power: int | None) -> None:
         """The mark is there as a whole or not at all."""
-        draft, given = Draft(STORE, step, f"g{step}", 2), GivenUp(0, "the disk is full")
+        draft, given = Draft(STORE, step, f"g{step}", 2), AbortMark(0, "the disk is full")
         with self.until(calls, power):
-            assert mark(draft, given)
-            assert marked(draft) == given
-        assert marked(draft) in (None, given)
+            assert write_abort_mark(draft, given)
+            assert find_abort_mark(draft) == given
+        assert find_abort_mark(draft) in (None, given)
 
     @rule(calls=KILLED, power=POWER)
     def sweep(self, calls: int, power: int | None) -> None:
         with self.until(calls, power):
             sweep(STORE)
-            names = place(STORE).names()
+            names = open_place(STORE).names()
             over = (".trash", ".new", ".given-up")
             assert not [name for name in names if name.startswith(over)]
             drafts = {name for name in names if name.startswith(".draft")}
@@ -155,7 +155,7 @@ class Saves(RuleBasedStateMachine):
         save_id = one.manifest.save_id
         assert (one.step, one.manifest.world) == (self.steps[save_id], self.worlds[save_id])
         for rank in range(one.manifest.world):
-            stored = place(STORE).read(f"{one.name}/__{rank}_0.distcp")
+            stored = open_place(STORE).read(f"{one.name}/__{rank}_0.distcp")
             file = one.manifest.files[1 + rank]
             item = file.items[1]
             assert stored[item.data : item.data + item.size] == content(save_id, rank, 100)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import File, Part
+from headway.checkpoint.store.manifest import File, RankPart
 from headway.checkpoint.store.part import laid_out, write_part
 from headway.checkpoint.store.read import Checkpoint
 from headway.errors import CheckpointDamaged, SaveFailed
@@ -103,7 +103,7 @@ def test_the_metadata_is_known_before_a_byte_is_written(tmp_path: Path) -> None:
     items = dcp.items(plan, planner)
     spots = laid_out((one.name, getattr(one, "record", None), len(one.data)) for one in items)
     file = File(name="__0_0.distcp", size=0, crc32=0, items=tuple(spots))
-    before = dcp.metadata(metadata, [Part(0, file)])
+    before = dcp.metadata(metadata, [RankPart(0, file)])
     assert before == dcp.metadata(metadata, [write_part(tmp_path, 0, items)])
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import IDS, ROWS, Manifest, Part, changed
+from headway.checkpoint.store.manifest import (
+    IDS_SUFFIX,
+    ROWS_SUFFIX,
+    Manifest,
+    RankPart,
+    delta_tables,
+)
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.errors import CheckpointDamaged, SaveFailed
 from tests.support import has_code, lazy
@@ -74,7 +80,7 @@ def name(chunk: ChunkStorageMetadata) -> str:
     return dcp.item_name(stored.MetadataIndex("t", chunk.offsets))
 
 
-def written(folder: Path, table: Tensor, rows: Rows) -> list[Part]:
+def written(folder: Path, table: Tensor, rows: Rows) -> list[RankPart]:
     """As two ranks write it, one chunk each in turn: those rows of it, or all of it."""
     items: tuple[list[Any], list[Any]] = ([], [])
     for number, (chunk, ids) in enumerate(rows):
@@ -84,13 +90,13 @@ def written(folder: Path, table: Tensor, rows: Rows) -> list[Part]:
             mine.append(TensorItem(name(chunk), dcp.record(part.dtype, part.shape), dcp.raw(part)))
             continue
         which = torch.tensor(ids, dtype=torch.int64)
-        mine.append(BytesItem(name(chunk) + IDS, bytes(dcp.raw(which))))
-        mine.append(BytesItem(name(chunk) + ROWS, bytes(dcp.raw(part[which].contiguous()))))
+        mine.append(BytesItem(name(chunk) + IDS_SUFFIX, bytes(dcp.raw(which))))
+        mine.append(BytesItem(name(chunk) + ROWS_SUFFIX, bytes(dcp.raw(part[which].contiguous()))))
     folder.mkdir(exist_ok=True)
     return [write_part(folder, rank, mine) for rank, mine in enumerate(items)]
 
 
-def manifest(parts: list[Part]) -> Manifest:
+def manifest(parts: list[RankPart]) -> Manifest:
     files = tuple(part.file for part in parts)
     return Manifest(step=1, save_id="a", world=2, made=0.0, sequence=1, files=files)
 
@@ -140,7 +146,7 @@ def test_a_changed_byte_of_a_row_is_found(tmp_path: Path) -> None:
     whole = torch.zeros(SHAPE)
     with pytest.raises(CheckpointDamaged, check=has_code("checksum-mismatch")) as raised:
         apply_rows(str(tmp_path / "delta"), manifest(parts), {"t": whole}, {"t": told(chunks)})
-    assert raised.value.fields["item"] == name(chunks[1]) + ROWS
+    assert raised.value.fields["item"] == name(chunks[1]) + ROWS_SUFFIX
 
 
 def test_a_tensor_with_a_shard_by_rows_is_not_told_of_to_others(tmp_path: Path) -> None:
@@ -162,8 +168,8 @@ def test_a_tensor_with_a_shard_by_rows_is_not_told_of_to_others(tmp_path: Path) 
     with pytest.raises(SaveFailed, check=has_code("item-missing")) as raised:
         dcp.metadata(planned, [parts[0], other])
     assert raised.value.fields["item"] == name(chunks[1])
-    odd = write_part(tmp_path, 3, [BytesItem("t[1, 0]" + IDS, b"")])
-    assert changed(odd.file) == ["t[1, 0]"]
+    odd = write_part(tmp_path, 3, [BytesItem("t[1, 0]" + IDS_SUFFIX, b"")])
+    assert delta_tables(odd.file) == ["t[1, 0]"]
     with pytest.raises(SaveFailed, check=has_code("item-not-planned")) as raised:
         dcp.metadata(planned, [*parts, other, odd])
     assert raised.value.fields == {"rank": 3, "item": "t[1, 0]"}

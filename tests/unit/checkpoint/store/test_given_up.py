@@ -13,13 +13,13 @@ import pytest
 
 from headway.checkpoint.store import names
 from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.given_up import GivenUp, mark, marked
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.given_up import AbortMark, find_abort_mark, write_abort_mark
+from headway.checkpoint.store.place import open_place
 from headway.checkpoint.store.read import Store
-from headway.checkpoint.store.sweep import OLD_S, sweep
+from headway.checkpoint.store.sweep import ABANDONED_S, sweep
 from tests.unit.checkpoint.store.made import save
 
-GIVEN = GivenUp(1, "the disk is full")
+GIVEN = AbortMark(1, "the disk is full")
 DEAD = """
 import os, sys
 from headway.checkpoint.store.commit import Draft
@@ -37,54 +37,54 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_mark_is_read_where_there_is_no_draft(store: str) -> None:
     draft = Draft(store, 5, "id", 2)
-    assert marked(draft) is None
-    assert mark(draft, GIVEN)
-    assert marked(draft) == marked(Draft(store, 5, "id", 2)) == GIVEN
-    assert marked(Draft(store, 5, "other", 2)) is None
+    assert find_abort_mark(draft) is None
+    assert write_abort_mark(draft, GIVEN)
+    assert find_abort_mark(draft) == find_abort_mark(Draft(store, 5, "id", 2)) == GIVEN
+    assert find_abort_mark(Draft(store, 5, "other", 2)) is None
     assert Store(store).listed() == ([], [])
-    assert mark(draft, GivenUp(0, "another reason")), "rank 0 has the last word"
-    assert marked(draft) == GivenUp(0, "another reason")
+    assert write_abort_mark(draft, AbortMark(0, "another reason")), "rank 0 has the last word"
+    assert find_abort_mark(draft) == AbortMark(0, "another reason")
 
 
 def test_half_a_mark_is_none(store: str) -> None:
     draft = Draft(store, 5, "id", 2)
     draft.place.make()
-    draft.place.write(names.given_up(5, "id"), b'{"rank": 1, "wh')
-    assert marked(draft) is None
+    draft.place.write(names.abort_mark_name(5, "id"), b'{"rank": 1, "wh')
+    assert find_abort_mark(draft) is None
     sweep(store)
-    assert names.given_up(5, "id") in place(store).names()
+    assert names.abort_mark_name(5, "id") in open_place(store).names()
     sweep(store, now=1e12)
-    assert names.given_up(5, "id") not in place(store).names()
+    assert names.abort_mark_name(5, "id") not in open_place(store).names()
 
 
 def test_ones_own_go_with_the_next_checkpoint(store: str) -> None:
-    mark(Draft(store, 5, "id", 2), GIVEN)
+    write_abort_mark(Draft(store, 5, "id", 2), GIVEN)
     kept = save(store, 6, "next")
     sweep(store)
-    assert [name for name in place(store).names() if "given" in name] == []
+    assert [name for name in open_place(store).names() if "given" in name] == []
     assert Store(store).checkpoints() == [kept]
 
 
 def test_those_of_somebody_who_lives_or_cannot_be_asked_stay(store: str) -> None:
     """The first process of this machine is another one, and lives."""
     draft = Draft(store, 5, "id", 2)
-    mark(draft, GIVEN)
-    name = names.given_up(5, "id")
+    write_abort_mark(draft, GIVEN)
+    name = names.abort_mark_name(5, "id")
     told = json.loads(draft.place.read(name))
     born = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
     for owner in ({"pid": 1, "born": born}, {"boot": "of another machine"}):
         draft.place.write(name, json.dumps({**told, "owner": told["owner"] | owner}).encode())
         sweep(store)
-        assert marked(draft) == GIVEN
-    sweep(store, now=draft.place.changed(name) + OLD_S + 1)
-    assert marked(draft) is None
+        assert find_abort_mark(draft) == GIVEN
+    sweep(store, now=draft.place.changed(name) + ABANDONED_S + 1)
+    assert find_abort_mark(draft) is None
 
 
 @pytest.mark.timeout(60)
 def test_one_of_a_process_that_was_killed_is_whole_and_goes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", DEAD, str(tmp_path)], timeout=50)
     assert done.returncode == -9
-    assert marked(Draft(tmp_path, 5, "dead", 2)) == GivenUp(0, "why")
+    assert find_abort_mark(Draft(tmp_path, 5, "dead", 2)) == AbortMark(0, "why")
     sweep(tmp_path)
     assert os.listdir(tmp_path) == [".lock"]
 
@@ -94,5 +94,5 @@ def test_a_store_that_takes_nothing_is_no_error(tmp_path: Path) -> None:
     draft = Draft(tmp_path / "store", 5, "id", 2)
     (tmp_path / "store").rmdir()
     (tmp_path / "store").write_text("a file")
-    assert not mark(draft, GIVEN)
-    assert marked(draft) is None
+    assert not write_abort_mark(draft, GIVEN)
+    assert find_abort_mark(draft) is None

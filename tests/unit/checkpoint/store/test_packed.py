@@ -16,9 +16,9 @@ import pytest
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import packed
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import File, Item, Part, Unreadable
+from headway.checkpoint.store.manifest import File, Item, RankPart, UnreadableData
 from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.checkpoint.store.read import Checkpoint, Store
 from headway.errors import CheckpointDamaged, MissingExtra
 from tests.support import code_of, has_code, lazy
@@ -64,7 +64,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_checksums_are_of_what_is_on_the_disk(folder: str) -> None:
     part = write_part(folder, 3, iter(ITEMS), compress=True)
-    where = place(folder)
+    where = open_place(folder)
     stored = where.read("__3_0.distcp")
     assert (part.file.size, part.file.crc32) == (len(stored), zlib.crc32(stored))
     assert manifests.part_from_bytes(where.read("part-3.json")) == part
@@ -72,7 +72,7 @@ def test_checksums_are_of_what_is_on_the_disk(folder: str) -> None:
         frame = stored[item.offset : item.offset + item.length]
         assert (item.data, item.size) == (item.offset, item.length)
         assert item.crc32 == zlib.crc32(frame)
-        assert packed.content(memoryview(frame), item) == bytes(given.data)
+        assert packed.item_content(memoryview(frame), item) == bytes(given.data)
         assert item.raw_size == len(given.data)
 
 
@@ -80,7 +80,9 @@ def test_a_rate_is_of_the_bytes_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paced: list[int] = []
-    monkeypatch.setattr("headway.checkpoint.store.part.Pace.wait", lambda _, n: paced.append(n))
+    monkeypatch.setattr(
+        "headway.checkpoint.store.part.RateLimit.wait", lambda _, n: paced.append(n)
+    )
     items = [TensorItem("zeros", b"", memoryview(bytes(20 << 20)))]
     part = write_part(tmp_path, 0, items, rate=1e6, compress=True)
     assert sum(paced) == part.file.size < 1 << 20
@@ -185,8 +187,8 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
 )
 def test_what_is_no_frame_is_damaged(content: bytes, code: str) -> None:
     item = Item("t", 0, len(content), 0, len(content), 0, (3, 10))
-    with pytest.raises(Unreadable, check=has_code(code)):
-        packed.content(memoryview(content), item)
+    with pytest.raises(UnreadableData, check=has_code(code)):
+        packed.item_content(memoryview(content), item)
     with pytest.raises(CheckpointDamaged, check=has_code(code)) as raised:
         delta._content("here", memoryview(content), item)
     assert raised.value.fields["item"] == "t"
@@ -195,20 +197,20 @@ def test_what_is_no_frame_is_damaged(content: bytes, code: str) -> None:
 def test_a_frame_that_ends_early_is_damaged() -> None:
     frame = zstandard.ZstdCompressor().compress(bytes(range(100)))
     room = memoryview(bytearray(90))
-    packed.unpack(memoryview(frame), 10, room)
+    packed.decompress_into(memoryview(frame), 10, room)
     assert bytes(room) == bytes(range(10, 100))
-    with pytest.raises(Unreadable, check=has_code("truncated")):
-        packed.unpack(memoryview(frame), 11, room)
+    with pytest.raises(UnreadableData, check=has_code("truncated")):
+        packed.decompress_into(memoryview(frame), 11, room)
 
 
 def test_a_manifest_tells_which_are_compressed() -> None:
     items = (Item("a", 1, 2, 3, 4, 5), Item("b", 1, 2, 3, 4, 5, (6, 7)))
-    part = Part(0, File(name="f", size=9, crc32=1, items=items))
+    part = RankPart(0, File(name="f", size=9, crc32=1, items=items))
     content = manifests.part_to_bytes(part)
     assert b'[["a",1,2,3,4,5],["b",1,2,3,4,5,6,7]]' in content
     assert manifests.part_from_bytes(content) == part
-    one_more = Part(0, File(name="f", size=9, crc32=1, items=(Item("b", 1, 2, 3, 4, 5, (6,)),)))  # type: ignore[arg-type]
-    with pytest.raises(Unreadable, check=has_code("not-a-part")):
+    one_more = RankPart(0, File(name="f", size=9, crc32=1, items=(Item("b", 1, 2, 3, 4, 5, (6,)),)))  # type: ignore[arg-type]
+    with pytest.raises(UnreadableData, check=has_code("not-a-part")):
         manifests.part_from_bytes(manifests.part_to_bytes(one_more))
 
 

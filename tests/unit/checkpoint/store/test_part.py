@@ -17,8 +17,8 @@ import pytest
 
 from headway.checkpoint.store import manifest as manifests
 from headway.checkpoint.store import part as part_module
-from headway.checkpoint.store.part import BytesItem, Pace, TensorItem, laid_out, write_part
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.part import BytesItem, RateLimit, TensorItem, laid_out, write_part
+from headway.checkpoint.store.place import open_place
 from headway.errors import SaveFailed
 from tests.support import has_code
 
@@ -42,9 +42,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_everything_lies_where_it_is_said_to(
     spare: bool, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_module, "SPARE_CORES", spare)
+    monkeypatch.setattr(part_module, "USE_PAGE_CACHE", spare)
     part = write_part(folder, 3, iter(ITEMS))
-    where = place(folder)
+    where = open_place(folder)
     stored = where.read("__3_0.distcp")
     assert (part.file.size, part.file.crc32) == (len(stored), zlib.crc32(stored))
     for given, item in zip(ITEMS, part.file.items, strict=True):
@@ -76,7 +76,7 @@ def test_a_rate_is_kept() -> None:
         slept.append(seconds)
         now += seconds
 
-    pace = Pace(1000.0, clock=lambda: now, sleep=sleep)
+    pace = RateLimit(1000.0, clock=lambda: now, sleep=sleep)
     pace.wait(500)
     now += 2.0  # the disk was slower than that for a while
     pace.wait(500)
@@ -169,7 +169,7 @@ class Pieces:
 def test_pieces_are_one_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: bool, size: int
 ) -> None:
-    monkeypatch.setattr(part_module, "SPARE_CORES", spare)
+    monkeypatch.setattr(part_module, "USE_PAGE_CACHE", spare)
     pieces = Pieces(os.urandom(size), os.urandom(7), os.urandom(size))
     file = write_part(tmp_path, 0, [BytesItem("a", b"a"), BytesItem("b", pieces)]).file
     content = (tmp_path / file.name).read_bytes()

@@ -11,22 +11,32 @@ from pathlib import Path
 import pytest
 
 from headway.checkpoint.store import disk, past
-from headway.checkpoint.store.past import Past
+from headway.checkpoint.store.past import DirectFile
 
 pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> tuple[Path, Past]:
+def file(tmp_path: Path) -> tuple[Path, DirectFile]:
     fd = disk.create(str(tmp_path / "file"))
-    if not disk.past_cache(fd, True):
+    if not disk.set_direct_io(fd, True):
         os.close(fd)
         pytest.skip("this file system has no O_DIRECT")
-    return tmp_path / "file", Past(fd)
+    return tmp_path / "file", DirectFile(fd)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, past.ROOM, 2 * past.ROOM, 2 * past.ROOM + 4097])
-def test_the_file_is_what_was_given(file: tuple[Path, Past], size: int) -> None:
+@pytest.mark.parametrize(
+    "size",
+    [
+        0,
+        1,
+        4096,
+        past.DIRECT_BUFFER_BYTES,
+        2 * past.DIRECT_BUFFER_BYTES,
+        2 * past.DIRECT_BUFFER_BYTES + 4097,
+    ],
+)
+def test_the_file_is_what_was_given(file: tuple[Path, DirectFile], size: int) -> None:
     path, out = file
     content = os.urandom(1 << 20) * (size // (1 << 20) + 1)
     at, step = 0, 1
@@ -38,21 +48,26 @@ def test_the_file_is_what_was_given(file: tuple[Path, Past], size: int) -> None:
     assert path.read_bytes() == content[:size]
 
 
-@pytest.mark.parametrize("before", [0, 1, past.PAGE, past.ROOM + past.PAGE])
-def test_pages_go_to_the_disk_from_where_they_are(file: tuple[Path, Past], before: int) -> None:
+@pytest.mark.parametrize("before", [0, 1, past.PAGE, past.DIRECT_BUFFER_BYTES + past.PAGE])
+def test_pages_go_to_the_disk_from_where_they_are(
+    file: tuple[Path, DirectFile], before: int
+) -> None:
     path, out = file
-    pages = mmap.mmap(-1, 3 * past.LARGE)
+    pages = mmap.mmap(-1, 3 * past.DIRECT_MIN_BYTES)
     pages[:] = os.urandom(1 << 20) * 3
     out.write(bytes(before))
-    for piece in (memoryview(pages)[: 2 * past.LARGE], memoryview(pages)[past.PAGE : -5]):
+    for piece in (
+        memoryview(pages)[: 2 * past.DIRECT_MIN_BYTES],
+        memoryview(pages)[past.PAGE : -5],
+    ):
         out.write(piece)
     out.finish(sync=True)
-    content = pages[: 2 * past.LARGE] + pages[past.PAGE : -5]
+    content = pages[: 2 * past.DIRECT_MIN_BYTES] + pages[past.PAGE : -5]
     assert path.read_bytes() == bytes(before) + content
 
 
 def test_a_disk_that_fails_is_told_of_by_the_next_call(
-    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+    file: tuple[Path, DirectFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out = file
 
@@ -61,15 +76,15 @@ def test_a_disk_that_fails_is_told_of_by_the_next_call(
 
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(disk, "write_at", full)
-    out.write(bytes(past.ROOM))
+    out.write(bytes(past.DIRECT_BUFFER_BYTES))
     with pytest.raises(OSError, check=lambda error: error.errno == errno.ENOSPC):
-        out.write(bytes(past.ROOM))
+        out.write(bytes(past.DIRECT_BUFFER_BYTES))
     out.drop()
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
 def test_a_file_system_that_will_not_is_written_to_as_any_other(
-    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+    file: tuple[Path, DirectFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out = file
     write_at = disk.write_at
@@ -87,10 +102,10 @@ def test_a_file_system_that_will_not_is_written_to_as_any_other(
 
 
 def test_the_end_tells_of_a_failure_too(
-    file: tuple[Path, Past], monkeypatch: pytest.MonkeyPatch
+    file: tuple[Path, DirectFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out = file
-    out.write(bytes(past.ROOM + 1))
+    out.write(bytes(past.DIRECT_BUFFER_BYTES + 1))
     monkeypatch.setattr(disk, "sync", lambda fd: os.fsync(1 << 20))
     with pytest.raises(OSError, check=lambda error: error.errno == errno.EBADF):
         out.finish(sync=True)

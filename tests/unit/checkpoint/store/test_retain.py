@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store.manifest import NAME
-from headway.checkpoint.store.place import Folder
+from headway.checkpoint.store.manifest import MANIFEST
+from headway.checkpoint.store.place import LocalPlace
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import Best, Policy, pin, release, retain
 from headway.checkpoint.store.sweep import sweep
@@ -114,13 +114,13 @@ def test_a_commit_and_what_follows_read_each_manifest_once_each(
     for step in (1, 2, 3, 4):
         save(tmp_path, step, f"s{step}")
     reads: Counter[str] = Counter()
-    read = Folder.read
+    read = LocalPlace.read
 
-    def counted(folder: Folder, name: str) -> bytes:
-        reads[name] += name.endswith(NAME)
+    def counted(folder: LocalPlace, name: str) -> bytes:
+        reads[name] += name.endswith(MANIFEST)
         return read(folder, name)
 
-    monkeypatch.setattr(Folder, "read", counted)
+    monkeypatch.setattr(LocalPlace, "read", counted)
     save(tmp_path, 5, "s5")
     sweep(tmp_path)
     retain(tmp_path, Policy(last=4))

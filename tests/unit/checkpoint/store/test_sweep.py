@@ -12,10 +12,10 @@ import pytest
 
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.store.retain import pin
-from headway.checkpoint.store.sweep import OLD_S, sweep
+from headway.checkpoint.store.sweep import ABANDONED_S, sweep
 from tests.unit.checkpoint.store.made import items, metadata, save
 
 KILLED = """
@@ -60,7 +60,7 @@ def test_the_draft_of_a_process_that_was_killed_goes(tmp_path: Path) -> None:
 def test_behind_a_url_the_owner_is_asked() -> None:
     url = f"memory://{secrets.token_hex(8)}/store"
     draft = Draft(url, 5, "id", 1)
-    where = place(url)
+    where = open_place(url)
     with draft:
         (owner,) = (name for name in where.names(draft.name) if name.startswith("owner-"))
         told = where.read(f"{draft.name}/{owner}")
@@ -70,7 +70,7 @@ def test_behind_a_url_the_owner_is_asked() -> None:
     assert sweep(url) == [draft.name]
     where.write(f"{draft.name}/{owner}", told.replace(b'"boot": "', b'"boot": "elsewhere'))
     assert sweep(url) == [], "it may run on another machine"
-    assert sweep(url, now=where.changed(draft.name) + OLD_S + 1) == [draft.name]
+    assert sweep(url, now=where.changed(draft.name) + ABANDONED_S + 1) == [draft.name]
     assert where.names() == []
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store.sums import combine
-from headway.checkpoint.store.torchfile import ALIGNMENT, frame
+from headway.checkpoint.store.sums import crc32_combine
+from headway.checkpoint.store.torchfile import ALIGNMENT, zip_frame
 from headway.errors import UsageError
 from tests.support import has_code, lazy
 
@@ -28,7 +28,7 @@ def dtypes() -> list[torch.dtype]:
 
 def filed(tensor: torch.Tensor) -> bytes:
     data = dcp.raw(tensor)
-    around = frame(dcp.record(tensor.dtype, tensor.shape), data.nbytes)
+    around = zip_frame(dcp.record(tensor.dtype, tensor.shape), data.nbytes)
     whole = around.head + bytes(data) + around.tail(zlib.crc32(data))
     assert len(whole) == around.length
     assert len(around.head) % ALIGNMENT == 0
@@ -78,7 +78,7 @@ def test_what_cannot_be_saved_by_its_bytes_is_refused() -> None:
 @pytest.mark.timeout(60)
 def test_more_than_4_gib(tmp_path: Path) -> None:
     size = (1 << 32) + 512
-    around = frame(dcp.record(torch.uint8, (size,)), size)
+    around = zip_frame(dcp.record(torch.uint8, (size,)), size)
     tail = around.tail(0)
     path = tmp_path / "tensor"
     with open(path, "wb") as file:  # with a hole: nothing of that size is written
@@ -97,4 +97,4 @@ def test_more_than_4_gib(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 1000, 100_000])
 def test_checksums_are_put_together(size: int) -> None:
     left, right = os.urandom(777), os.urandom(size)
-    assert combine(zlib.crc32(left), zlib.crc32(right), size) == zlib.crc32(left + right)
+    assert crc32_combine(zlib.crc32(left), zlib.crc32(right), size) == zlib.crc32(left + right)

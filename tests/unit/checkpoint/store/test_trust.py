@@ -17,7 +17,7 @@ from tests.support import has_code, lazy
 
 torch = lazy("torch")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state:Parts")
+Parts = lazy("headway.checkpoint.state:StateTree")
 trust = lazy("headway.checkpoint.store.trust")
 saved = lazy("tests.unit.checkpoint.test_state:saved")
 described = lazy("torch.distributed.checkpoint.metadata")

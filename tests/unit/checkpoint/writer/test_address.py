@@ -63,7 +63,7 @@ def test_a_folder_of_somebody_else_is_not_used(base: Path) -> None:
 def test_who_takes_all_public_folders_keeps_nobody_from_starting(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(address, "PUBLIC", [str(base / "tmp"), str(base / "shm")])
+    monkeypatch.setattr(address, "PUBLIC_FOLDERS", [str(base / "tmp"), str(base / "shm")])
     for taken in (base, base / "tmp", base / "shm"):
         (taken / OWN).mkdir(parents=True)
         (taken / OWN).chmod(0o777)
@@ -99,9 +99,9 @@ def test_a_writer_of_another_user_is_not_spoken_to(
 ) -> None:
     held = Address(name)
     monkeypatch.setattr(wire, "peer", lambda end: (NO_PROCESS, os.geteuid() + 1))
-    with pytest.raises(wire.Gone):
+    with pytest.raises(wire.PeerClosed):
         address.connect(name, 5)
-    assert client.look(name) is None
+    assert client.peek(name) is None
     held.release()
 
 
@@ -110,5 +110,5 @@ def test_a_name_without_a_folder_is_of_no_use(base: Path, name: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
         squatter.bind(f"\0{name}")
         squatter.listen()
-        assert client.look(name) is None
+        assert client.peek(name) is None
         Address(name).release()

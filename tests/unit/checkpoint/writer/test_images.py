@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from headway.checkpoint.writer.images import EMPTY, FILLING, Images
+from headway.checkpoint.writer.images import EMPTY, FILLING, BufferSet
 
 
 def test_room_stays_if_it_fits() -> None:
-    images = Images()
+    images = BufferSet()
     images.reserve(2, 8192)
     first = images.all[0]
     os.pwrite(first.descriptor, b"there", 100)
@@ -24,7 +24,7 @@ def test_room_stays_if_it_fits() -> None:
 
 @pytest.mark.parametrize(("count", "size"), [(3, 8192), (2, 4096)])
 def test_other_room_is_new_and_the_old_is_let_go(count: int, size: int) -> None:
-    images = Images()
+    images = BufferSet()
     images.reserve(2, 8192)
     before = len(os.listdir("/proc/self/fd"))
     images.reserve(count, size)
@@ -38,5 +38,5 @@ def test_other_room_is_new_and_the_old_is_let_go(count: int, size: int) -> None:
 def test_no_room() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError):
-        Images().reserve(1, -1)
+        BufferSet().reserve(1, -1)
     assert len(os.listdir("/proc/self/fd")) == before

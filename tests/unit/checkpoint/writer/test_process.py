@@ -18,7 +18,7 @@ from headway.checkpoint.store.commit import Draft
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.writer import process, wire
 from headway.checkpoint.writer.process import Writer, _ready
-from headway.checkpoint.writer.write import Job, problem
+from headway.checkpoint.writer.write import WriteJob, error_outcome
 from headway.errors import SaveFailed, UsageError
 from tests.support import has_code
 from tests.unit.checkpoint.store.made import metadata
@@ -30,7 +30,7 @@ VALUE = base64.b64encode(b"a value").decode()
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
     """With one image; what a checkpoint holds is described without torch."""
-    monkeypatch.setattr("headway.checkpoint.writer.write._described", lambda job: metadata)
+    monkeypatch.setattr("headway.checkpoint.writer.write._metadata_builder", lambda job: metadata)
     with socket.socket() as unused:
         found = Writer(unused, linger_s=1.0)
         found.asker = os.getpid()
@@ -58,7 +58,7 @@ def work(writer: Writer) -> None:
     try:
         writer._write(asked, time.monotonic())
     except SaveFailed as error:
-        writer._over(asked.job, asked.asker, 0.0, problem(error))
+        writer._over(asked.job, asked.asker, 0.0, error_outcome(error))
     writer.busy.remove(asked.image)
     settle(writer)
 
@@ -143,7 +143,7 @@ def test_rows_that_build_on_a_failed_save_are_written_as_tables(
     assert kinds(tmp_path) == ["full", "full"]
 
 
-def _no_space(job: Job, draft: Draft, image: memoryview, ids: int, moved: Any) -> int:
+def _no_space(job: WriteJob, draft: Draft, image: memoryview, ids: int, moved: Any) -> int:
     os.close(ids)
     raise SaveFailed("the disk is full", code="store-failed")
 
@@ -194,7 +194,7 @@ def test_the_end_does_not_wait_long_for_ranks_that_are_gone(
     writer.ending = time.monotonic()
     settle(writer)
     assert writer._at_work()
-    monkeypatch.setattr(process, "FIRST_S", -1.0)
+    monkeypatch.setattr(process, "FIRST_MESSAGE_S", -1.0)
     settle(writer)
     assert not writer._at_work()
 
@@ -207,7 +207,7 @@ def test_a_rank_that_is_killed_while_it_ends_does_not_keep_the_writer(
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()
-        with pytest.raises(wire.Gone):
+        with pytest.raises(wire.PeerClosed):
             writer._end({"from": ours})
     assert writer.ending is None and writer._at_work()
 
@@ -231,7 +231,7 @@ def test_looks_become_rarer_and_an_object_store_is_asked_less_often() -> None:
             count += 1
         return count
 
-    assert process.pause_s(0.0, local=True) == process.PARTS_S
+    assert process.pause_s(0.0, local=True) == process.COMMIT_POLL_S
     assert looks(60, local=True) < 400 and looks(60, local=False) < 35
     assert process.pause_s(600.0, local=False) <= 5.0
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headway.checkpoint.store.place import place
+from headway.checkpoint.store.place import open_place
 from headway.checkpoint.store.read import Store
 from headway.checkpoint.writer import wire
-from headway.checkpoint.writer.client import Client
+from headway.checkpoint.writer.client import WriterClient
 from tests.support import lazy, wait_until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 torch = lazy("torch")
 plans = lazy("headway.checkpoint.plan")
-layout_of = lazy("headway.checkpoint.staging:_layout")
+layout_of = lazy("headway.checkpoint.staging:_describe_layout")
 
 pytestmark = pytest.mark.timeout(60)
 BAD_RATE = -1.0  # with which nothing can be written
@@ -46,7 +46,7 @@ class Rank:
 
     def __init__(self, number: int, store: str) -> None:
         self.number, self.store = number, store
-        self.client = Client(f"headway-test-{secrets.token_hex(8)}", linger_s=60.0)
+        self.client = WriterClient(f"headway-test-{secrets.token_hex(8)}", linger_s=60.0)
         self.client.reserve(1, 4096)
         wire.close(self.client.images())
         state = {"w": torch.zeros(4)}
@@ -98,7 +98,7 @@ def ranks(store: str, writers: list[Started]) -> Iterator[list[Rank]]:
 
 
 def marks(store: str) -> list[str]:
-    return [name for name in place(store).names() if name.startswith(".given-up")]
+    return [name for name in open_place(store).names() if name.startswith(".given-up")]
 
 
 def test_rank_0_gave_up_before_the_other_began(ranks: list[Rank], store: str) -> None:

@@ -56,7 +56,7 @@ def test_messages_come_in_order_with_their_descriptors(ends: Ends) -> None:
         wire.HEADER.pack(2) + b"[]",
         wire.HEADER.pack(2) + b"\xff\xfe",
         wire.HEADER.pack(0),
-        wire.HEADER.pack(wire.LONGEST + 1),
+        wire.HEADER.pack(wire.MAX_MESSAGE_BYTES + 1),
     ],
 )
 def test_what_is_no_message_ends_it(content: bytes, ends: Ends) -> None:
@@ -73,15 +73,15 @@ def test_an_end_that_goes_in_the_middle_is_gone(content: bytes, ends: Ends) -> N
     ours, theirs = ends
     ours.sendall(content)
     ours.close()
-    with pytest.raises(wire.Gone) as raised:
+    with pytest.raises(wire.PeerClosed) as raised:
         wire.receive(theirs)
-    assert raised.type is wire.Gone
+    assert raised.type is wire.PeerClosed
 
 
 def test_nobody_reads_it(ends: Ends) -> None:
     ours, theirs = ends
     theirs.close()
-    with pytest.raises(wire.Gone):
+    with pytest.raises(wire.PeerClosed):
         wire.send(ours, {"op": "status"})
 
 
@@ -97,12 +97,12 @@ def test_nothing_has_come_yet(ends: Ends) -> None:
 
 def test_whether_somebody_is_there(ends: Ends) -> None:
     ours, theirs = ends
-    assert not wire.left(theirs)
+    assert not wire.peer_closed(theirs)
     wire.send(ours, {"op": "status"})
-    assert not wire.left(theirs), "there is a message"
+    assert not wire.peer_closed(theirs), "there is a message"
     assert wire.receive(theirs) == ({"op": "status"}, [])
     ours.close()
-    assert wire.left(theirs)
+    assert wire.peer_closed(theirs)
 
 
 def test_who_is_there(ends: Ends) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.compile.archive.manifest import Chunk, File, Manifest
-from headway.compile.archive.store import Found, Store, Wanted
-from headway.compile.archive.tree import DAY, Tree
+from headway.compile.archive.store import ArchiveStore, CacheKey, CacheLookup
+from headway.compile.archive.tree import DAY, CacheFolder
 
 NOW = 20_000.5 * DAY
 TODAY = 20_000
@@ -46,20 +46,24 @@ def content(root: Path) -> dict[str, bytes]:
     }
 
 
-def tree(root: Path, files: dict[str, bytes] | None = None) -> Tree:
-    made = Tree(root)
+def tree(root: Path, files: dict[str, bytes] | None = None) -> CacheFolder:
+    made = CacheFolder(root)
     fill(root, files or {})
     return made
 
 
-def wanted(job: str = "train", code: str = "1", **facts: Any) -> Wanted:
-    return Wanted(facts=FACTS | facts, job=job, code=code)
+def wanted(job: str = "train", code: str = "1", **facts: Any) -> CacheKey:
+    return CacheKey(facts=FACTS | facts, job=job, code=code)
 
 
 def save(
-    store: Store, of: Tree, want: Wanted | None = None, base: Found | None = None, now: float = NOW
+    store: ArchiveStore,
+    of: CacheFolder,
+    want: CacheKey | None = None,
+    base: CacheLookup | None = None,
+    now: float = NOW,
 ) -> Manifest | None:
-    return store.publish(of, want or wanted(), base or Found(level="miss"), 1.0, now)
+    return store.publish(of, want or wanted(), base or CacheLookup(level="miss"), 1.0, now)
 
 
 def manifest(**fields: Any) -> Manifest:

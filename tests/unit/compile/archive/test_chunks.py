@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.compile.archive import chunks
-from headway.compile.archive.chunks import Corrupt
+from headway.compile.archive.chunks import DamagedData
 from tests.support import examples, has_code
 
 
@@ -22,25 +22,25 @@ def files(count: int, seed: int = 0) -> list[bytes]:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=40))
 def test_the_chunks_are_the_files_end_to_end(contents: list[bytes]) -> None:
-    parts = list(chunks.split(contents))
+    parts = list(chunks.split_chunks(contents))
     assert b"".join(parts) == b"".join(contents)
     assert all(parts)
 
 
 def test_large_files_are_cut_and_no_chunk_is_larger_than_allowed() -> None:
-    large = random.Random(1).randbytes(chunks.PIECE * 2 + 5)
-    almost = random.Random(2).randbytes(chunks.WHOLE)
-    parts = list(chunks.split([almost[:-1], almost, large, b"end"]))
+    large = random.Random(1).randbytes(chunks.PIECE_BYTES * 2 + 5)
+    almost = random.Random(2).randbytes(chunks.TARGET_BYTES)
+    parts = list(chunks.split_chunks([almost[:-1], almost, large, b"end"]))
     assert b"".join(parts) == almost[:-1] + almost + large + b"end"
-    assert max(map(len, parts)) <= chunks.LARGEST
+    assert max(map(len, parts)) <= chunks.MAX_CHUNK_BYTES
 
 
 def test_nearly_equal_folders_share_nearly_all_bytes() -> None:
     """Measured: of 200 files one is changed, one comes and one goes."""
     before = files(200)
     after = [*before[:50], b"changed" + before[50], *before[51:120], *before[121:], b"new file"]
-    known = {chunks.name(part) for part in chunks.split(before)}
-    new = [part for part in chunks.split(after) if chunks.name(part) not in known]
+    known = {chunks.chunk_name(part) for part in chunks.split_chunks(before)}
+    new = [part for part in chunks.split_chunks(after) if chunks.chunk_name(part) not in known]
     assert sum(map(len, new)) < 0.2 * sum(map(len, after))
 
 
@@ -49,7 +49,7 @@ def zstd(plain: bytes) -> bytes:
     return chunks.ZSTD + pytest.importorskip("zstandard").ZstdCompressor(level=3).compress(plain)
 
 
-PACKERS = {"zlib": chunks.pack, "zstd": zstd}
+PACKERS = {"zlib": chunks.pack_chunk, "zstd": zstd}
 
 
 @pytest.mark.parametrize("how", PACKERS)
@@ -58,29 +58,29 @@ def test_packed_and_back(how: str) -> None:
     packed = PACKERS[how](plain)
     assert packed[:1] == {"zlib": chunks.ZLIB, "zstd": chunks.ZSTD}[how]
     assert len(packed) < len(plain) / 10
-    assert chunks.unpack(packed, len(plain)) == plain
+    assert chunks.unpack_chunk(packed, len(plain)) == plain
 
 
 def test_what_does_not_shrink_is_kept_as_it_is() -> None:
     noise = random.Random(3).randbytes(500)
-    packed = chunks.pack(noise)
+    packed = chunks.pack_chunk(noise)
     assert packed[:1] == chunks.RAW and len(packed) == len(noise) + 1
-    assert chunks.unpack(packed, 500) == noise
+    assert chunks.unpack_chunk(packed, 500) == noise
 
 
 @pytest.mark.parametrize("how", PACKERS)
 def test_a_bomb_makes_no_more_than_was_said(how: str) -> None:
     bomb = PACKERS[how](bytes(50_000_000))
-    with pytest.raises(Corrupt, check=has_code("size-mismatch")) as error:
-        chunks.unpack(bomb, 10)
+    with pytest.raises(DamagedData, check=has_code("size-mismatch")) as error:
+        chunks.unpack_chunk(bomb, 10)
     assert error.value.fields == {"size": 11, "expected": 10}
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=60), st.integers(0, 100))
 def test_rubbish_is_refused(packed: bytes, size: int) -> None:
-    with contextlib.suppress(Corrupt):
-        assert len(chunks.unpack(packed, size)) == size
+    with contextlib.suppress(DamagedData):
+        assert len(chunks.unpack_chunk(packed, size)) == size
 
 
 @pytest.mark.parametrize("how", PACKERS)
@@ -90,8 +90,8 @@ def test_a_cut_chunk_never_gives_other_bytes(how: str) -> None:
     refused = 0
     for end in range(len(packed)):
         try:  # a last part may hold nothing but a checksum
-            assert chunks.unpack(packed[:end], len(plain)) == plain
-        except Corrupt:
+            assert chunks.unpack_chunk(packed[:end], len(plain)) == plain
+        except DamagedData:
             refused += 1
     assert refused > len(packed) / 2
 
@@ -99,5 +99,5 @@ def test_a_cut_chunk_never_gives_other_bytes(how: str) -> None:
 def test_without_zstandard_its_chunks_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = zstd(b"kernel " * 1000)
     monkeypatch.setattr(chunks, "_zstd", lambda: None)
-    with pytest.raises(Corrupt, check=has_code("missing-package")):
-        chunks.unpack(packed, 7000)
+    with pytest.raises(DamagedData, check=has_code("missing-package")):
+        chunks.unpack_chunk(packed, 7000)

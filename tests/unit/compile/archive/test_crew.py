@@ -20,7 +20,7 @@ def test_in_order_whatever_takes_long() -> None:
         first.set()
         return number * number
 
-    assert list(crew.each(call, range(50))) == [n * n for n in range(50)]
+    assert list(crew.parallel_map(call, range(50))) == [n * n for n in range(50)]
 
 
 def test_no_more_is_taken_than_is_at_work() -> None:
@@ -31,9 +31,9 @@ def test_no_more_is_taken_than_is_at_work() -> None:
             taken.append(number)
             yield number
 
-    results = crew.each(lambda number: number, items())  # type: ignore[arg-type, misc]
+    results = crew.parallel_map(lambda number: number, items())  # type: ignore[arg-type, misc]
     assert next(results) == 0
-    assert len(taken) <= crew.AT_ONCE + 1
+    assert len(taken) <= crew.MAX_THREADS + 1
 
 
 def test_a_fault_comes_out_in_its_place() -> None:
@@ -42,7 +42,7 @@ def test_a_fault_comes_out_in_its_place() -> None:
             raise ValueError("three")
         return number
 
-    results = crew.each(call, range(10))
+    results = crew.parallel_map(call, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
         next(results)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headway.compile.archive import chunks, keep, manifest, signing
-from headway.compile.archive.store import Found, Store
-from headway.compile.archive.tree import Tree
+from headway.compile.archive.store import ArchiveStore, CacheLookup
+from headway.compile.archive.tree import CacheFolder
 from headway.compile.precompile import dropped
 from headway.errors import Reason
 from tests.mutations import altered, bent
@@ -27,7 +27,7 @@ class Attacked:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(str(folder / "store"))
+        self.store = ArchiveStore(str(folder / "store"))
         save(self.store, tree(folder / "a", FILES))
         (self.manifest,) = (folder / "store").glob("archives/*/*/*")
         self.plain = self._plain()
@@ -36,21 +36,21 @@ class Attacked:
         self.count = 0
 
     def _plain(self) -> Any:
-        body = signing.open_sealed(self.manifest.read_bytes(), None)
-        return json.loads(chunks.unpack(body[8:], int.from_bytes(body[:8], "big")))
+        body = signing.unseal(self.manifest.read_bytes(), None)
+        return json.loads(chunks.unpack_chunk(body[8:], int.from_bytes(body[:8], "big")))
 
-    def look(self) -> Found:
+    def look(self) -> CacheLookup:
         """All that is done with a store; whatever it holds."""
         self.count += 1
-        into = Tree(self.folder / str(self.count))
+        into = CacheFolder(self.folder / str(self.count))
         found, files = self.store.restore(self.store.find(wanted()), into)
         assert len(content(into.root)) == files
         assert all(isinstance(why, Reason) and why.code for why in found.refused)
-        for shelved in keep.shelf(self.store):
+        for shelved in keep.list_archives(self.store):
             assert shelved.manifest is not None or shelved.why.code
-            keep.verify(self.store, shelved)
+            keep.verify_archive(self.store, shelved)
             assert shelved.id.isprintable()
-        keep.clear(self.store, max_size=0, max_age_s=0, dry=True)
+        keep.collect_garbage(self.store, max_size=0, max_age_s=0, dry=True)
         return found
 
     def heal(self) -> None:
@@ -60,7 +60,7 @@ class Attacked:
     def seal(self, document: Any) -> None:
         """A list of files as the owner would write it."""
         plain = json.dumps(document).encode()
-        body = len(plain).to_bytes(8, "big") + chunks.pack(plain)
+        body = len(plain).to_bytes(8, "big") + chunks.pack_chunk(plain)
         self.manifest.write_bytes(signing.seal(body, None))
 
 
@@ -121,29 +121,31 @@ def test_guards_of_an_archive_that_is_not_trusted_are_not_evaluated(
     tmp_path: Path, way: str
 ) -> None:
     """They are expressions: whoever may make archives may run code, and nobody else."""
-    key = signing.Secret(b"0123456789abcdef")
-    mine = signing.Secret(b"fedcba9876543210")
+    key = signing.HmacKey(b"0123456789abcdef")
+    mine = signing.HmacKey(b"fedcba9876543210")
     ran = tmp_path / "ran"
     guards = GUARDS.replace("{!r}", repr(str(ran)))
     files = FILES | {"dynamo/k/headway-guards.json": guards.encode()}
     url = f"memory://{tmp_path.name}" if way == "no key" else str(tmp_path / "store")
-    save(Store(url, key if way == "signed by another" else None), tree(tmp_path / "a", files))
+    save(
+        ArchiveStore(url, key if way == "signed by another" else None), tree(tmp_path / "a", files)
+    )
     if way == "written by others":
         for path in (tmp_path / "store").rglob("*"):
             path.chmod(0o777 if path.is_dir() else 0o666)
-    store = Store(url, None if way in ("written by others", "no key") else mine)
-    into = Tree(tmp_path / "b")
+    store = ArchiveStore(url, None if way in ("written by others", "no key") else mine)
+    into = CacheFolder(tmp_path / "b")
     found, count = store.restore(store.find(wanted()), into)
     assert (found.level, count, content(into.root)) == ("miss", 0, {})
     assert found.refused and all(why.code for why in found.refused)
-    assert dropped.disagreement(str(into.root / "dynamo/k"), check)
+    assert dropped.mismatch_reason(str(into.root / "dynamo/k"), check)
     assert not ran.exists()
-    assert dropped.disagreement(str(tmp_path / "a/dynamo/k"), check)
+    assert dropped.mismatch_reason(str(tmp_path / "a/dynamo/k"), check)
     assert ran.exists(), "of an archive that is trusted they are"
 
 
 def test_a_list_of_files_is_no_larger_than_it_says(tmp_path: Path) -> None:
     attacked = Attacked(tmp_path)
-    body = (manifest.LIMIT + 1).to_bytes(8, "big") + chunks.pack(b"{}")
+    body = (manifest.MAX_MANIFEST_BYTES + 1).to_bytes(8, "big") + chunks.pack_chunk(b"{}")
     attacked.manifest.write_bytes(signing.seal(body, None))
     assert attacked.look().refused[0].code == "archive-too-large"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway.compile.archive.keys import compat, difference, differing
+from headway.compile.archive.keys import compat, describe_difference, differing_facts
 from tests.support import Golden
 from tests.unit.compile.archive.made import FACTS
 
@@ -23,26 +23,30 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def test_the_difference_in_words(golden: Golden) -> None:
-    golden("differences.txt", "".join(f"{difference(FACTS, FACTS | o)}\n" for o in OTHERS))
+    golden("differences.txt", "".join(f"{describe_difference(FACTS, FACTS | o)}\n" for o in OTHERS))
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_machine_that_differs_has_another_key(other: dict[str, Any]) -> None:
-    assert set(differing(FACTS, FACTS | other)) == set(other)
+    assert set(differing_facts(FACTS, FACTS | other)) == set(other)
     assert compat(FACTS) != compat(FACTS | other)
 
 
 def test_the_same_machine_has_the_same_key() -> None:
-    assert difference(FACTS, dict(FACTS)) == "" and compat(FACTS) == compat(dict(FACTS))
+    assert describe_difference(FACTS, dict(FACTS)) == "" and compat(FACTS) == compat(dict(FACTS))
 
 
 def test_where_torch_lies_makes_no_other_key() -> None:
     assert compat(FACTS) == compat(FACTS | {"place": ["/elsewhere", "/usr"]})
-    assert differing(FACTS, FACTS | {"place": None}) == []
+    assert differing_facts(FACTS, FACTS | {"place": None}) == []
 
 
 @pytest.mark.parametrize("junk", [None, 3, [], "x", {"a": []}, [[1]], {"env": {"a": {}}}])
 def test_words_for_whatever_a_store_says(junk: Any) -> None:
     """The facts of other machines are not signed; they are only talked about."""
     for name in FACTS:
-        assert difference(FACTS, FACTS | {name: junk}) or FACTS[name] == junk or name == "place"
+        assert (
+            describe_difference(FACTS, FACTS | {name: junk})
+            or FACTS[name] == junk
+            or name == "place"
+        )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.compile.archive import chunks, manifest
-from headway.compile.archive.chunks import Corrupt
-from headway.compile.archive.manifest import Chunk, File, from_bytes, to_bytes
+from headway.compile.archive.chunks import DamagedData
+from headway.compile.archive.manifest import Chunk, File, decode_manifest, encode_manifest
 from tests.support import examples, has_code
 from tests.unit.compile.archive import made
 
@@ -20,13 +20,13 @@ NAMES = st.text("abcdefgh0123_.-", min_size=1, max_size=12).filter(lambda name: 
 
 
 def stored(plain: bytes) -> bytes:
-    return len(plain).to_bytes(8, "big") + chunks.pack(plain)
+    return len(plain).to_bytes(8, "big") + chunks.pack_chunk(plain)
 
 
 def altered(**fields: Any) -> bytes:
     """A right one, with some fields put in by hand."""
-    whole = to_bytes(made.manifest())
-    plain = json.loads(chunks.unpack(whole[8:], int.from_bytes(whole[:8], "big")))
+    whole = encode_manifest(made.manifest())
+    plain = json.loads(chunks.unpack_chunk(whole[8:], int.from_bytes(whole[:8], "big")))
     return stored(json.dumps(plain | fields).encode())
 
 
@@ -49,7 +49,7 @@ def test_round_trip(paths: set[str], sizes: list[int], job: str, cold_s: float) 
         cold_s=cold_s,
         supersedes=("18c-00",),
     )
-    assert from_bytes(to_bytes(one)) == one
+    assert decode_manifest(encode_manifest(one)) == one
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ def test_round_trip(paths: set[str], sizes: list[int], job: str, cold_s: float) 
     ],
 )
 def test_a_path_that_leads_out_of_the_folder_is_refused(path: str) -> None:
-    with pytest.raises(Corrupt, check=has_code("file-outside-folder")):
-        from_bytes(altered(files=[[path, 5, False, 1]]))
+    with pytest.raises(DamagedData, check=has_code("file-outside-folder")):
+        decode_manifest(altered(files=[[path, 5, False, 1]]))
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "..", ".", "a b", "x" * 101, "a\n", "\x1b[2J"])
 @pytest.mark.parametrize("where", ["job", "id", "supersedes"])
 def test_a_name_that_would_lead_elsewhere_is_refused(where: str, name: str) -> None:
     fields: dict[str, Any] = {where: [name] if where == "supersedes" else name}
-    with pytest.raises(Corrupt, check=has_code("archive-name-malformed")):
-        from_bytes(altered(**fields))
+    with pytest.raises(DamagedData, check=has_code("archive-name-malformed")):
+        decode_manifest(altered(**fields))
 
 
 @pytest.mark.parametrize(
@@ -119,30 +119,32 @@ def test_a_name_that_would_lead_elsewhere_is_refused(where: str, name: str) -> N
     ],
 )
 def test_what_is_wrong_is_said(fields: dict[str, Any], code: str) -> None:
-    with pytest.raises(Corrupt, check=has_code(code)):
-        from_bytes(altered(**fields))
+    with pytest.raises(DamagedData, check=has_code(code)):
+        decode_manifest(altered(**fields))
 
 
 @pytest.mark.parametrize(
     "plain", [b"", b"{", b"[]", b"null", b"7", b'"x"', b"{}", b"\xff", b"[" * 100_000]
 )
 def test_what_is_no_list_of_files_is_refused(plain: bytes) -> None:
-    with pytest.raises(Corrupt):
-        from_bytes(stored(plain))
+    with pytest.raises(DamagedData):
+        decode_manifest(stored(plain))
 
 
 def test_one_that_says_it_is_huge_is_not_unpacked() -> None:
-    with pytest.raises(Corrupt, check=has_code("archive-too-large")):
-        from_bytes((manifest.LIMIT + 1).to_bytes(8, "big") + chunks.pack(b"x"))
+    with pytest.raises(DamagedData, check=has_code("archive-too-large")):
+        decode_manifest(
+            (manifest.MAX_MANIFEST_BYTES + 1).to_bytes(8, "big") + chunks.pack_chunk(b"x")
+        )
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(200))
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_a_changed_byte_makes_no_other_fault_than_a_refusal(at: int, value: int) -> None:
-    whole = bytearray(to_bytes(made.manifest()))
+    whole = bytearray(encode_manifest(made.manifest()))
     whole[at % len(whole)] = value
-    with contextlib.suppress(Corrupt):
-        from_bytes(bytes(whole))
+    with contextlib.suppress(DamagedData):
+        decode_manifest(bytes(whole))
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(200))
@@ -155,5 +157,5 @@ def test_a_changed_byte_makes_no_other_fault_than_a_refusal(at: int, value: int)
     ),
 )
 def test_any_value_in_any_field_is_read_or_refused(name: str, value: Any) -> None:
-    with contextlib.suppress(Corrupt):
-        from_bytes(altered(**{name: value}))
+    with contextlib.suppress(DamagedData):
+        decode_manifest(altered(**{name: value}))

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from headway.compile.archive.chunks import Corrupt
-from headway.compile.archive.places import DRAFTS, Folder, Gone, Place, Remote, place
+from headway.compile.archive.chunks import DamagedData
+from headway.compile.archive.places import (
+    DRAFTS,
+    FolderObjectPlace,
+    ObjectMissing,
+    ObjectPlace,
+    RemoteObjectPlace,
+    open_object_place,
+)
 from headway.compile.archive.signing import Untrusted
 from headway.errors import UsageError
 from tests.support import has_code
@@ -21,13 +28,13 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 @pytest.fixture(params=["folder", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectPlace:
     if request.param == "folder":
-        return place(str(tmp_path / "store"))
-    return place(f"memory://{secrets.token_hex(8)}/store")
+        return open_object_place(str(tmp_path / "store"))
+    return open_object_place(f"memory://{secrets.token_hex(8)}/store")
 
 
-def test_written_read_listed_and_taken_away(store: Place) -> None:
+def test_written_read_listed_and_taken_away(store: ObjectPlace) -> None:
     assert list(store.entries("chunks")) == []
     store.write("chunks/ab/abc", b"one")
     store.write("chunks/cd/cde", b"three")
@@ -39,25 +46,25 @@ def test_written_read_listed_and_taken_away(store: Place) -> None:
     assert [name for name, _, _ in store.entries("chunks/cd/")] == ["chunks/cd/cde"]
     store.delete("chunks/ab/abc")
     store.delete("chunks/ab/abc")
-    with pytest.raises(Gone):
+    with pytest.raises(ObjectMissing):
         store.read("chunks/ab/abc", 100)
     assert [name for name, _, _ in store.entries("chunks")] == ["chunks/cd/cde"]
 
 
-def test_the_time_of_change_is_told(store: Place) -> None:
+def test_the_time_of_change_is_told(store: ObjectPlace) -> None:
     store.write("chunks/ab/abc", b"one")
     ((_, _, changed),) = store.entries("chunks")
     assert abs(changed - time.time()) < 100
 
 
-def test_no_more_is_read_than_allowed(store: Place) -> None:
+def test_no_more_is_read_than_allowed(store: ObjectPlace) -> None:
     store.write("chunks/ab/abc", bytes(1000))
     assert len(store.read("chunks/ab/abc", 1000)) == 1000
-    with pytest.raises(Corrupt, check=has_code("archive-too-large")):
+    with pytest.raises(DamagedData, check=has_code("archive-too-large")):
         store.read("chunks/ab/abc", 999)
 
 
-def test_one_object_is_written_by_many_at_once(store: Place) -> None:
+def test_one_object_is_written_by_many_at_once(store: ObjectPlace) -> None:
     contents = [bytes([number]) * 5000 for number in range(8)]
     threads = [threading.Thread(target=store.write, args=("a/b", one)) for one in contents]
     for thread in threads:
@@ -68,18 +75,18 @@ def test_one_object_is_written_by_many_at_once(store: Place) -> None:
 
 
 def test_urls_name_their_places(tmp_path: Path) -> None:
-    assert isinstance(place("memory://x"), Remote)
-    folder = place(f"file://{tmp_path}")
-    assert isinstance(folder, Folder) and folder.root == tmp_path
+    assert isinstance(open_object_place("memory://x"), RemoteObjectPlace)
+    folder = open_object_place(f"file://{tmp_path}")
+    assert isinstance(folder, FolderObjectPlace) and folder.root == tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, check=has_code("store-is-a-file")):
-        place(str(tmp_path / "file"))
+        open_object_place(str(tmp_path / "file"))
     with pytest.raises(UsageError, check=has_code("url-unusable")):
-        place("nothing://x")
+        open_object_place("nothing://x")
 
 
 def test_what_is_unsigned_is_not_read_through_a_url() -> None:
-    remote = place("memory://unsigned")
+    remote = open_object_place("memory://unsigned")
     remote.write("a/b", b"x")
     assert remote.distrust().code == "store-not-trusted"
     with pytest.raises(Untrusted, check=has_code("store-not-trusted")):
@@ -91,7 +98,7 @@ def test_what_is_unsigned_is_not_read_through_a_url() -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
 def test_a_store_that_we_make_is_one_that_we_trust(tmp_path: Path, umask: int) -> None:
-    store = Folder(tmp_path / "new" / "store")
+    store = FolderObjectPlace(tmp_path / "new" / "store")
     (tmp_path / "new").mkdir()
     before = os.umask(umask)
     try:
@@ -107,7 +114,7 @@ def test_a_store_that_we_make_is_one_that_we_trust(tmp_path: Path, umask: int) -
 def test_what_is_in_a_store_is_as_open_as_the_store(tmp_path: Path, mode: int) -> None:
     """A group that shares a folder can write into what one of it has made."""
     tmp_path.chmod(mode)
-    Folder(tmp_path).write("archives/key/job/id", b"x")
+    FolderObjectPlace(tmp_path).write("archives/key/job/id", b"x")
     for path in (tmp_path / "archives", tmp_path / "archives/key/job", tmp_path / DRAFTS):
         assert stat.S_IMODE(path.stat().st_mode) == mode
     file = tmp_path / "archives/key/job/id"
@@ -116,7 +123,7 @@ def test_what_is_in_a_store_is_as_open_as_the_store(tmp_path: Path, mode: int) -
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
 def test_an_object_that_others_can_change_is_not_ours(tmp_path: Path, mode: int) -> None:
-    store = Folder(tmp_path / "store")
+    store = FolderObjectPlace(tmp_path / "store")
     store.write("archives/key/job/id", b"x")
     os.chmod(tmp_path / "store/archives/key/job/id", mode)
     assert store.read("archives/key/job/id", 10) == b"x"
@@ -127,7 +134,7 @@ def test_an_object_that_others_can_change_is_not_ours(tmp_path: Path, mode: int)
 @needs_root
 def test_an_object_of_another_user_is_not_ours(tmp_path: Path) -> None:
     """As if it was put there after the folder was looked at."""
-    store = Folder(tmp_path / "store")
+    store = FolderObjectPlace(tmp_path / "store")
     store.write("chunks/ab/abc", b"x")
     os.chown(tmp_path / "store/chunks/ab/abc", 12345, 12345)
     with pytest.raises(Untrusted, check=has_code("owned-by-another")):
@@ -136,7 +143,7 @@ def test_an_object_of_another_user_is_not_ours(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)
 def test_nothing_but_plain_files_is_an_object(tmp_path: Path) -> None:
-    store = Folder(tmp_path / "store")
+    store = FolderObjectPlace(tmp_path / "store")
     store.write("a/file", b"x")
     os.mkfifo(tmp_path / "store/a/pipe")
     (tmp_path / "secret").write_text("secret")
@@ -144,12 +151,12 @@ def test_nothing_but_plain_files_is_an_object(tmp_path: Path) -> None:
     (tmp_path / "store/a/folder").mkdir()
     assert [name for name, _, _ in store.entries("a")] == ["a/file"]
     for name in ("a/pipe", "a/folder", "a/file/below", "nothing"):
-        with pytest.raises(Gone):
+        with pytest.raises(ObjectMissing):
             store.read(name, 10)
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    store = Folder(tmp_path / "store")
+    store = FolderObjectPlace(tmp_path / "store")
     (tmp_path / "store/a/b").mkdir(parents=True)
     with pytest.raises(OSError):
         store.write("a/b", b"x")
@@ -162,14 +169,14 @@ def test_a_store_that_cannot_be_listed_is_not_an_empty_one(
     def scandir(path: object) -> object:
         raise PermissionError(13, "Permission denied", path)
 
-    store = Folder(tmp_path)
+    store = FolderObjectPlace(tmp_path)
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(PermissionError):
         list(store.entries("archives"))
 
 
 def test_a_folder_that_others_can_write_is_told(tmp_path: Path) -> None:
-    store = Folder(tmp_path / "store")
+    store = FolderObjectPlace(tmp_path / "store")
     store.write("chunks/ab/abc", b"x")
     (tmp_path / "store/chunks").chmod(0o777)
     assert store.distrust().code == "writable-by-others"

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from headway.compile.archive.signing import Untrusted, open_sealed, own_and_safe, read_key, seal
+from headway.compile.archive.signing import Untrusted, path_untrusted_reason, read_key, seal, unseal
 from headway.errors import MissingExtra, UsageError
 from tests.support import has_code
 
@@ -49,14 +49,14 @@ def pair(folder: Path) -> tuple[str, str]:
 def test_a_secret_signs_and_verifies(tmp_path: Path) -> None:
     key = read_key(secret(tmp_path))
     assert key.signs
-    assert open_sealed(seal(BODY, key), key) == BODY
+    assert unseal(seal(BODY, key), key) == BODY
 
 
 def test_a_pair_signs_and_its_public_half_verifies_only(tmp_path: Path) -> None:
     private, public = map(read_key, pair(tmp_path))
     sealed = seal(BODY, private)
     assert (private.signs, public.signs) == (True, False)
-    assert open_sealed(sealed, private) == open_sealed(sealed, public) == BODY
+    assert unseal(sealed, private) == unseal(sealed, public) == BODY
 
 
 @pytest.mark.parametrize("scheme", ["hmac", "ed25519"])
@@ -66,9 +66,9 @@ def test_no_byte_can_be_changed_or_cut(tmp_path: Path, scheme: str) -> None:
     for at in range(len(sealed)):
         for bad in (sealed[:at], sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :]):
             with pytest.raises(Untrusted):
-                open_sealed(bad, key)
+                unseal(bad, key)
     with pytest.raises(Untrusted):
-        open_sealed(sealed + b"x", key)
+        unseal(sealed + b"x", key)
 
 
 def test_another_key_is_refused(tmp_path: Path) -> None:
@@ -76,27 +76,27 @@ def test_another_key_is_refused(tmp_path: Path) -> None:
     ours = read_key(secret(tmp_path))
     theirs = read_key(secret(tmp_path / "other", b"fedcba9876543210"))
     with pytest.raises(Untrusted, check=has_code("signature-mismatch")):
-        open_sealed(seal(BODY, theirs), ours)
+        unseal(seal(BODY, theirs), ours)
     with pytest.raises(Untrusted, check=has_code("key-other-scheme")):
-        open_sealed(seal(BODY, theirs), read_key(pair(tmp_path)[1]))
+        unseal(seal(BODY, theirs), read_key(pair(tmp_path)[1]))
 
 
 def test_what_is_unsigned_is_refused_once_there_is_a_key(tmp_path: Path) -> None:
     sealed = seal(BODY, None)
-    assert open_sealed(sealed, None) == BODY
+    assert unseal(sealed, None) == BODY
     with pytest.raises(Untrusted, check=has_code("archive-not-signed")):
-        open_sealed(sealed, read_key(secret(tmp_path)))
+        unseal(sealed, read_key(secret(tmp_path)))
 
 
 @pytest.mark.parametrize("stored", [b"", b"\n", b"headway-archive 1 none", b"GIF89a...\n" + BODY])
 def test_what_is_no_archive_is_refused(stored: bytes) -> None:
     with pytest.raises(Untrusted, check=has_code("not-an-archive")):
-        open_sealed(stored, None)
+        unseal(stored, None)
 
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(Untrusted, check=has_code("archive-other-version")):
-        open_sealed(seal(BODY, None).replace(b" 1 ", b" 2 ", 1), None)
+        unseal(seal(BODY, None).replace(b" 1 ", b" 2 ", 1), None)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o666])
@@ -149,14 +149,14 @@ def test_without_cryptography_it_says_what_to_install(
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A folder below which nobody else can write; pytest's own are."""
-    assert not own_and_safe(tmp_path)
+    assert not path_untrusted_reason(tmp_path)
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
     return folder
 
 
 def test_a_folder_of_ones_own_is_safe_also_before_it_is_there(mine: Path) -> None:
-    assert own_and_safe(mine) == own_and_safe(mine / "not" / "yet") == ""
+    assert path_untrusted_reason(mine) == path_untrusted_reason(mine / "not" / "yet") == ""
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
@@ -164,36 +164,36 @@ def test_a_folder_that_others_can_write_is_not(mine: Path, mode: int) -> None:
     mine.chmod(mode)
     (mine / "below").mkdir()
     for folder in (mine, mine / "below"):
-        assert own_and_safe(folder).code == "writable-by-others"
-        assert f"chmod go-w {mine}" in own_and_safe(folder)
+        assert path_untrusted_reason(folder).code == "writable-by-others"
+        assert f"chmod go-w {mine}" in path_untrusted_reason(folder)
 
 
 def test_a_link_is_safe_if_it_and_its_target_are(mine: Path) -> None:
     (mine / "store").mkdir()
     (mine / "link").symlink_to(mine / "store")
-    assert own_and_safe(mine / "link" / "chunks") == ""
+    assert path_untrusted_reason(mine / "link" / "chunks") == ""
     (mine / "store").chmod(0o777)
-    assert own_and_safe(mine / "link" / "chunks").code == "writable-by-others"
+    assert path_untrusted_reason(mine / "link" / "chunks").code == "writable-by-others"
     (mine / "store").chmod(0o755)
     (mine / "open").mkdir()
     (mine / "open").chmod(0o777)
     (mine / "open" / "link").symlink_to(mine / "store")
-    why = own_and_safe(mine / "open" / "link" / "chunks")
+    why = path_untrusted_reason(mine / "open" / "link" / "chunks")
     assert why.code == "writable-by-others" and why.endswith(f"chmod go-w {mine / 'open'}")
 
 
 def test_a_link_to_itself_is_not(mine: Path) -> None:
     (mine / "loop").symlink_to(mine / "loop")
-    assert own_and_safe(mine / "loop" / "chunks").code == "path-not-readable"
+    assert path_untrusted_reason(mine / "loop" / "chunks").code == "path-not-readable"
 
 
 @needs_root
 def test_what_belongs_to_another_user_is_not(mine: Path) -> None:
     (mine / "theirs").mkdir()
     os.chown(mine / "theirs", 12345, 12345)
-    why = own_and_safe(mine / "theirs")
+    why = path_untrusted_reason(mine / "theirs")
     assert why.code == "owned-by-another" and why.startswith(f"{mine / 'theirs'} ")
     (mine / "link").symlink_to(mine)
     os.lchown(mine / "link", 12345, 12345)
-    why = own_and_safe(mine / "link")
+    why = path_untrusted_reason(mine / "link")
     assert why.code == "owned-by-another" and why.startswith(f"{mine / 'link'} ")

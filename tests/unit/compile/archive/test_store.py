@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from headway.compile.archive import chunks, keys, signing, store
-from headway.compile.archive.manifest import Manifest, to_bytes
-from headway.compile.archive.places import Folder, Gone
-from headway.compile.archive.store import Found, Store
-from headway.compile.archive.tree import DAY, Tree
+from headway.compile.archive.manifest import Manifest, encode_manifest
+from headway.compile.archive.places import FolderObjectPlace, ObjectMissing
+from headway.compile.archive.store import ArchiveStore, CacheLookup
+from headway.compile.archive.tree import DAY, CacheFolder
 from tests.unit.compile.archive import made
 from tests.unit.compile.archive.made import FACTS, NOW, content, fill, library, save, tree, wanted
 
@@ -25,35 +25,37 @@ FILES = {"ab/x.so": library(3000), "ab/x.py": b"print()", "fxgraph/k/v": b"graph
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"), signing.Secret(b"0123456789abcdef"))
+def team(tmp_path: Path) -> ArchiveStore:
+    return ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
 
 
-def archives(of: Store) -> list[Path]:
+def archives(of: ArchiveStore) -> list[Path]:
     return sorted(path for path in root(of).glob("archives/*/*/*"))
 
 
-def root(of: Store) -> Path:
-    assert isinstance(of.place, Folder)
+def root(of: ArchiveStore) -> Path:
+    assert isinstance(of.place, FolderObjectPlace)
     return of.place.root
 
 
-def restored(of: Store, folder: Path, want: store.Wanted | None = None) -> tuple[Found, Tree, int]:
-    into = Tree(folder)
+def restored(
+    of: ArchiveStore, folder: Path, want: store.CacheKey | None = None
+) -> tuple[CacheLookup, CacheFolder, int]:
+    into = CacheFolder(folder)
     found, files = of.restore(of.find(want or wanted()), into)
     return found, into, files
 
 
 @pytest.fixture(params=["signed folder", "own folder", "memory"])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    key = signing.Secret(b"0123456789abcdef")
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStore:
+    key = signing.HmacKey(b"0123456789abcdef")
     if request.param == "memory":
-        return Store(f"memory://{tmp_path.name}", key)
-    return Store(str(tmp_path / "store"), key if request.param == "signed folder" else None)
+        return ArchiveStore(f"memory://{tmp_path.name}", key)
+    return ArchiveStore(str(tmp_path / "store"), key if request.param == "signed folder" else None)
 
 
 def test_what_is_there_is_not_fetched_again(
-    any_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_store: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the other ranks of a node find it."""
     save(any_store, tree(tmp_path / "a", FILES))
@@ -78,7 +80,7 @@ def test_what_is_there_is_not_fetched_again(
 # -- finding ------------------------------------------------------------------------------------
 
 
-def test_saved_found_and_restored(any_store: Store, tmp_path: Path) -> None:
+def test_saved_found_and_restored(any_store: ArchiveStore, tmp_path: Path) -> None:
     one = save(any_store, tree(tmp_path / "a", FILES))
     assert one is not None
     found, into, files = restored(any_store, tmp_path / "b")
@@ -87,7 +89,7 @@ def test_saved_found_and_restored(any_store: Store, tmp_path: Path) -> None:
     assert save(any_store, into, base=found) is None  # it has all of it
 
 
-def test_the_levels_and_their_words(team: Store, tmp_path: Path) -> None:
+def test_the_levels_and_their_words(team: ArchiveStore, tmp_path: Path) -> None:
     found = team.find(wanted())
     assert (found.level, found.why.code) == ("miss", "store-empty")
     save(team, tree(tmp_path / "a", FILES))
@@ -107,14 +109,16 @@ def test_the_levels_and_their_words(team: Store, tmp_path: Path) -> None:
     assert (gone.level, gone.why.code) == ("miss", "archives-gone")
 
 
-def test_a_miss_is_told_by_the_machine_that_is_most_alike(team: Store, tmp_path: Path) -> None:
+def test_a_miss_is_told_by_the_machine_that_is_most_alike(
+    team: ArchiveStore, tmp_path: Path
+) -> None:
     save(team, tree(tmp_path / "a", FILES), wanted(torch="2.11.0", python="cpython-310"))
     save(team, tree(tmp_path / "b", FILES), wanted(torch="2.12.0"))
     why = team.find(wanted()).why
     assert "2.12.0" in why and "2.11.0" not in why
 
 
-def test_of_other_jobs_the_newest_is_taken(team: Store, tmp_path: Path) -> None:
+def test_of_other_jobs_the_newest_is_taken(team: ArchiveStore, tmp_path: Path) -> None:
     for number in range(5):
         folder = tree(tmp_path / str(number), {"x": bytes([number])})
         save(team, folder, wanted(job=f"job{number}"), now=NOW + number)
@@ -123,7 +127,7 @@ def test_of_other_jobs_the_newest_is_taken(team: Store, tmp_path: Path) -> None:
     assert content(into.root) == {"x": b"\4"}
 
 
-def test_packages_are_not_taken_from_other_jobs(team: Store, tmp_path: Path) -> None:
+def test_packages_are_not_taken_from_other_jobs(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", {**FILES, "dynamo/abc/entry": b"package"}))
     assert "dynamo/abc/entry" in content(restored(team, tmp_path / "b")[1].root)
     _, into, _ = restored(team, tmp_path / "c", wanted(job="other"))
@@ -131,13 +135,13 @@ def test_packages_are_not_taken_from_other_jobs(team: Store, tmp_path: Path) -> 
 
 
 def test_one_that_is_superseded_while_we_look_is_looked_for_again(
-    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = save(team, tree(tmp_path / "a", FILES))
     assert first is not None
     (old,) = archives(team)
     listed = [(str(old.relative_to(root(team))), 1, NOW)]
-    save(team, tree(tmp_path / "b", FILES), base=Found(level="job", manifests=(first,)))
+    save(team, tree(tmp_path / "b", FILES), base=CacheLookup(level="job", manifests=(first,)))
     assert not old.exists()
     entries, stale = team.place.entries, [listed]
 
@@ -153,10 +157,10 @@ def test_one_that_is_superseded_while_we_look_is_looked_for_again(
     "junk", [b"", b"[]", b"{", b"\xff\xfe", b"null", b'{"torch": {"a": []}}', b"[" * 100_000]
 )
 def test_whatever_is_said_of_machines_is_only_talked_about(
-    team: Store, junk: bytes, tmp_path: Path
+    team: ArchiveStore, junk: bytes, tmp_path: Path
 ) -> None:
     team.place.write("machines/junk.json", junk)
-    team.place.write("machines/large.json", bytes(store.FACTS + 1))
+    team.place.write("machines/large.json", bytes(store.MAX_FACTS_BYTES + 1))
     found = team.find(wanted())
     assert found.level == "miss" and found.why
 
@@ -164,9 +168,9 @@ def test_whatever_is_said_of_machines_is_only_talked_about(
 # -- trust --------------------------------------------------------------------------------------
 
 
-def test_what_another_key_signed_is_refused(team: Store, tmp_path: Path) -> None:
+def test_what_another_key_signed_is_refused(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
-    other = Store(team.place.url, signing.Secret(b"fedcba9876543210"))
+    other = ArchiveStore(team.place.url, signing.HmacKey(b"fedcba9876543210"))
     found, into, files = restored(other, tmp_path / "b")
     assert (found.level, files, content(into.root)) == ("miss", 0, {})
     (why,) = found.refused
@@ -174,14 +178,14 @@ def test_what_another_key_signed_is_refused(team: Store, tmp_path: Path) -> None
 
 
 def test_what_is_unsigned_is_refused_once_there_is_a_key(tmp_path: Path) -> None:
-    own = Store(str(tmp_path / "store"))
+    own = ArchiveStore(str(tmp_path / "store"))
     save(own, tree(tmp_path / "a", FILES))
-    signed = Store(str(tmp_path / "store"), signing.Secret(b"0123456789abcdef"))
+    signed = ArchiveStore(str(tmp_path / "store"), signing.HmacKey(b"0123456789abcdef"))
     found = signed.find(wanted())
     assert found.level == "miss" and found.refused[0].code == "archive-not-signed"
 
 
-def test_every_byte_of_a_manifest_is_verified(team: Store, tmp_path: Path) -> None:
+def test_every_byte_of_a_manifest_is_verified(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     (path,) = archives(team)
     whole = path.read_bytes()
@@ -193,7 +197,9 @@ def test_every_byte_of_a_manifest_is_verified(team: Store, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("to", ["job", "key", "id"])
-def test_a_signed_manifest_counts_only_in_its_place(team: Store, to: str, tmp_path: Path) -> None:
+def test_a_signed_manifest_counts_only_in_its_place(
+    team: ArchiveStore, to: str, tmp_path: Path
+) -> None:
     save(team, tree(tmp_path / "a", FILES))
     (path,) = archives(team)
     key = keys.compat(FACTS | {"torch": "2.12.0"})
@@ -222,7 +228,7 @@ def test_a_signed_manifest_counts_only_in_its_place(team: Store, to: str, tmp_pa
     ],
 )
 def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
-    team: Store, how: str, code: str, tmp_path: Path
+    team: ArchiveStore, how: str, code: str, tmp_path: Path
 ) -> None:
     """Compiled anew, saved, and the store is whole again."""
     random_ = random.Random(0)
@@ -241,7 +247,7 @@ def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
                 "cut": body[:-10],
                 "swapped": other.read_bytes(),
                 "empty": b"",
-                "huge": body + bytes(chunks.LARGEST),
+                "huge": body + bytes(chunks.MAX_CHUNK_BYTES),
             }[how]
         )
     found, into, made_ = restored(team, tmp_path / "b")
@@ -254,7 +260,7 @@ def test_a_chunk_that_is_not_what_was_signed_is_refused_and_mended(
     assert content(tmp_path / "c") == files
 
 
-def test_of_two_archives_the_good_one_is_used(team: Store, tmp_path: Path) -> None:
+def test_of_two_archives_the_good_one_is_used(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", {"a": os.urandom(1000)}))
     bad = set(root(team).glob("chunks/*/*"))
     save(team, tree(tmp_path / "b", FILES), now=NOW + 1)
@@ -267,7 +273,7 @@ def test_of_two_archives_the_good_one_is_used(team: Store, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("what", ["archives", "chunks"])
 def test_without_a_key_nothing_that_others_could_change_is_used(what: str, tmp_path: Path) -> None:
-    own = Store(str(tmp_path / "store"))
+    own = ArchiveStore(str(tmp_path / "store"))
     save(own, tree(tmp_path / "a", FILES))
     for path in root(own).glob(f"{what}/**/*"):
         if path.is_file():
@@ -277,9 +283,11 @@ def test_without_a_key_nothing_that_others_could_change_is_used(what: str, tmp_p
     assert found.refused[0].code == "writable-by-others"
 
 
-def test_a_path_out_of_the_folder_is_refused_even_if_signed(team: Store, tmp_path: Path) -> None:
+def test_a_path_out_of_the_folder_is_refused_even_if_signed(
+    team: ArchiveStore, tmp_path: Path
+) -> None:
     one = made.manifest(files=(replace(made.manifest().files[0], path="../../out", size=5),))
-    body = signing.seal(to_bytes(one), team.key)
+    body = signing.seal(encode_manifest(one), team.key)
     team.place.write(f"archives/{keys.compat(FACTS)}/train/{one.id}", body)
     found = team.find(wanted())
     assert found.level == "miss" and found.refused[0].code == "file-outside-folder"
@@ -288,7 +296,7 @@ def test_a_path_out_of_the_folder_is_refused_even_if_signed(team: Store, tmp_pat
 # -- saving -------------------------------------------------------------------------------------
 
 
-def test_two_that_save_at_once_lose_nothing(any_store: Store, tmp_path: Path) -> None:
+def test_two_that_save_at_once_lose_nothing(any_store: ArchiveStore, tmp_path: Path) -> None:
     save(any_store, tree(tmp_path / "0", FILES))
     one, first, _ = restored(any_store, tmp_path / "1")
     two, second, _ = restored(any_store, tmp_path / "2")
@@ -305,7 +313,7 @@ def test_two_that_save_at_once_lose_nothing(any_store: Store, tmp_path: Path) ->
     assert content(restored(any_store, tmp_path / "4")[1].root) == content(third.root)
 
 
-def test_only_what_is_new_is_written(team: Store, tmp_path: Path) -> None:
+def test_only_what_is_new_is_written(team: ArchiveStore, tmp_path: Path) -> None:
     random_ = random.Random(0)
     files = {f"d/{number:03}": random_.randbytes(20_000) for number in range(100)}
     save(team, tree(tmp_path / "a", files))
@@ -318,13 +326,15 @@ def test_only_what_is_new_is_written(team: Store, tmp_path: Path) -> None:
     assert len(archives(team)) == 1
 
 
-def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(team: Store, tmp_path: Path) -> None:
+def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(
+    team: ArchiveStore, tmp_path: Path
+) -> None:
     """The second run: all is in the user's folder already, and older than the run."""
     save(team, tree(tmp_path / "a", FILES))
     fill(tmp_path / "user", FILES)
     for name in FILES:
         os.utime(tmp_path / "user" / name, (1e9, 1e9))
-    into = Tree(tmp_path / "user", own=False)
+    into = CacheFolder(tmp_path / "user", own=False)
     found, files = team.restore(team.find(wanted()), into)
     assert files == 0
     fill(into.root, {"new": b"new"})
@@ -332,7 +342,7 @@ def test_what_a_job_finds_in_a_folder_of_its_own_is_not_lost(team: Store, tmp_pa
     assert content(restored(team, tmp_path / "b")[1].root) == {**FILES, "new": b"new"}
 
 
-def test_what_vanishes_from_the_folder_is_not_lost(team: Store, tmp_path: Path) -> None:
+def test_what_vanishes_from_the_folder_is_not_lost(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b")
     (into.root / "ab/x.py").unlink()
@@ -342,7 +352,7 @@ def test_what_vanishes_from_the_folder_is_not_lost(team: Store, tmp_path: Path) 
     assert content(restored(team, tmp_path / "c")[1].root) == {**FILES, "new": b"new"}
 
 
-def test_a_profile_that_has_changed_is_saved(team: Store, tmp_path: Path) -> None:
+def test_a_profile_that_has_changed_is_saved(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", {"dynamo/code_state_train_0_.pkl": b"one"}))
     found, into, _ = restored(team, tmp_path / "b")
     assert save(team, into, base=found, now=NOW + 1) is None
@@ -352,7 +362,7 @@ def test_a_profile_that_has_changed_is_saved(team: Store, tmp_path: Path) -> Non
     assert content(again.root) == {"dynamo/code_state_train_0_.pkl": b"two"}
 
 
-def test_changed_code_is_saved_as_such(team: Store, tmp_path: Path) -> None:
+def test_changed_code_is_saved_as_such(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b", wanted(code="2"))
     assert save(team, into, wanted(code="2"), found, now=NOW + 1) is not None
@@ -360,7 +370,9 @@ def test_changed_code_is_saved_as_such(team: Store, tmp_path: Path) -> None:
     assert len(archives(team)) == 1
 
 
-def test_of_another_jobs_archive_only_what_was_used_is_kept(team: Store, tmp_path: Path) -> None:
+def test_of_another_jobs_archive_only_what_was_used_is_kept(
+    team: ArchiveStore, tmp_path: Path
+) -> None:
     save(team, tree(tmp_path / "a", FILES), wanted(job="other"))
     found, into, _ = restored(team, tmp_path / "b")
     if not into.tells_reads:
@@ -372,7 +384,7 @@ def test_of_another_jobs_archive_only_what_was_used_is_kept(team: Store, tmp_pat
     assert one.supersedes == () and len(archives(team)) == 2
 
 
-def test_an_archive_in_use_is_renewed(team: Store, tmp_path: Path) -> None:
+def test_an_archive_in_use_is_renewed(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b")
     assert save(team, into, base=found, now=NOW + store.REFRESH_DAYS * DAY - 1) is None
@@ -381,40 +393,43 @@ def test_an_archive_in_use_is_renewed(team: Store, tmp_path: Path) -> None:
     assert len(archives(team)) == 1
 
 
-def test_what_nobody_uses_goes(team: Store, tmp_path: Path) -> None:
+def test_what_nobody_uses_goes(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b")
     if not into.tells_reads:
         pytest.skip("the file system does not note when a file is read")
     (into.root / "ab/x.py").read_bytes()
-    one = save(team, into, base=found, now=NOW + store.KEPT_DAYS * DAY)
+    one = save(team, into, base=found, now=NOW + store.MAX_UNUSED_DAYS * DAY)
     assert one is not None and len(one.files) == 3
     found, into, _ = restored(team, tmp_path / "c")
     (into.root / "ab/x.py").read_bytes()
-    late = save(team, into, base=found, now=NOW + (store.KEPT_DAYS + 8) * DAY)
+    late = save(team, into, base=found, now=NOW + (store.MAX_UNUSED_DAYS + 8) * DAY)
     assert late is not None and [file.path for file in late.files] == ["ab/x.py"]
     assert late.supersedes == (one.id,)
 
 
 def test_an_archive_has_a_largest_size(
-    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LARGEST", 2500)
     one = save(team, tree(tmp_path / "a", {"a": bytes(1000), "b": bytes(5000), "c": bytes(1000)}))
     assert one is not None and [file.path for file in one.files] == ["a", "c"]
 
 
-def test_nothing_is_nothing_to_save(team: Store, tmp_path: Path) -> None:
+def test_nothing_is_nothing_to_save(team: ArchiveStore, tmp_path: Path) -> None:
     assert save(team, tree(tmp_path / "a", {"half.so": b"\x7fELF"})) is None
     assert save(team, tree(tmp_path / "b")) is None
     assert archives(team) == []
 
 
 def test_chunks_that_were_cleared_away_meanwhile_are_written_again(
-    team: Store, tmp_path: Path
+    team: ArchiveStore, tmp_path: Path
 ) -> None:
     """A job of days: its archive was superseded by another run's, and cleared away."""
-    large = {"a": bytes(chunks.WHOLE + 1), "b": b"b" * (chunks.WHOLE + 1)}  # chunks of their own
+    large = {
+        "a": bytes(chunks.TARGET_BYTES + 1),
+        "b": b"b" * (chunks.TARGET_BYTES + 1),
+    }  # chunks of their own
     save(team, tree(tmp_path / "a", large))
     found, into, _ = restored(team, tmp_path / "b")
     for path in (*archives(team), *root(team).glob("chunks/*/*")):
@@ -425,7 +440,7 @@ def test_chunks_that_were_cleared_away_meanwhile_are_written_again(
 
 
 def test_a_chunk_that_cannot_be_written_leaves_no_manifest(
-    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = team.place.write
 
@@ -442,7 +457,7 @@ def test_a_chunk_that_cannot_be_written_leaves_no_manifest(
 
 
 def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
-    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a kill at any point leaves a store that is whole."""
     save(team, tree(tmp_path / "a", FILES))
@@ -463,11 +478,11 @@ def test_the_manifest_comes_last_and_the_old_one_goes_after_it(
 
 @pytest.mark.parametrize("after", range(6))
 def test_killed_at_any_write_the_store_is_whole(
-    team: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    team: ArchiveStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     save(team, tree(tmp_path / "a", FILES))
     found, into, _ = restored(team, tmp_path / "b")
-    fill(into.root, {f"new/{n}": os.urandom(chunks.WHOLE) for n in range(3)})
+    fill(into.root, {f"new/{n}": os.urandom(chunks.TARGET_BYTES) for n in range(3)})
     write, count = team.place.write, iter(range(100))
 
     def killed(name: str, body: bytes) -> None:
@@ -489,19 +504,19 @@ def test_killed_at_any_write_the_store_is_whole(
 # -- other stores -------------------------------------------------------------------------------
 
 
-def test_an_archive_is_taken_over_under_another_key(team: Store, tmp_path: Path) -> None:
+def test_an_archive_is_taken_over_under_another_key(team: ArchiveStore, tmp_path: Path) -> None:
     one = save(team, tree(tmp_path / "a", FILES))
     assert one is not None
-    other = Store(f"memory://{tmp_path.name}/other", signing.Secret(b"fedcba9876543210"))
+    other = ArchiveStore(f"memory://{tmp_path.name}/other", signing.HmacKey(b"fedcba9876543210"))
     other.adopt(one, team.chunk)
     assert content(restored(other, tmp_path / "b")[1].root) == FILES
 
 
-def test_one_that_goes_is_gone(team: Store, tmp_path: Path) -> None:
+def test_one_that_goes_is_gone(team: ArchiveStore, tmp_path: Path) -> None:
     save(team, tree(tmp_path / "a", FILES))
     (path,) = archives(team)
     path.unlink()
-    with pytest.raises(Gone):
+    with pytest.raises(ObjectMissing):
         team.manifest(str(path.relative_to(root(team))))
 
 
@@ -509,12 +524,12 @@ def test_a_public_key_reads_what_the_private_one_signed(tmp_path: Path) -> None:
     from tests.unit.compile.archive.test_signing import pair
 
     private, public = map(signing.read_key, pair(tmp_path))
-    save(Store(str(tmp_path / "store"), private), tree(tmp_path / "a", FILES))
-    found, into, _ = restored(Store(str(tmp_path / "store"), public), tmp_path / "b")
+    save(ArchiveStore(str(tmp_path / "store"), private), tree(tmp_path / "a", FILES))
+    found, into, _ = restored(ArchiveStore(str(tmp_path / "store"), public), tmp_path / "b")
     assert found.level == "exact" and content(into.root) == FILES
 
 
-def test_the_facts_of_a_machine_lie_beside_its_archives(team: Store, tmp_path: Path) -> None:
+def test_the_facts_of_a_machine_lie_beside_its_archives(team: ArchiveStore, tmp_path: Path) -> None:
     one: Manifest | None = save(team, tree(tmp_path / "a", FILES))
     assert one is not None
     (path,) = root(team).glob("machines/*.json")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headway.compile.archive.manifest import File, Manifest
-from headway.compile.archive.tree import Tree, is_whole
+from headway.compile.archive.tree import CacheFolder, is_complete_library
 from tests.unit.compile.archive import made
 from tests.unit.compile.archive.made import TODAY, content, fill, library, manifest
 
@@ -24,7 +24,7 @@ def archive(files: dict[str, bytes], used: int = TODAY - 5) -> tuple[Manifest, l
 
 @pytest.fixture
 def reads(tmp_path: Path) -> None:
-    if not Tree(tmp_path / "reads").tells_reads:
+    if not CacheFolder(tmp_path / "reads").tells_reads:
         pytest.skip("the file system does not note when a file is read")
 
 
@@ -52,7 +52,7 @@ def test_what_is_worth_keeping(tmp_path: Path) -> None:
 def test_restored_as_it_was(tmp_path: Path) -> None:
     files = {"ab/x.so": library(), "ab/x.py": b"print()", "empty": b"", "ü/ö": b"x"}
     one, stream = archive(files)
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     assert of.restore(one, stream) == 4
     assert content(of.root) == files
     assert os.access(of.root / "ab/x.so", os.X_OK) and not os.access(of.root / "empty", os.X_OK)
@@ -64,13 +64,13 @@ def test_restored_as_it_was(tmp_path: Path) -> None:
 def test_chunks_need_not_end_where_files_do(tmp_path: Path, size: int) -> None:
     files = {f"d/{n}": bytes([n]) * n for n in range(10)}
     one, (whole,) = archive(files)
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     of.restore(one, (whole[at : at + size] for at in range(0, len(whole), size)))
     assert content(of.root) == files
 
 
 def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c", own=False)
+    of = CacheFolder(tmp_path / "c", own=False)
     fill(of.root, {"a": b"mine"})
     os.utime(of.root / "a", (1e9, 1e9))
     one, stream = archive({"a": b"his", "b": b"new"})
@@ -81,7 +81,7 @@ def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
 
 def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
     """As its FileCacheManager writes and reads them."""
-    first = Tree(tmp_path / "föö")
+    first = CacheFolder(tmp_path / "föö")
     group = {name: str(first.root / "triton/key" / name) for name in ("k.json", "k.cubin")}
     fill(first.root, {f"triton/key/{name}": b"x" for name in group})
     told = json.dumps({"child_paths": group}).encode()
@@ -89,7 +89,7 @@ def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
     taken = [found for name in first.files() if (found := first.take(name, TODAY))]
     assert not any(str(tmp_path).encode() in body for _, body in taken)
     assert all(file.size == len(body) for file, body in taken)
-    second = Tree(tmp_path / "bar")
+    second = CacheFolder(tmp_path / "bar")
     second.restore(manifest(files=tuple(file for file, _ in taken)), [body for _, body in taken])
     paths = json.loads((second.root / "triton/key/__grp__k.json").read_text())["child_paths"]
     assert paths == {name: str(second.root / "triton/key" / name) for name in group}
@@ -105,9 +105,9 @@ def test_a_folder_that_somebody_else_prepared_is_not_ours(tmp_path: Path, how: s
         (tmp_path / "link").symlink_to(tmp_path / "theirs")
     folder = tmp_path / {"open": "theirs", "link": "link"}[how]
     with pytest.raises(PermissionError) as error:
-        Tree(folder)
+        CacheFolder(folder)
     assert error.value.filename == str(folder)
-    Tree(tmp_path / "theirs", own=False)
+    CacheFolder(tmp_path / "theirs", own=False)
 
 
 def test_all_or_nothing(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_package_of_another_job_may_be_left_out(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     one, stream = archive({"dynamo/x/entry": b"1", "ab/y": b"2"})
     assert of.restore(one, stream, lambda path: not path.startswith("dynamo/")) == 1
     assert content(of.root) == {"ab/y": b"2"}
@@ -133,7 +133,7 @@ def test_a_package_of_another_job_may_be_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("reads")
 def test_what_was_restored_and_not_read_is_unused(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     of.restore(*archive({"read": b"1", "unread": b"2", "mapped.so": library(5000)}))
     (of.root / "read").read_bytes()
     with open(of.root / "mapped.so", "rb") as file:
@@ -151,14 +151,14 @@ def test_what_was_restored_and_not_read_is_unused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("reads")
 def test_our_own_reading_is_no_use(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     of.restore(*archive({"a": b"1"}))
     assert of.take("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
     assert not of.used("a")
 
 
 def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     of.tells_reads = False
     of.restore(*archive({"a": b"1"}))
     assert of.used("a")
@@ -169,13 +169,13 @@ def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
 def test_in_a_folder_of_the_user_what_is_older_is_not_ours(tmp_path: Path) -> None:
     fill(tmp_path / "c", {"old": b"1"})
     os.utime(tmp_path / "c/old", (time.time() - 10, time.time() - 10))
-    of = Tree(tmp_path / "c", own=False)
+    of = CacheFolder(tmp_path / "c", own=False)
     fill(of.root, {"new": b"2"})
     assert of.files() == ["new"]
 
 
 def test_what_was_changed_since(tmp_path: Path) -> None:
-    of = Tree(tmp_path / "c")
+    of = CacheFolder(tmp_path / "c")
     of.restore(*archive({"same": b"1", "profile.pkl": b"2"}))
     fill(of.root, {"profile.pkl": b"3", "new": b"4"})
     assert [name for name in of.files() if of.changed(name)] == ["new", "profile.pkl"]
@@ -220,5 +220,5 @@ def test_a_real_library_is_whole_and_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text("int twice(int x) { return 2 * x; }\n")
     subprocess.run(["gcc", "-shared", "-o", "x.so", "x.c"], cwd=tmp_path, check=True, timeout=60)
     body = (tmp_path / "x.so").read_bytes()
-    assert is_whole(body)
-    assert not any(is_whole(body[:end]) for end in range(0, len(body), 97))
+    assert is_complete_library(body)
+    assert not any(is_complete_library(body[:end]) for end in range(0, len(body), 97))

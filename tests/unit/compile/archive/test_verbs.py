@@ -11,9 +11,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from headway import __version__
-from headway.compile.archive.keep import shelf
+from headway.compile.archive.keep import list_archives
 from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import Store
+from headway.compile.archive.store import ArchiveStore
 from tests.support import Golden, cli, codes
 from tests.unit.compile.archive.made import NOW, content, library, save, tree, wanted
 
@@ -35,12 +35,12 @@ def cache(tmp_path: Path) -> Cache:
     return run
 
 
-def store(folder: Path) -> Store:
-    return Store(str(folder / "store"), read_key(str(folder / "key")))
+def store(folder: Path) -> ArchiveStore:
+    return ArchiveStore(str(folder / "store"), read_key(str(folder / "key")))
 
 
 def archive(folder: Path) -> str:
-    (one,) = shelf(store(folder))
+    (one,) = list_archives(store(folder))
     return one.id
 
 
@@ -138,9 +138,9 @@ def test_what_is_damaged_is_not_pulled(cache: Cache, tmp_path: Path) -> None:
 def test_nothing_is_pulled_from_a_folder_that_others_can_write(
     cache: Cache, tmp_path: Path
 ) -> None:
-    own = Store(str(tmp_path / "own"))
+    own = ArchiveStore(str(tmp_path / "own"))
     save(own, tree(tmp_path / "tree", FILES))
-    (one,) = shelf(own)
+    (one,) = list_archives(own)
     (tmp_path / "own/chunks").chmod(0o777)
     done = cache("pull", "own", one.id, "folder", key="")
     assert (done.returncode, codes(done.stderr)) == (2, ["archive-key-missing"])

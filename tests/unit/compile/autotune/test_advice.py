@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.compile.autotune.advice import advise, check, find, same_setup, to_dict
+from headway.compile.autotune.advice import (
+    advise,
+    check_advice_file,
+    find_advice_file,
+    same_setup,
+    to_dict,
+)
 from headway.errors import NewerSchema, RunNotFound, UsageError
 from tests.support import has_code
 from tests.unit.compile.autotune.journals import H200, kernel
@@ -103,11 +109,11 @@ def test_the_file_says_where_it_is_good() -> None:
 
 def test_a_run_or_a_file_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound):
-        find(str(tmp_path / "nothing"))
+        find_advice_file(str(tmp_path / "nothing"))
     with pytest.raises(UsageError, check=has_code("autotune-file-missing")):
-        find(str(tmp_path))
+        find_advice_file(str(tmp_path))
     (tmp_path / "autotune.json").write_text('{"schema": 1, "kernels": []}')
-    assert find(str(tmp_path)) == find(str(tmp_path / "autotune.json"))
+    assert find_advice_file(str(tmp_path)) == find_advice_file(str(tmp_path / "autotune.json"))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"kernels": []}', "\x00"])
@@ -115,11 +121,11 @@ def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(UsageError, check=has_code("autotune-file-not-readable")):
-        check(path)
+        check_advice_file(path)
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(json.dumps({"schema": 2, "kernels": []}))
     with pytest.raises(NewerSchema):
-        check(path)
+        check_advice_file(path)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headway.compile.autotune.advice import advise
-from headway.compile.autotune.code import code, config_code
+from headway.compile.autotune.code import config_code, python_code
 from tests.unit.compile.autotune.journals import kernel
 
 
@@ -37,7 +37,7 @@ def offered() -> list[Config]:
 
 def test_recorded_sizes_keep_the_kept_and_others_get_all() -> None:
     times = {(1000, "torch.float32"): [1.0, 1.01, 3.0], (5000, "torch.float32"): [2.0, 1.0, 0.99]}
-    names = pasted(code(advise(kernel(times), 0.02), 2.0))
+    names = pasted(python_code(advise(kernel(times), 0.02), 2.0))
     assert [one.kwargs for one in names["configs"]] == [{"BLOCK": 128}]
     prune = names["prune_scale"]
     assert [one.kwargs for one in prune(offered(), {"n": 1000, "x": object()})] == [{"BLOCK": 128}]
@@ -48,7 +48,7 @@ def test_recorded_sizes_keep_the_kept_and_others_get_all() -> None:
 def test_keys_with_strings_types_and_constants() -> None:
     times = {("causal", "fp16", None, True): [1.0, 2.0, 3.0]}
     advice = advise(kernel(times, names=["mode", "dtype", "mask", "flag"]), 0.02)
-    prune = pasted(code(advice, 2.0))["prune_scale"]
+    prune = pasted(python_code(advice, 2.0))["prune_scale"]
     given = {"mode": "causal", "dtype": Dtype(), "mask": None}
     assert len(prune(offered(), given, flag=True)) == 1
     assert len(prune(offered(), given, flag=False)) == 3
@@ -64,4 +64,4 @@ def test_options_stand_beside_the_constants() -> None:
 def test_a_hook_is_not_forgotten() -> None:
     made = kernel({(1,): [1.0, 2.0, 3.0]})
     made.configs[0]["pre_hook"] = "zero_out"
-    assert "pre_hook=zero_out" in code(advise(made, 0.02), 2.0)
+    assert "pre_hook=zero_out" in python_code(advise(made, 0.02), 2.0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from headway.compile.autotune.advice import KernelAdvice, advise
-from headway.compile.autotune.show import lines
+from headway.compile.autotune.show import report_lines
 from tests.support import Golden
 from tests.unit.compile.autotune.journals import kernel
 
 
 def page(*advised: KernelAdvice, everything: bool = False) -> str:
     setup = advised[0].kernel.setup
-    return "\n".join(lines(setup, list(advised), everything=everything)) + "\n"
+    return "\n".join(report_lines(setup, list(advised), everything=everything)) + "\n"
 
 
 def test_cost_winner_and_distances(golden: Golden) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.compile.precompile.dropped import FILE, Guards, disagreement
+from headway.compile.precompile.dropped import GUARDS_FILE, PackageGuards, mismatch_reason
 
 
 def plus(x: int) -> int:
@@ -52,8 +52,8 @@ ENTRIES = [
 ]
 
 
-def kept(folder: Path) -> Guards:
-    guards = Guards()
+def kept(folder: Path) -> PackageGuards:
+    guards = PackageGuards()
     guards.take(ENTRIES, __name__, top=True)
     guards.write(str(folder))
     return guards
@@ -62,14 +62,14 @@ def kept(folder: Path) -> Guards:
 def test_the_same_things_agree(tmp_path: Path) -> None:
     guards = kept(tmp_path)
     assert len(guards.dropped) == 4 and not guards.unknowable
-    assert disagreement(str(tmp_path), Model().forward) == ""
+    assert mismatch_reason(str(tmp_path), Model().forward) == ""
 
 
 def test_another_function_disagrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path)
-    assert "L['self'].own" in disagreement(str(tmp_path), Model(minus).forward)
+    assert "L['self'].own" in mismatch_reason(str(tmp_path), Model(minus).forward)
     monkeypatch.setitem(globals(), "act", minus)
-    assert "G['act']" in disagreement(str(tmp_path), Model().forward)
+    assert "G['act']" in mismatch_reason(str(tmp_path), Model().forward)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_another_function_disagrees(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_what_cannot_be_told_disagrees(tmp_path: Path, content: str | None) -> None:
     if content is not None:
-        (tmp_path / FILE).write_text(content)
-    assert disagreement(str(tmp_path), Model().forward)
+        (tmp_path / GUARDS_FILE).write_text(content)
+    assert mismatch_reason(str(tmp_path), Model().forward)
 
 
 def test_a_guard_on_locals_of_a_part_cannot_be_checked_later() -> None:
-    guards = Guards()
+    guards = PackageGuards()
     guards.take([entry("L['self'].own", plus)], __name__, top=False)
     assert "L['self'].own" in guards.unknowable
 
 
 def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    guards = Guards()
+    guards = PackageGuards()
     guards.take(ENTRIES, __name__, top=True)
     model = Model()
     look = guards.watch(model.forward)
@@ -103,7 +103,7 @@ def test_a_change_in_mid_run_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("source", ["L['self'].FLAG[0]", """L['self'].G["G['act']"]"""])
 def test_names_that_look_like_the_globals(source: str) -> None:
-    guards = Guards()
+    guards = PackageGuards()
     guards.take([entry(source, plus)], "json", top=True)
     guards.take([entry("G['act']", plus)], __name__, top=True)
     model = Model()
@@ -116,4 +116,4 @@ def test_names_that_look_like_the_globals(source: str) -> None:
 
 
 def test_without_guards_nothing_changes() -> None:
-    assert Guards().watch(Model().forward)() == ()
+    assert PackageGuards().watch(Model().forward)() == ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.compile.precompile.identity import Unknowable, identity
+from headway.compile.precompile.identity import UnknownIdentity, identity
 
 
 def double(x: float) -> float:
@@ -97,5 +97,5 @@ def test_an_empty_cell_is_no_fault() -> None:
 def test_what_is_nested_without_end_is_not_known() -> None:
     circle: list[Any] = []
     circle.append(circle)
-    with pytest.raises(Unknowable):
+    with pytest.raises(UnknownIdentity):
         identity(circle)

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from headway.compile.recompiles import learned
-from headway.compile.recompiles.learned import Learned, Lesson, Pace, Seen
+from headway.compile.recompiles.learned import (
+    LearnedSources,
+    RecompileLearner,
+    RunEvidence,
+    StepTimes,
+)
 from headway.compile.recompiles.sources import DYNAMIC, UNBACKED, VALUES
 from headway.compile.recompiles.steps import StepTime
 from headway.testing import FakeRun
@@ -19,12 +24,12 @@ X = {DYNAMIC: "L['x']:0"}
 TORCH = "2.13.0"
 
 
-def seen(**fields: Any) -> Seen:
+def seen(**fields: Any) -> RunEvidence:
     known: dict[str, Any] = {
         "torch": TORCH, "env": X, "applied": False, "marked": False, "time": None,
         "stillborn": False,
     }  # fmt: skip
-    return Seen(**{**known, **fields})
+    return RunEvidence(**{**known, **fields})
 
 
 def time(ms: float) -> StepTime:
@@ -32,73 +37,79 @@ def time(ms: float) -> StepTime:
 
 
 def test_a_run_teaches_the_next() -> None:
-    known = learned.after(Learned(), "c", seen(time=time(10)))
-    env, line = learned.to_set(known, "c", {})
+    known = learned.update_learned(LearnedSources(), "c", seen(time=time(10)))
+    env, line = learned.settings_to_apply(known, "c", {})
     assert env == X and DYNAMIC in line and codes(line) == [""]
-    assert learned.to_set(Learned(), "c", {}) == ({}, "")
-    assert learned.to_set(known, "another", {})[0] == X
+    assert learned.settings_to_apply(LearnedSources(), "c", {}) == ({}, "")
+    assert learned.settings_to_apply(known, "another", {})[0] == X
 
 
 @pytest.mark.parametrize("variable", [DYNAMIC, UNBACKED, VALUES])
 def test_what_the_user_sets_is_the_users(variable: str) -> None:
-    env, line = learned.to_set(Learned(torch=TORCH, env=X), "c", {variable: "L['own']"})
+    env, line = learned.settings_to_apply(
+        LearnedSources(torch=TORCH, env=X), "c", {variable: "L['own']"}
+    )
     assert env == {} and variable in line and codes(line) == ["learned-sources-not-applied"]
 
 
 def test_slower_steps_are_taken_back() -> None:
-    known = learned.after(Learned(), "c", seen(time=time(10)))
-    well = learned.after(known, "c", seen(applied=True, marked=True, time=time(10.5)))
+    known = learned.update_learned(LearnedSources(), "c", seen(time=time(10)))
+    well = learned.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.5)))
     assert not well.pace("c").off
-    slow = learned.after(known, "c", seen(applied=True, marked=True, time=time(10.6)))
+    slow = learned.update_learned(known, "c", seen(applied=True, marked=True, time=time(10.6)))
     assert re.findall(r"[\d.]+", slow.pace("c").off) == ["10.60", "10.00", "6"]
-    env, line = learned.to_set(slow, "c", {})
+    env, line = learned.settings_to_apply(slow, "c", {})
     assert env == {} and codes(line) == ["learned-sources-off"]
-    (line,) = learned.lines(slow, known, "c")
+    (line,) = learned.summary_lines(slow, known, "c")
     assert codes(line) == ["learned-sources-off"]
     # Runs without them do not change that, another thing to mark does.
-    assert learned.after(slow, "c", seen(time=time(9))).pace("c").off
-    more = learned.after(slow, "c", seen(env={DYNAMIC: "L['y']:0"}, time=time(9)))
-    assert more.pace("c") == Pace(without=time(9)) and more.env == {DYNAMIC: "L['x']:0,L['y']:0"}
+    assert learned.update_learned(slow, "c", seen(time=time(9))).pace("c").off
+    more = learned.update_learned(slow, "c", seen(env={DYNAMIC: "L['y']:0"}, time=time(9)))
+    assert more.pace("c") == StepTimes(without=time(9)) and more.env == {
+        DYNAMIC: "L['x']:0,L['y']:0"
+    }
 
 
 def test_only_like_is_compared_with_like() -> None:
-    known = learned.after(Learned(), "c", seen(time=time(10)))
-    other = learned.after(known, "d", seen(applied=True, marked=True, time=time(90)))
+    known = learned.update_learned(LearnedSources(), "c", seen(time=time(10)))
+    other = learned.update_learned(known, "d", seen(applied=True, marked=True, time=time(90)))
     assert not other.pace("c").off and not other.pace("d").off  # d never ran without
-    newer = learned.after(known, "c", seen(torch="2.14.0", applied=True, time=time(90)))
-    assert newer.torch == "2.14.0" and newer.pace("c") == Pace(marked=time(90))
-    own = learned.after(known, "c", seen(marked=True, time=time(90)))  # marked by the user
-    assert own.pace("c") == Pace(without=time(10))
-    few = learned.after(known, "c", seen(applied=True, marked=True, time=None))
-    assert few.pace("c") == Pace(without=time(10))
+    newer = learned.update_learned(known, "c", seen(torch="2.14.0", applied=True, time=time(90)))
+    assert newer.torch == "2.14.0" and newer.pace("c") == StepTimes(marked=time(90))
+    own = learned.update_learned(known, "c", seen(marked=True, time=time(90)))  # marked by the user
+    assert own.pace("c") == StepTimes(without=time(10))
+    few = learned.update_learned(known, "c", seen(applied=True, marked=True, time=None))
+    assert few.pace("c") == StepTimes(without=time(10))
 
 
 def test_a_job_that_dies_of_it_is_left_alone() -> None:
-    known = Learned(torch=TORCH, env=X)
-    dead = learned.after(known, "c", seen(torch=None, env={}, applied=True, stillborn=True))
-    assert dead.pace("c").off == learned.STILLBORN and dead.env == X
-    assert learned.after(known, "c", seen(torch=None, env={}, stillborn=True)) == known
+    known = LearnedSources(torch=TORCH, env=X)
+    dead = learned.update_learned(
+        known, "c", seen(torch=None, env={}, applied=True, stillborn=True)
+    )
+    assert dead.pace("c").off == learned.FAILED_BEFORE_FIRST_STEP and dead.env == X
+    assert learned.update_learned(known, "c", seen(torch=None, env={}, stillborn=True)) == known
 
 
 def test_strings_of_another_torch_are_made_valid() -> None:
-    known = Learned(torch=TORCH, env={DYNAMIC: "L['x']:0,L['k']"})
+    known = LearnedSources(torch=TORCH, env={DYNAMIC: "L['x']:0,L['k']"})
     told = {DYNAMIC: "L['x']:0,L['k'],L['x']"}
-    older = learned.after(known, "c", seen(torch="2.11.0", env=told, applied=True))
+    older = learned.update_learned(known, "c", seen(torch="2.11.0", env=told, applied=True))
     assert older.env == {DYNAMIC: "L['k'],L['x']"}
 
 
 def test_commands_are_forgotten_in_order() -> None:
-    known = Learned(torch=TORCH, env=X)
+    known = LearnedSources(torch=TORCH, env=X)
     for number in range(30):
-        known = learned.after(known, str(number), seen(time=time(10)))
+        known = learned.update_learned(known, str(number), seen(time=time(10)))
     assert list(known.paces) == [str(number) for number in range(10, 30)]
 
 
 def test_it_survives_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "job.json"
-    known = Learned(torch=TORCH, env=X, paces={"c": Pace(time(10), time(20), "slow")})
-    learned.write(path, "job", known)
-    assert learned.read(path) == known
+    known = LearnedSources(torch=TORCH, env=X, paces={"c": StepTimes(time(10), time(20), "slow")})
+    learned.write_learned(path, "job", known)
+    assert learned.read_learned(path) == known
     assert [one.name for one in path.parent.iterdir()] == ["job.json"]
 
 
@@ -110,7 +121,7 @@ def test_it_survives_the_disk(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_damaged_file_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "job.json").write_text(content)
-    assert learned.read(tmp_path / "job.json") == Learned()
+    assert learned.read_learned(tmp_path / "job.json") == LearnedSources()
 
 
 def run_of(folder: Path, each: float, reason: str = "", **fields: Any) -> Path:
@@ -128,8 +139,8 @@ def run_of(folder: Path, each: float, reason: str = "", **fields: Any) -> Path:
 def test_a_lesson_from_runs_on_disk(tmp_path: Path, golden: Golden) -> None:
     said: list[str] = []
 
-    def lesson() -> Lesson:
-        return Lesson(tmp_path, "job", ["python", "job.py"], said.append)
+    def lesson() -> RecompileLearner:
+        return RecompileLearner(tmp_path, "job", ["python", "job.py"], said.append)
 
     first = lesson()
     assert first.begin({}) == {} and said == []
@@ -152,14 +163,14 @@ def test_a_lesson_from_runs_on_disk(tmp_path: Path, golden: Golden) -> None:
 
 def test_a_run_that_cannot_be_read_costs_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    Lesson(tmp_path, "job", ["a"], said.append).end(tmp_path / "nowhere", 0)
+    RecompileLearner(tmp_path, "job", ["a"], said.append).end(tmp_path / "nowhere", 0)
     assert codes(said[0]) == ["learning-failed"] and "FileNotFoundError" in said[0]
 
 
 def test_a_pace_without_both_times_is_not_judged() -> None:
-    for pace in (Pace(), Pace(without=time(1)), Pace(marked=time(9))):
+    for pace in (StepTimes(), StepTimes(without=time(1)), StepTimes(marked=time(9))):
         assert pace.judged() == pace
-    off = replace(Pace(time(1), time(9)), off="before")
+    off = replace(StepTimes(time(1), time(9)), off="before")
     assert off.judged() == off
 
 
@@ -185,7 +196,7 @@ def test_whose_fault_a_failed_start_is(
         rank.open("compile", 2, trigger="DYNAMO", compile_id="0/0")
     rank.exit(5)
     job.write(tmp_path)
-    known = Learned(torch=TORCH, env=X)
-    after = learned.after(known, "c", learned.shown(tmp_path, X, status))
+    known = LearnedSources(torch=TORCH, env=X)
+    after = learned.update_learned(known, "c", learned.collect_evidence(tmp_path, X, status))
     assert bool(after.pace("c").off) == off
-    assert learned.shown(tmp_path, X, status).stillborn == off
+    assert learned.collect_evidence(tmp_path, X, status).stillborn == off

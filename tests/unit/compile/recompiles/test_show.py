@@ -10,7 +10,7 @@ from headway.compile.recompiles import show
 from headway.compile.recompiles.advice import Advice, advise
 from headway.compile.recompiles.record import collect
 from headway.compile.recompiles.sources import DYNAMIC
-from headway.compile.recompiles.verify import Trial, best
+from headway.compile.recompiles.verify import Trial, best_trial
 from headway.testing import FakeRun
 from tests.support import Golden
 
@@ -62,7 +62,7 @@ def test_many_causes_are_cut(golden: Golden) -> None:
     ],
 )
 def test_a_shell_reads_it_back(entry: str) -> None:
-    quoted = show.shell(entry)
+    quoted = show.shell_quoted(entry)
     done = subprocess.run(
         ["sh", "-c", f'X={quoted}; printf %s "$X"'], capture_output=True, text=True, check=True
     )
@@ -75,7 +75,7 @@ def trial(name: str, recompiles: int, code: int = 0) -> Trial:
 
 
 def table(recorded: Advice, *trials: Trial) -> str:
-    return "".join(f"{line.plain}\n" for line in show.trials(recorded, list(trials), 6))
+    return "".join(f"{line.plain}\n" for line in show.trials_table(recorded, list(trials), 6))
 
 
 def test_trials_side_by_side(golden: Golden) -> None:
@@ -87,12 +87,12 @@ def test_trials_side_by_side(golden: Golden) -> None:
 def test_a_trial_that_fails_shows_how(golden: Golden) -> None:
     made = [trial("as it is", 3), trial("with the settings", 0, code=1), trial("without", 2)]
     golden("trial_failed.txt", table(advice_of(3), *made))
-    assert best(made) is made[2]
+    assert best_trial(made) is made[2]
 
 
 def test_settings_that_do_not_help(golden: Golden) -> None:
     made = [trial("as it is", 3), trial("with the settings", 3)]
-    assert best(made) is made[0]
+    assert best_trial(made) is made[0]
     tables = {
         "settings that change nothing": table(advice_of(3), *made),
         "no settings": table(advice_of(0), trial("as it is", 1)),

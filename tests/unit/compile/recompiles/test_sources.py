@@ -12,7 +12,7 @@ NEW, OLD = "2.13.0+cpu", "2.11.0+cu130"
 
 def matches(entries: list[str], source: Source, torch: str) -> bool:
     """As torch reads them: spaces out, split at commas, the same or a match from the start."""
-    return sources.covered(source, ",".join(entries), torch)
+    return sources.is_covered(source, ",".join(entries), torch)
 
 
 def test_an_entry_is_made_for_the_version() -> None:
@@ -21,7 +21,7 @@ def test_an_entry_is_made_for_the_version() -> None:
     assert sources.entries(wanted, [], OLD) == ["L['x']", "L['k']"]
     assert sources.entries(wanted, [], None) == ["L['x']", "L['k']"]
     assert sources.entries(wanted, [], "2.15.0a0") == ["L['x']:0", "L['x']:2", "L['k']"]
-    assert not sources.covered(Source("L['x']", 0), "L['x']:0", OLD)  # it would match nothing
+    assert not sources.is_covered(Source("L['x']", 0), "L['x']:0", OLD)  # it would match nothing
 
 
 def test_many_names_of_one_form_are_one_expression() -> None:
@@ -85,21 +85,22 @@ def test_any_name_is_matched_and_nothing_else(name: str) -> None:
 def test_plain_and_whole_names() -> None:
     known = {"dict(type(s).__dict__)['K']": "dict(type(L['s']).__dict__)['K']"}
     for name in ("L['x']", "L['d']['f0']", "L['s']._modules['a'].k", "G['SCALE']"):
-        assert sources.full(sources.plain(name), {}) == name
+        assert sources.with_scope(sources.without_scope(name), {}) == name
     assert (
-        sources.full("dict(type(s).__dict__)['K']", known) == known["dict(type(s).__dict__)['K']"]
+        sources.with_scope("dict(type(s).__dict__)['K']", known)
+        == known["dict(type(s).__dict__)['K']"]
     )
-    assert sources.spelled("G['SCALE']") == "SCALE"
-    assert sources.spelled("L['d']['f0']") == "d['f0']"
+    assert sources.spelling_in_code("G['SCALE']") == "SCALE"
+    assert sources.spelling_in_code("L['d']['f0']") == "d['f0']"
 
 
 def test_what_was_set_stays() -> None:
     assert sources.join("L['x'], L['y']:0", ["L['z']", "L['x']"]) == "L['x'],L['y']:0,L['z']"
     assert sources.join("", ["L['z']"]) == "L['z']"
     assert sources.join("", [""]) == ""
-    assert sources.covered(Source("L['x']", 2), "L['y'],L['x']", NEW)
-    assert not sources.covered(Source("L['x']", 2), "L['x']:0", NEW)
-    assert not sources.covered(Source("L['x']", 2), "*bad(", NEW)
+    assert sources.is_covered(Source("L['x']", 2), "L['y'],L['x']", NEW)
+    assert not sources.is_covered(Source("L['x']", 2), "L['x']:0", NEW)
+    assert not sources.is_covered(Source("L['x']", 2), "*bad(", NEW)
 
 
 def test_unbacked_sizes_as_dynamic_ones() -> None:
@@ -114,5 +115,5 @@ def test_unbacked_sizes_as_dynamic_ones() -> None:
 
 def test_entries_that_a_version_does_not_know_are_dropped() -> None:
     env = {DYNAMIC: "L['x']:0,L['k']", VALUES: "1111"}
-    assert sources.valid(env, NEW) == env
-    assert sources.valid(env, OLD) == {DYNAMIC: "L['k']", VALUES: "1111"}
+    assert sources.supported_entries(env, NEW) == env
+    assert sources.supported_entries(env, OLD) == {DYNAMIC: "L['k']", VALUES: "1111"}

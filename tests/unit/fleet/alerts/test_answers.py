@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from headway.fleet.alerts.answers import ask_all
+from headway.fleet.alerts.answers import measure_rules
 from headway.fleet.alerts.evaluate import evaluate
-from headway.fleet.alerts.model import FIRING, RESOLVED, Reading, State
-from headway.fleet.alerts.read import read
+from headway.fleet.alerts.model import FIRING, RESOLVED, Sample, State
+from headway.fleet.alerts.read import read_rules
 from headway.fleet.alerts.rules import Rule, Rules
-from headway.fleet.arrow import moment
+from headway.fleet.arrow import utc_datetime
 from headway.fleet.store import Store
 from headway.ledger.leaves import EFFECTIVE
 from tests.support import Golden, codes
-from tests.unit.fleet.made import rows_of, together
+from tests.unit.fleet.made import merge_rows, run_rows
 from tests.unit.fleet.seen import NOW as NOW_SEEN
-from tests.unit.fleet.seen import SEEN
+from tests.unit.fleet.seen import SCAN_RESULT
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("answers")]
 NOW = datetime(2026, 11, 16, 12, 30)
@@ -32,11 +32,11 @@ STALL = "waste.data_stall"
 
 
 def rule(text: str) -> Rule:
-    return read(f'[[rule]]\nname = "r"\n{text}', "r").rules[0]
+    return read_rules(f'[[rule]]\nname = "r"\n{text}', "r").rules[0]
 
 
-def answer(store: Store, one: Rule, now: float = EPOCH) -> dict[str, Reading]:
-    found, notes = ask_all(store, [one], now)
+def answer(store: Store, one: Rule, now: float = EPOCH) -> dict[str, Sample]:
+    found, notes = measure_rules(store, [one], now)
     assert notes == [] and found["r"] is not None
     return {reading.slice: reading for reading in found["r"]}
 
@@ -53,11 +53,11 @@ def store(tmp_path: Path) -> Store:
 def test_a_threshold_is_held_against_each_slice(store: Store, golden: Golden) -> None:
     slow, fast = {EFFECTIVE: 2880.0, STALL: 720.0}, {EFFECTIVE: 3240.0, STALL: 360.0}
     store.write(
-        together(
-            rows_of("a", start=hour(5), hours=3, leaves=slow, team="ads", model="m"),
-            rows_of("b", start=hour(5), hours=3, leaves=fast, team="ads", model="n"),
-            rows_of("c", start=hour(60), hours=3, leaves=slow, team="ads", model="n"),
-            rows_of("d", start=hour(5), hours=3, leaves=slow, team="other", model="m"),
+        merge_rows(
+            run_rows("a", start=hour(5), hours=3, leaves=slow, team="ads", model="m"),
+            run_rows("b", start=hour(5), hours=3, leaves=fast, team="ads", model="n"),
+            run_rows("c", start=hour(60), hours=3, leaves=slow, team="ads", model="n"),
+            run_rows("d", start=hour(5), hours=3, leaves=slow, team="other", model="m"),
         )
     )
     below = 'kind = "threshold"\nmetric = "ett"\nbelow = 85\nwhere = { team = "ads" }\n'
@@ -84,10 +84,10 @@ def test_a_limit_that_is_not_kept_for_two_hours(store: Store, golden: Golden) ->
 
     def starts(name: str, team: str, back: float, took: float) -> dict[str, list[dict[str, Any]]]:
         at = NOW - timedelta(hours=back)
-        return rows_of(name, start=at, team=team, time_to_start_s=took)
+        return run_rows(name, start=at, team=team, time_to_start_s=took)
 
     store.write(
-        together(
+        merge_rows(
             *(starts(f"a{back}", "ads", back, 400.0) for back in (0.2, 1.1, 2.1)),
             *(starts(f"b{back}", "now and then", back, 400.0) for back in (0.2, 2.1)),
             *(starts(f"c{back}", "late", back, 400.0) for back in (0.2, 1.1)),
@@ -120,10 +120,10 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = Store(str(tmp_path_factory.mktemp("changed") / "store"))
     jobs = [_job(number) for number in range(600)]
     jobs += [
-        rows_of(name, running=True, **_running(hours=12, share=share))
+        run_rows(name, running=True, **_running(hours=12, share=share))
         for name, share in (("fell", 0.3), ("fine", 0.93))
     ]
-    made.write(together(*jobs), as_of=1.0)
+    made.write(merge_rows(*jobs), as_of=1.0)
     return made
 
 
@@ -140,7 +140,7 @@ def _job(number: int) -> dict[str, list[dict[str, Any]]]:
     stall = whole * (draw.uniform(0.04, 0.06) + (0.06 if model == "bad" and back < 96 else 0))
     leaves = {EFFECTIVE: whole - stall, STALL: stall}
     start = NOW - timedelta(hours=back)
-    return rows_of(f"r{number}", start=start, hours=3, leaves=leaves, team="t", model=model)
+    return run_rows(f"r{number}", start=start, hours=3, leaves=leaves, team="t", model=model)
 
 
 CHANGES = {
@@ -152,15 +152,15 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def answers(changed: Store) -> dict[str, list[Reading]]:
+def answers(changed: Store) -> dict[str, list[Sample]]:
     """Of all rules together: those that mean the same share one look."""
     rules = [replace(rule(f'kind = "change"\n{text}'), name=name) for name, text in CHANGES.items()]
-    answers, notes = ask_all(changed, rules, EPOCH)
+    answers, notes = measure_rules(changed, rules, EPOCH)
     assert notes == []
     return {name: list(readings or ()) for name, readings in answers.items()}
 
 
-def test_changes_and_running_jobs_are_told(answers: dict[str, list[Reading]]) -> None:
+def test_changes_and_running_jobs_are_told(answers: dict[str, list[Sample]]) -> None:
     assert {name: len(readings) for name, readings in answers.items()} == {
         "all": 2,
         "lately": 0,
@@ -178,23 +178,25 @@ def test_changes_and_running_jobs_are_told(answers: dict[str, list[Reading]]) ->
 def test_the_texts_of_what_was_looked_for(
     changed: Store, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr("headway.fleet.regressions.look.look", lambda *_: SEEN)
+    monkeypatch.setattr("headway.fleet.regressions.look.scan", lambda *_: SCAN_RESULT)
     every = rule('kind = "change"\nof = ["slices", "running", "hosts"]\nover = "26w"')
-    found, _ = ask_all(changed, [every], NOW_SEEN)
+    found, _ = measure_rules(changed, [every], NOW_SEEN)
     texts = [f"{one.slice}: {one.text}\n" for one in found["r"] or ()]
     golden("changes.txt", "".join(texts))
 
 
 def test_a_running_job_is_over_when_it_ends_and_a_change_stays_one(
-    changed: Store, answers: dict[str, list[Reading]], tmp_path: Path
+    changed: Store, answers: dict[str, list[Sample]], tmp_path: Path
 ) -> None:
     rules = Rules((replace(rule(f'kind = "change"\n{CHANGES["all"]}'), name="all"),), {})
     first = evaluate(rules, answers, State(), EPOCH)
     assert [one.state for one in first.alerts] == [FIRING, FIRING]
     changed = Store(str(shutil.copytree(changed.url, tmp_path / "copy")))
-    changed.write(rows_of("fell", **_running(hours=13, share=0.3)), as_of=2.0)
+    changed.write(run_rows("fell", **_running(hours=13, share=0.3)), as_of=2.0)
     later = EPOCH + 3600
-    second = evaluate(rules, ask_all(changed, rules.rules, later)[0], State(first.alerts), later)
+    second = evaluate(
+        rules, measure_rules(changed, rules.rules, later)[0], State(first.alerts), later
+    )
     assert {one.slice: one.state for one in second.alerts} == {
         "team=t model=bad": FIRING,
         "team=t model=good run=fell": RESOLVED,
@@ -203,10 +205,10 @@ def test_a_running_job_is_over_when_it_ends_and_a_change_stays_one(
 
 
 def test_a_store_that_cannot_be_read_is_no_answer(tmp_path: Path) -> None:
-    found, notes = ask_all(Store(str(tmp_path)), [rule('kind = "change"')], time.time())
+    found, notes = measure_rules(Store(str(tmp_path)), [rule('kind = "change"')], time.time())
     assert found == {"r": None}
     assert codes("\n".join(notes)) == ["rule-not-checked"]
 
 
 def test_the_moments_of_this_file_are_those_of_the_store() -> None:
-    assert moment(EPOCH) == NOW
+    assert utc_datetime(EPOCH) == NOW

@@ -14,7 +14,7 @@ import pytest
 from headway.errors import UsageError
 from headway.fleet.alerts.channels.command import Command
 from headway.fleet.alerts.channels.email import Email
-from headway.fleet.alerts.channels.message import Refused
+from headway.fleet.alerts.channels.message import DeliveryFailed
 from headway.fleet.alerts.channels.webhook import Webhook
 from headway.fleet.alerts.model import FIRING, Alert, message
 from tests.support import Golden, free_port, has_code, wait_until
@@ -48,22 +48,22 @@ def test_a_webhook_gets_json_with_an_id(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_webhook_that_answers_otherwise_has_not_taken_it(code: int) -> None:
     with served(Hook()) as hook:
         hook.codes = [code]
-        with pytest.raises(Refused, check=has_code("webhook-refused")) as error:
+        with pytest.raises(DeliveryFailed, check=has_code("webhook-refused")) as error:
             Webhook(webhook=hook.url).send(MESSAGE)
     assert error.value.fields["status"] == code
 
 
 def test_a_webhook_that_is_not_there_or_too_slow_has_not_taken_it() -> None:
-    with pytest.raises(Refused, check=has_code("webhook-not-reached")):
+    with pytest.raises(DeliveryFailed, check=has_code("webhook-not-reached")):
         Webhook(webhook=f"http://127.0.0.1:{free_port()}/").send(MESSAGE)
     with served(Hook()) as hook:
         hook.hold.clear()
-        with pytest.raises(Refused, check=has_code("webhook-not-reached")):
+        with pytest.raises(DeliveryFailed, check=has_code("webhook-not-reached")):
             Webhook(webhook=hook.url, timeout_s=0.2).send(MESSAGE)
         hook.hold.set()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        with pytest.raises(Refused, check=has_code("webhook-not-reached")):
+        with pytest.raises(DeliveryFailed, check=has_code("webhook-not-reached")):
             Webhook(webhook=url, timeout_s=0.2).send(MESSAGE)
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_repeats_a_secret_does_not_get_it_shown(
     with served(Hook()) as hook:
         hook.codes = [403]
         hook.reason = f"Bearer {SECRET} may not"
-        with pytest.raises(Refused, check=has_code("webhook-refused")) as error:
+        with pytest.raises(DeliveryFailed, check=has_code("webhook-refused")) as error:
             Webhook(webhook=hook.url, headers={"Authorization": "env:TOKEN"}).send(MESSAGE)
         assert SECRET not in str(error.value) and "may not" in str(error.value)
 
@@ -155,11 +155,11 @@ def test_no_password_and_no_mail_goes_out_without_tls(
 ) -> None:
     monkeypatch.setenv("PASSWORD", "secret")
     with served(Mail()) as server:
-        with pytest.raises(Refused, match="STARTTLS"):
+        with pytest.raises(DeliveryFailed, match="STARTTLS"):
             mail(server, user="me", password="env:PASSWORD").send(MESSAGE)
         assert (server.logins, server.got) == ([], [])
     with served(Mail(certificate(tmp_path))) as server:
-        with pytest.raises(Refused, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(DeliveryFailed, match="CERTIFICATE_VERIFY_FAILED"):
             mail(server, user="me", password="env:PASSWORD").send(MESSAGE)
         assert (server.logins, server.got) == ([], [])
 
@@ -169,16 +169,16 @@ def test_mail_that_is_refused_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     with served(Mail(refuse=("a@x.org",))) as server:
         assert "a@x.org" in mail(server, tls="none").send(MESSAGE)
         assert len(server.got) == 1
-        with pytest.raises(Refused, check=has_code("mail-recipients-refused")):
+        with pytest.raises(DeliveryFailed, check=has_code("mail-recipients-refused")):
             mail(server, tls="none", email=["a@x.org"]).send(MESSAGE)
     cert = certificate(tmp_path)
     with (
         served(Mail(cert)) as server,
-        pytest.raises(Refused, check=has_code("mail-refused")) as error,
+        pytest.raises(DeliveryFailed, check=has_code("mail-refused")) as error,
     ):
         mail(server, ca=str(cert), user="me", password="env:PASSWORD").send(MESSAGE)
     assert error.value.fields["status"] == 535
-    with pytest.raises(Refused, check=has_code("mail-not-sent")):
+    with pytest.raises(DeliveryFailed, check=has_code("mail-not-sent")):
         mail(server, tls="none").send(MESSAGE)
 
 
@@ -193,17 +193,17 @@ def test_a_command_reads_it_and_no_shell_sees_its_words(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_says_why() -> None:
-    with pytest.raises(Refused, check=has_code("command-failed")) as error:
+    with pytest.raises(DeliveryFailed, check=has_code("command-failed")) as error:
         Command(command="echo no such pager >&2; exit 3", shell=True).send(MESSAGE)
     assert error.value.fields == {"exit_code": 3, "output": "no such pager"}
-    with pytest.raises(Refused, check=has_code("command-not-started")):
+    with pytest.raises(DeliveryFailed, check=has_code("command-not-started")):
         Command(command=["./is-not-there"]).send(MESSAGE)
     assert Command(command=["true"]).send({**MESSAGE, "text": "x" * 1_000_000}) == ""
 
 
 def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     line = f"sleep 60 & echo $! > {tmp_path}/pid; wait"
-    with pytest.raises(Refused, check=has_code("command-timeout")):
+    with pytest.raises(DeliveryFailed, check=has_code("command-timeout")):
         Command(command=line, shell=True, timeout_s=0.5).send(MESSAGE)
     child = int((tmp_path / "pid").read_text())
     wait_until(lambda: not Path(f"/proc/{child}").exists() or _is_zombie(child), 10)

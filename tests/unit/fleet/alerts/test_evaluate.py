@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.fleet.alerts import outbox
-from headway.fleet.alerts.burn import HOUR, burnt
+from headway.fleet.alerts.burn import HOUR, budget_use
 from headway.fleet.alerts.channels import Channel
 from headway.fleet.alerts.channels.command import Command
-from headway.fleet.alerts.evaluate import KEPT, NEAR, acknowledge, evaluate
+from headway.fleet.alerts.evaluate import RESOLVED_AGE_S, SAME_CHANGE_S, acknowledge, evaluate
 from headway.fleet.alerts.model import (
     ACKNOWLEDGED,
     FIRING,
     PENDING,
     RESOLVED,
     Alert,
-    Reading,
+    Sample,
     State,
     from_json,
     to_json,
@@ -41,12 +41,12 @@ def rules(**fields: Any) -> Rules:
     return Rules((Rule(name="r", **{**shape, **fields}),), CHANNELS)
 
 
-def reading(where: str = "a", *, bad: bool = True, moment: float | None = None) -> Reading:
-    return Reading(where, bad, f"{where} is {'bad' if bad else 'good'}", moment=moment)
+def reading(where: str = "a", *, bad: bool = True, moment: float | None = None) -> Sample:
+    return Sample(where, bad, f"{where} is {'bad' if bad else 'good'}", moment=moment)
 
 
 def looked(
-    of: Rules, state: State, minute: float, *readings: Reading, asked: bool = True
+    of: Rules, state: State, minute: float, *readings: Sample, asked: bool = True
 ) -> tuple[State, list[str]]:
     """The next state, and the events of the notifications that it has besides."""
     answers = {"r": list(readings) if asked else None}
@@ -122,7 +122,7 @@ def test_a_channel_that_takes_nothing_is_not_reminded_on_top() -> None:
     of = rules(renotify=30 * MIN)
     state, _ = looked(of, State(), 0, reading())
     (first,) = [one for one in state.outbox if one.to == "x"]
-    state, events = looked(of, outbox.taken(state, first), 30, reading())
+    state, events = looked(of, outbox.mark_delivered(state, first), 30, reading())
     assert events == ["reminder x"]
 
 
@@ -150,7 +150,7 @@ def test_slices_are_alerts_of_their_own() -> None:
 def test_changes_that_lie_near_are_the_same_and_others_are_not() -> None:
     of, day = rules(kind="change"), 86400.0
     state, _ = looked(of, State(), 0, reading(moment=START - 9 * day))
-    near = START - 9 * day + NEAR - 1
+    near = START - 9 * day + SAME_CHANGE_S - 1
     state, events = looked(of, state, 1, reading(moment=near))
     assert events == [] and only(state).moment == START - 9 * day
     both = (reading(moment=START - day), reading(moment=START - 9 * day))
@@ -163,9 +163,9 @@ def test_changes_that_lie_near_are_the_same_and_others_are_not() -> None:
 def test_what_is_over_is_forgotten_after_a_month() -> None:
     state, _ = looked(rules(), State(), 0, reading())
     state, _ = looked(rules(), state, 1)
-    later, _ = looked(rules(), state, 1 + (KEPT - 1) / MIN)
+    later, _ = looked(rules(), state, 1 + (RESOLVED_AGE_S - 1) / MIN)
     assert len(later.alerts) == 1
-    assert looked(rules(), later, 1 + KEPT / MIN)[0].alerts == ()
+    assert looked(rules(), later, 1 + RESOLVED_AGE_S / MIN)[0].alerts == ()
 
 
 def test_a_clock_that_was_set_back_gives_no_id_twice() -> None:
@@ -198,7 +198,7 @@ def hours(text: str) -> dict[float, bool]:
     ],
 )
 def test_bad_hours_add_up(known: str, now: float, over: float, bad: float) -> None:
-    found = burnt(hours(known), now * HOUR, over * HOUR)
+    found = budget_use(hours(known), now * HOUR, over * HOUR)
     assert found.seconds == pytest.approx(bad * HOUR)
     assert (found.since is None) == (bad == 0)
 
@@ -238,12 +238,12 @@ class World:
         self.keep(State(found.alerts, (*self.state.outbox, *found.notifications)), killed)
 
     def send(self, how: str) -> None:
-        for one in outbox.due(self.state, self.now, ()):
+        for one in outbox.due_notifications(self.state, self.now, ()):
             if how == "refused":
-                self.keep(outbox.refused(self.state, one, "no", self.now), False)
+                self.keep(outbox.mark_failed(self.state, one, "no", self.now), False)
                 continue
             self.got.append((one.to, one.id, one.message["event"]))
-            self.keep(outbox.taken(self.state, one), how == "killed")
+            self.keep(outbox.mark_delivered(self.state, one), how == "killed")
 
     def ack(self) -> None:
         firing = [one for one in self.state.alerts if one.state == FIRING]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.fleet.alerts.rules import Rules
-from headway.fleet.alerts.watch import Watch
+from headway.fleet.alerts.watch import AlertWatcher
 from headway.fleet.store import Store
 
 pytestmark = pytest.mark.timeout(30)
@@ -32,7 +32,7 @@ class Sending(threading.Thread):
 
 
 def test_an_interrupt_before_a_notification_is_noted_as_done(tmp_path: Path) -> None:
-    watch = Watch(Store(str(tmp_path)), Rules(), 1.0, lambda _: None)
+    watch = AlertWatcher(Store(str(tmp_path)), Rules(), 1.0, lambda _: None)
     sent = threading.Event()
     kept: list[Any] = []
     watch._kept.save = lambda *what: kept.append(what)  # type: ignore[method-assign]

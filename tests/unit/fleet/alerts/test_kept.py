@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.errors import UsageError
-from headway.fleet.alerts.kept import FILE, Kept
+from headway.fleet.alerts.kept import STATE_FILE, AlertStateStore
 from headway.fleet.alerts.model import FIRING, PENDING, RESOLVED, Alert, Notification, State
 from headway.fleet.alerts.model import message as message_of
 from headway.fleet.store import Store
@@ -42,21 +42,21 @@ def by_id(state: State) -> dict[str, Alert]:
 
 
 def test_what_is_saved_is_loaded(store: Store) -> None:
-    assert Kept(store).load() == (State(), None)
-    Kept(store).save(STATE, None)
-    found, watcher = Kept(store).load()
+    assert AlertStateStore(store).load() == (State(), None)
+    AlertStateStore(store).save(STATE, None)
+    found, watcher = AlertStateStore(store).load()
     assert (by_id(found), found.outbox, watcher) == (by_id(STATE), STATE.outbox, None)
 
 
 def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    Kept(store).save(State(), None)
+    AlertStateStore(store).save(State(), None)
     path = Path(store.place.path("alerts.json"))
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_acknowledgements_wait_until_they_are_read(store: Store) -> None:
-    kept = Kept(store)
+    kept = AlertStateStore(store)
     assert kept.acks() == {}
     kept.acknowledge("a", "kim")
     kept.acknowledge("b", None)
@@ -69,7 +69,7 @@ def test_acknowledgements_wait_until_they_are_read(store: Store) -> None:
 
 
 def test_only_one_watches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept(store)
+    kept = AlertStateStore(store)
     kept.save(STATE, AT + 100)
     assert by_id(kept.claim(AT)) == by_id(STATE)  # it was this process
     with monkeypatch.context() as other:
@@ -97,6 +97,6 @@ def test_only_one_watches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_is_no_such_file_is_told(store: Store, text: bytes) -> None:
-    store.place.put(FILE, text)
+    store.place.put(STATE_FILE, text)
     with pytest.raises(UsageError, check=has_code("alerts-file-damaged")):
-        Kept(store).load()
+        AlertStateStore(store).load()

@@ -9,11 +9,11 @@ import pytest
 
 from headway.errors import UsageError
 from headway.fleet.alerts import toml
-from headway.fleet.alerts.channels import KINDS as CHANNELS
-from headway.fleet.alerts.figures import FIGURES
-from headway.fleet.alerts.read import EVERY, OWN, read
+from headway.fleet.alerts.channels import CHANNEL_KINDS as CHANNELS
+from headway.fleet.alerts.figures import ALERT_METRICS
+from headway.fleet.alerts.read import COMMON_KEYS, KIND_KEYS, read_rules
 from headway.fleet.queries import QUERIES
-from headway.fleet.queries.slices import Asked
+from headway.fleet.queries.slices import Filter
 from tests.support import Golden, has_code
 
 pytestmark = pytest.mark.timeout(60)
@@ -25,7 +25,7 @@ MAIL = ETT + '[to.x]\nemail = ["a@b"]\nsender = "a@b"\nhost = "h"\n'
 
 def test_the_file_of_the_docs_is_read_as_it_is_meant(golden: Golden) -> None:
     text = DOCS.read_text().split("```toml\n")[1].split("```")[0]
-    found = read(text, "rules.toml")
+    found = read_rules(text, "rules.toml")
     golden("rules.txt", "".join(f"{rule.words()}\n" for rule in found.rules))
     ads, starts, changed = found.rules
     assert (ads.metric, ads.below, ads.where, ads.by) == ("ett", 85, (("team", "ads"),), ("model",))
@@ -94,14 +94,14 @@ def test_what_is_wrong_is_one_sentence_with_its_line(
     text: str, code: str, line: int | None, key: str | None
 ) -> None:
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        read(text, "r")
+        read_rules(text, "r")
     assert (error.value.fields.get("line"), error.value.fields.get("key")) == (line, key)
     assert "\n" not in str(error.value)
 
 
 def test_a_key_that_is_nearly_right_is_guessed() -> None:
     with pytest.raises(UsageError) as error:
-        read(ETT + 'belw = "x"', "r")
+        read_rules(ETT + 'belw = "x"', "r")
     assert error.value.fields["near"] == "below"
 
 
@@ -110,12 +110,12 @@ NESTED = ("[]", "[1]", '["x"]', "[[]]", "{}", "{ a = 1 }", '{ team = "x" }', "[{
 
 
 def test_whatever_stands_there_is_read_or_told() -> None:
-    rules = [(RULE + 'kind = "change"\n', OWN["change"]), (ETT, OWN["threshold"])]
+    rules = [(RULE + 'kind = "change"\n', KIND_KEYS["change"]), (ETT, KIND_KEYS["threshold"])]
     texts = [
         "\n".join(line for line in text.splitlines() if not line.startswith(f"{key} ="))
         + f"\n{key} = {value}"
         for text, own in rules
-        for key in (*EVERY, *own)
+        for key in (*COMMON_KEYS, *own)
         for value in (*VALUES, *NESTED)
     ]
     channels = [
@@ -127,7 +127,7 @@ def test_whatever_stands_there_is_read_or_told() -> None:
     read_well = 0
     for text in (*texts, *channels):
         try:
-            read_well += bool(read(text, "r").rules)
+            read_well += bool(read_rules(text, "r").rules)
         except UsageError as error:
             assert "\n" not in str(error) and error.code and error.fields["line"], text
     # Of either rule: 3 names, 4 times, 2 of where, no by, no to. Of a change: no of, points,
@@ -137,21 +137,21 @@ def test_whatever_stands_there_is_read_or_told() -> None:
 
 def test_a_line_is_found_behind_texts_that_look_like_keys() -> None:
     text = 'a = """\nb = 1\n"""\n\n# b = 2\nlist = [\n  1,\n]\nb = 3\n'
-    assert toml.line(text, ("b",)) == 9
-    assert toml.line(text, ("list",)) == 6
-    assert toml.line(text, ("a",)) == 1
+    assert toml.line_of(text, ("b",)) == 9
+    assert toml.line_of(text, ("list",)) == 6
+    assert toml.line_of(text, ("a",)) == 1
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", ALERT_METRICS)
 def test_every_figure_is_a_column_of_its_answer(name: str) -> None:
     import ibis
 
     from headway.fleet.arrow import arrow_schema
     from headway.fleet.schema import TABLES
 
-    figure = FIGURES[name]
+    figure = ALERT_METRICS[name]
     tables = {
         one: ibis.table(ibis.Schema.from_pyarrow(arrow_schema(table)), name=one)
         for one, table in TABLES.items()
     }
-    assert figure.column in QUERIES[figure.question].ask(tables, Asked(("team",))).columns
+    assert figure.column in QUERIES[figure.question].ask(tables, Filter(("team",))).columns

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from headway.fleet import readers
-from headway.fleet.readers.record import ledger
-from headway.fleet.readers.source import Source, read
+from headway.fleet.readers.record import build_ledger
+from headway.fleet.readers.source import Source, read_source
 from headway.ledger.model import NS, Ledger
 
 SAMPLES = Path(__file__).parent / "samples"
-TAKEN = 1_794_900_000.0
+COLLECTED_AT = 1_794_900_000.0
 
 
-def source(value: Any, name: str = "given.json", taken: float = TAKEN) -> Source:
+def source(value: Any, name: str = "given.json", taken: float = COLLECTED_AT) -> Source:
     """A file with that JSON in it, or that text."""
     return Source(name, value if isinstance(value, str) else json.dumps(value), taken)
 
@@ -25,14 +25,18 @@ def source(value: Any, name: str = "given.json", taken: float = TAKEN) -> Source
 def sample(name: str) -> list[Source]:
     """A file of the samples, or all files of a folder."""
     path = SAMPLES / name
-    return [read(one) for one in sorted(path.iterdir())] if path.is_dir() else [read(path)]
+    return (
+        [read_source(one) for one in sorted(path.iterdir())]
+        if path.is_dir()
+        else [read_source(path)]
+    )
 
 
-def found(name: str, *sources: Source) -> dict[str, Ledger]:
+def import_ledgers(name: str, *sources: Source) -> dict[str, Ledger]:
     """By the names of their runs; each account is balanced, and each file is recognised."""
     for one in sources:
-        assert readers.recognise(one) == name
-    runs = {one.run: ledger(one) for one in readers.runs(name, sources)}
+        assert readers.detect(one) == name
+    runs = {one.run: build_ledger(one) for one in readers.read_runs(name, sources)}
     for run in runs.values():
         assert sum(run.buckets.values()) == run.wall
     return runs

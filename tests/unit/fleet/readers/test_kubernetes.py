@@ -13,7 +13,7 @@ import pytest
 from headway.errors import UsageError
 from headway.ledger.model import NS
 from tests.support import has_code
-from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
+from tests.unit.fleet.readers.found import categories, import_ledgers, outcomes, seconds, source
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,7 +85,7 @@ def listed(*items: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_gang_has_its_machines_when_its_last_pod_has() -> None:
     pods = (pod("a", 0, 2, 30, 600, index=0), pod("b", 0, 10, 70, 601, index=1))
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert run.run == "train" and run.attempts[0].world == 8
     told = {"start.scheduling": 10.0, "start.hardware_setup": 60.0, "unknown": 531.0}
     assert seconds(run) == told and run.queue_capacity == 0
@@ -99,7 +99,9 @@ def test_a_pod_that_did_not_fit_waited_for_capacity() -> None:
         "reason": "FailedScheduling",
         "involvedObject": {"kind": "Pod", "namespace": "ads", "name": "a"},
     }
-    (run,) = found("kubernetes", source(listed(pod("a", 0, 120, 130, 300), event))).values()
+    (run,) = import_ledgers(
+        "kubernetes", source(listed(pod("a", 0, 120, 130, 300), event))
+    ).values()
     assert run.queue_capacity == 120 * NS
     assert seconds(run) == {"start.hardware_setup": 10.0, "unknown": 170.0}
 
@@ -110,7 +112,7 @@ def test_pods_tried_one_after_the_other_are_attempts() -> None:
         pod("b", 160, 170, 180, 300, code=137, reason="OOMKilled"),
         pod("c", 310, 311, 320, 400),
     )
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert outcomes(run) == ["preempted", "failed", "completed"]
     assert categories(run) == [(0, "preemption"), (1, "host_oom")]
     assert seconds(run) == {
@@ -133,13 +135,13 @@ def unnumbered(*args: Any, labels: dict[str, str] | None = None, **told: Any) ->
 def test_pods_of_a_gang_without_numbers_are_one_attempt() -> None:
     """A parallel Job: pods that live at the same time."""
     pods = [unnumbered(name, 0, 5 + n, 20, 600 + n) for n, name in enumerate("abcd")]
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert outcomes(run) == ["completed"] and run.attempts[0].world == 16
     again = [
         unnumbered(name, 603 + n, 606 + n, 620, 900) for n, name in enumerate(("e", "f", "g", "h"))
     ]
     pods[2] = unnumbered("c", 0, 7, 20, 602, code=1)
-    (run,) = found("kubernetes", source(listed(*pods, *again))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods, *again))).values()
     assert outcomes(run) == ["failed", "completed"]
     assert [attempt.world for attempt in run.attempts] == [16, 16]
 
@@ -160,7 +162,7 @@ def test_replicas_of_a_training_operator_are_one_attempt() -> None:
         )
         for kind, number in (("master", 0), ("worker", 0), ("worker", 1))
     ]
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert outcomes(run) == ["completed"] and run.attempts[0].world == 12
 
 
@@ -172,7 +174,7 @@ def test_a_replaced_pod_begins_an_attempt_in_which_the_others_live_on(numbered: 
         make("b", 0, 5, 20, 900, index=1),
         make("c", 310, 315, 330, 900, index=0),
     ]
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert outcomes(run) == ["failed", "completed"] and categories(run) == [(0, "host_oom")]
     assert [attempt.world for attempt in run.attempts] == [8, 8]
     assert [attempt.end // NS for attempt in run.attempts] == [300, 900]
@@ -189,7 +191,7 @@ def test_a_jobset_says_its_restarts_itself() -> None:
                 "jobset.sigs.k8s.io/restart-attempt": str(restart),
             }
             pods.append(one)
-    (run,) = found("kubernetes", source(listed(*pods))).values()
+    (run,) = import_ledgers("kubernetes", source(listed(*pods))).values()
     assert [attempt.world for attempt in run.attempts] == [8, 8]
 
 
@@ -201,20 +203,24 @@ def test_a_job_that_took_too_long() -> None:
             "conditions": [{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]
         },
     }
-    (run,) = found("kubernetes", source(listed(job, pod("a", 0, 1, 2, 60, code=143)))).values()
+    (run,) = import_ledgers(
+        "kubernetes", source(listed(job, pod("a", 0, 1, 2, 60, code=143)))
+    ).values()
     assert categories(run) == [(0, "time_limit")]
 
 
 def test_what_runs_and_what_waits() -> None:
     taken = 1_794_805_200.0  # 05:00:00
-    (run,) = found("kubernetes", source(listed(pod("a", 0, 1, 2)), taken=taken + 50)).values()
+    (run,) = import_ledgers(
+        "kubernetes", source(listed(pod("a", 0, 1, 2)), taken=taken + 50)
+    ).values()
     assert run.running and run.wall == 50 * NS
     waits = source(listed(pod("a", 0, None)))
-    assert found("kubernetes", waits) == {}
+    assert import_ledgers("kubernetes", waits) == {}
 
 
 def test_bad_input_is_a_sentence() -> None:
     broken = pod("a", 0, 1, 2, 60)
     broken["status"]["conditions"][0]["lastTransitionTime"] = "noon"
     with pytest.raises(UsageError, check=has_code("record-invalid")):
-        found("kubernetes", source(listed(broken)))
+        import_ledgers("kubernetes", source(listed(broken)))

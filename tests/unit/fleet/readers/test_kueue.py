@@ -13,7 +13,7 @@ import pytest
 from headway.errors import UsageError
 from headway.ledger.model import NS
 from tests.support import has_code
-from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
+from tests.unit.fleet.readers.found import categories, import_ledgers, outcomes, seconds, source
 from tests.unit.fleet.readers.test_kubernetes import at
 
 pytestmark = pytest.mark.timeout(60)
@@ -50,7 +50,7 @@ ADMITTED = {
 
 def test_quota_checks_and_pods_are_told_apart() -> None:
     one = workload(**ADMITTED, Finished=(600, "Succeeded"))
-    (run,) = found("kueue", source(one)).values()
+    (run,) = import_ledgers("kueue", source(one)).values()
     assert run.queue_capacity == 100 * NS and run.attempts[0].world == 8
     told = {"start.scheduling": 5.0, "start.hardware_setup": 60.0, "unknown": 435.0}
     assert seconds(run) == told
@@ -71,7 +71,7 @@ def test_a_watched_workload_shows_its_attempts() -> None:
         ),
     ]
     text = "\n".join(json.dumps(look, indent=2) for look in looks)  # as --watch writes them
-    (run,) = found("kueue", source(text)).values()
+    (run,) = import_ledgers("kueue", source(text)).values()
     assert outcomes(run) == ["preempted", "completed"]
     assert categories(run) == [(0, "preemption")]
     assert run.queue_capacity == (100 + 90) * NS
@@ -85,15 +85,17 @@ def test_a_watched_workload_shows_its_attempts() -> None:
 
 
 def test_one_that_waits_or_runs() -> None:
-    assert found("kueue", source(workload())) == {}
-    (run,) = found("kueue", source(workload(**ADMITTED), taken=1_794_805_200.0 + 200)).values()
+    assert import_ledgers("kueue", source(workload())) == {}
+    (run,) = import_ledgers(
+        "kueue", source(workload(**ADMITTED), taken=1_794_805_200.0 + 200)
+    ).values()
     assert run.running and run.wall == 100 * NS
 
 
 def test_one_without_accelerators_is_left_out() -> None:
     one = workload(**ADMITTED)
     one["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {}
-    assert found("kueue", source(one)) == {}
+    assert import_ledgers("kueue", source(one)) == {}
 
 
 def test_pods_that_never_got_ready() -> None:
@@ -102,7 +104,7 @@ def test_pods_that_never_got_ready() -> None:
         Admitted=(10, "Admitted"),
         Evicted=(310, "PodsReadyTimeout"),
     )
-    (run,) = found("kueue", source(one)).values()
+    (run,) = import_ledgers("kueue", source(one)).values()
     assert categories(run) == [(0, "platform_start")]
     assert seconds(run) == {"start.hardware_setup": 300.0}
 
@@ -111,4 +113,4 @@ def test_bad_input_is_a_sentence() -> None:
     one = workload(**ADMITTED)
     del one["metadata"]["uid"]
     with pytest.raises(UsageError, check=has_code("record-invalid")):
-        found("kueue", source(one))
+        import_ledgers("kueue", source(one))

@@ -24,7 +24,7 @@ from tests.support import has_code
 from tests.unit.fleet.readers.found import (
     SAMPLES,
     categories,
-    found,
+    import_ledgers,
     outcomes,
     sample,
     seconds,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def test_torchelastic_restarts_are_attempts() -> None:
-    (run,) = found("torchelastic", *sample("torchelastic.txt")).values()
+    (run,) = import_ledgers("torchelastic", *sample("torchelastic.txt")).values()
     assert run.run == "night-7" and outcomes(run) == ["failed", "completed"]
     assert [attempt.world for attempt in run.attempts] == [2, 2]
     assert run.buckets.keys() == {"start.launcher_init", "recover.launcher_init", "unknown"}
@@ -45,16 +45,16 @@ def test_torchelastic_events_need_a_time() -> None:
     lines = (SAMPLES / "torchelastic.txt").read_text().splitlines()
     bare = source("\n".join(line.partition(" ")[2] for line in lines))
     with pytest.raises(UsageError, check=has_code("record-without-times")):
-        found("torchelastic", bare)
+        import_ledgers("torchelastic", bare)
     stamped = [json.loads(line.partition(" ")[2]) for line in lines]
     for index, event in enumerate(stamped):
         event["timestamp"] = 1_794_805_200_000 + 1000 * index
-    (run,) = found("torchelastic", source("\n".join(map(json.dumps, stamped)))).values()
+    (run,) = import_ledgers("torchelastic", source("\n".join(map(json.dumps, stamped)))).values()
     assert outcomes(run) == ["failed", "completed"]
 
 
 def test_torchtitan_steps_that_are_made_again_were_lost() -> None:
-    (run,) = found("torchtitan", *sample("torchtitan")).values()
+    (run,) = import_ledgers("torchtitan", *sample("torchtitan")).values()
     assert outcomes(run) == ["failed", "completed"]
     spans = [(attempt.first_step, attempt.last_step) for attempt in run.attempts]
     assert spans == [(1, 6), (5, 8)] and run.steps == 8
@@ -76,13 +76,13 @@ def test_torchtitan_steps_that_are_made_again_were_lost() -> None:
 def test_torchtitan_with_a_torn_line() -> None:
     whole = sample("torchtitan")
     torn = [one._replace(text=one.text[:-40]) for one in whole]
-    (run,) = found("torchtitan", *torn).values()
-    assert found("torchtitan", *whole).keys() == {run.run}
+    (run,) = import_ledgers("torchtitan", *torn).values()
+    assert import_ledgers("torchtitan", *whole).keys() == {run.run}
     assert outcomes(run) == ["failed", "running"]  # its last step has no end any more
 
 
 def test_one_logger_spans() -> None:
-    (run,) = found("one_logger", *sample("one_logger.jsonl")).values()
+    (run,) = import_ledgers("one_logger", *sample("one_logger.jsonl")).values()
     assert run.run == "night-7" and outcomes(run) == ["completed"]
     assert run.attempts[0].world == 4
     assert seconds(run) == {
@@ -99,12 +99,12 @@ def test_one_logger_spans() -> None:
 
 def test_one_logger_of_a_process_that_did_not_say_its_end() -> None:
     text = (SAMPLES / "one_logger.jsonl").read_text().splitlines(keepends=True)
-    (run,) = found("one_logger", source("".join(text[:14]))).values()
+    (run,) = import_ledgers("one_logger", source("".join(text[:14]))).values()
     assert outcomes(run) == ["running"] and "train.effective" in run.buckets
 
 
 def test_ml_goodput_restarts_are_attempts() -> None:
-    (run,) = found("ml_goodput", *sample("ml_goodput.jsonl")).values()
+    (run,) = import_ledgers("ml_goodput", *sample("ml_goodput.jsonl")).values()
     assert run.run == "llm-7b" and outcomes(run) == ["failed", "completed"]
     assert seconds(run) == {
         "start.device_init": 10.0,
@@ -124,8 +124,8 @@ def test_ml_goodput_restarts_are_attempts() -> None:
 def test_ml_goodput_as_cloud_logging_gives_it() -> None:
     lines = (SAMPLES / "ml_goodput.jsonl").read_text().splitlines()
     entries = [{"insertId": str(i), "jsonPayload": json.loads(one)} for i, one in enumerate(lines)]
-    told = found("ml_goodput", source(entries))
-    assert told == found("ml_goodput", *sample("ml_goodput.jsonl"))
+    told = import_ledgers("ml_goodput", source(entries))
+    assert told == import_ledgers("ml_goodput", *sample("ml_goodput.jsonl"))
 
 
 def cycle(attempt: int, number: int, begin: str, end: str) -> dict[str, object]:
@@ -150,7 +150,7 @@ def test_nvrx_cycles_are_attempts() -> None:
         source(cycle(0, 1, "10:30", "15:00")),
     ]
     taken = 1_794_805_200.25 + 1500
-    (run,) = found("nvrx", *(one._replace(taken=taken) for one in files)).values()
+    (run,) = import_ledgers("nvrx", *(one._replace(taken=taken) for one in files)).values()
     assert run.run == "812" and outcomes(run) == ["failed", "failed", "running"]
     assert categories(run) == [(0, "unknown"), (1, "unknown")]
     assert seconds(run) == {"unknown": 600.0 + 270.0 + 300.0, "recover.downtime": 330.0}
@@ -160,6 +160,6 @@ def test_nvrx_cycles_are_attempts() -> None:
 def test_what_nobody_knows_is_a_sentence() -> None:
     for text in ("", "hello", "{}", "[]", "{", '{"kind": "Deployment"}', "a|b\n1|2"):
         with pytest.raises(UsageError, check=has_code("record-not-recognized")):
-            readers.recognise(source(text))
+            readers.detect(source(text))
     with pytest.raises(UsageError, check=has_code("reader-unknown")):
-        readers.reader("pbs")
+        readers.load_importer("pbs")

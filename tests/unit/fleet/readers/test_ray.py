@@ -12,7 +12,7 @@ import pytest
 
 from headway.errors import UsageError
 from tests.support import has_code
-from tests.unit.fleet.readers.found import categories, found, outcomes, seconds, source
+from tests.unit.fleet.readers.found import categories, import_ledgers, outcomes, seconds, source
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -58,7 +58,7 @@ def test_the_gang_waits_for_its_last_actor() -> None:
         actor(0, (T + 10) * 1000, (T + 15) * 1000, (T + 20) * 1000),
         actor(1, "2026-11-16 05:00:10", "2026-11-16 05:00:40.500000", "2026-11-16 05:00:50"),
     ]
-    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    (run,) = import_ledgers("ray", source([job()]), source(tasks, "tasks.json")).values()
     assert run.run == "night-7" and run.attempts[0].world == 2 and outcomes(run) == ["completed"]
     assert run.command == ("python", "train.py", "--lr", "0.1")
     told = {"start.scheduling": 30.5, "start.hardware_setup": 9.5, "unknown": 260.0}
@@ -76,7 +76,7 @@ def test_a_group_of_workers_that_follows_another_one_is_an_attempt(grouped: bool
             for n in range(8)
         ]
     tasks[9]["error_type"] = "NODE_DIED"
-    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    (run,) = import_ledgers("ray", source([job()]), source(tasks, "tasks.json")).values()
     assert [attempt.world for attempt in run.attempts] == [8, 8, 8]
     assert outcomes(run) == ["failed", "failed", "completed"]
     assert categories(run) == [(0, "unknown"), (1, "node_failure")]
@@ -93,31 +93,31 @@ def test_actors_that_live_at_the_same_time_are_one_attempt() -> None:
         tasks.append(actor(number, *times, **own))
         last = {"task_id": f"m{number}", "func_or_class_name": "f", "job_id": "01000000"}
         tasks.append({**last, **own, "end_time_ms": (T + end) * 1000})
-    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    (run,) = import_ledgers("ray", source([job()]), source(tasks, "tasks.json")).values()
     assert [attempt.world for attempt in run.attempts] == [2]
 
 
 def test_an_actor_that_is_started_again_holds_its_accelerator_once() -> None:
     times = [T * 1000, (T + 1) * 1000, (T + 2) * 1000]
     tasks = [actor(0, *times), actor(0, *times, attempt_number=1)]
-    (run,) = found("ray", source([job()]), source(tasks, "tasks.json")).values()
+    (run,) = import_ledgers("ray", source([job()]), source(tasks, "tasks.json")).values()
     assert [attempt.world for attempt in run.attempts] == [1]
 
 
 def test_failures() -> None:
     tasks = [actor(0, T * 1000, T * 1000, T * 1000, error_type="NODE_DIED")]
-    (run,) = found("ray", source([job("FAILED")]), source(tasks)).values()
+    (run,) = import_ledgers("ray", source([job("FAILED")]), source(tasks)).values()
     assert categories(run) == [(0, "node_failure")]
-    (run,) = found("ray", source([job("FAILED", message="boom")])).values()
+    (run,) = import_ledgers("ray", source([job("FAILED", message="boom")])).values()
     assert categories(run) == [(0, "unknown")] and run.failures[0].evidence == "boom"
 
 
 def test_jobs_that_run_or_wait() -> None:
-    (run,) = found("ray", source([job("RUNNING", end_time=None)], taken=T + 60.0)).values()
+    (run,) = import_ledgers("ray", source([job("RUNNING", end_time=None)], taken=T + 60.0)).values()
     assert run.running and run.wall == 60 * 10**9
-    assert found("ray", source([job("PENDING", start_time=None)])) == {}
+    assert import_ledgers("ray", source([job("PENDING", start_time=None)])) == {}
 
 
 def test_tasks_alone_are_a_sentence() -> None:
     with pytest.raises(UsageError, check=has_code("record-empty")):
-        found("ray", source([actor(0, 1, 2, 3)]))
+        import_ledgers("ray", source([actor(0, 1, 2, 3)]))

@@ -16,7 +16,7 @@ from tests.support import has_code
 from tests.unit.fleet.readers.found import (
     SAMPLES,
     categories,
-    found,
+    import_ledgers,
     outcomes,
     sample,
     seconds,
@@ -38,7 +38,7 @@ def row(job: str, *cells: str) -> str:
 
 @pytest.mark.parametrize("name", ["sacct_D.psv", "sacct_D.json"])
 def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(name: str) -> None:
-    run = found("slurm", *sample(name))["train_low-1"]
+    run = import_ledgers("slurm", *sample(name))["train_low-1"]
     assert outcomes(run) == ["preempted", "completed"]
     assert categories(run) == [(0, "preemption")]
     # 3 s until it was in the queue again, and Slurm's own delay of a requeue.
@@ -49,11 +49,11 @@ def test_a_preempted_and_requeued_job_is_one_run_with_two_attempts(name: str) ->
 
 
 def test_without_d_the_preempted_attempt_is_gone() -> None:
-    assert outcomes(found("slurm", *sample("sacct.psv"))["train_low-1"]) == ["completed"]
+    assert outcomes(import_ledgers("slurm", *sample("sacct.psv"))["train_low-1"]) == ["completed"]
 
 
 def test_states_and_waits() -> None:
-    runs = found("slurm", *sample("sacct_D.psv"))
+    runs = import_ledgers("slurm", *sample("sacct_D.psv"))
     assert {name: categories(run) for name, run in runs.items() if run.failures} == {
         "train_low-1": [(0, "preemption")],
         "bad_exit-3": [(0, "unknown")],
@@ -90,7 +90,7 @@ def test_capacity_scheduling_and_hardware_setup_are_told_apart() -> None:
             row("3", "COMPLETED", *times, "None", "cpu=4", "n03", "0:0"),
         ]
     )
-    runs = found("slurm", source(text))
+    runs = import_ledgers("slurm", source(text))
     assert runs.keys() == {"train-1", "train-2"}  # the third had no accelerator
     assert runs["train-1"].queue_capacity == 600 * NS
     assert seconds(runs["train-1"]) == {"start.hardware_setup": 150.0, "unknown": 2790.0}
@@ -105,7 +105,7 @@ def test_a_running_job_is_known_until_the_file_was_written() -> None:
     text = "\n".join(
         [HEAD, row("4", "RUNNING", *cells, "Unknown", "None", "gres/gpu=1", "n1", "0:0")]
     )
-    (run,) = found("slurm", source(text, taken=1_794_737_000.0)).values()
+    (run,) = import_ledgers("slurm", source(text, taken=1_794_737_000.0)).values()
     assert run.running and run.wall == 1_794_737_000 * NS - run.started_at
 
 
@@ -115,8 +115,8 @@ def test_numbers_of_newer_parsers() -> None:
         code = job["exit_code"]["return_code"]
         job["exit_code"]["return_code"] = {"set": True, "infinite": False, "number": code}
         job["state"]["current"] = [job["state"]["current"]]
-    new = found("slurm", source(told))["train_low-1"]
-    old = found("slurm", *sample("sacct_D.json"))["train_low-1"]
+    new = import_ledgers("slurm", source(told))["train_low-1"]
+    old = import_ledgers("slurm", *sample("sacct_D.json"))["train_low-1"]
     assert new == old
 
 
@@ -128,7 +128,7 @@ def ended(job: str, state: str, gpus: str = "gres/gpu=1", nodes: str = "n1") -> 
 
 def test_lists_of_hosts_with_several_ranges() -> None:
     line = ended("1", "COMPLETED", "gres/gpu=4", "rack[1-2]node[01-02]")
-    (run,) = found("slurm", source(f"{HEAD}\n{line}")).values()
+    (run,) = import_ledgers("slurm", source(f"{HEAD}\n{line}")).values()
     names = ["rack1node01", "rack1node02", "rack2node01", "rack2node02"]
     assert [rank.hosts for rank in run.ranks] == [(name,) for name in names]
 
@@ -136,20 +136,20 @@ def test_lists_of_hosts_with_several_ranges() -> None:
 def test_accelerators_of_several_types_are_added() -> None:
     typed = "gres/gpu:a100=4,gres/gpu:h100=4"
     lines = [ended("1", "COMPLETED", typed), ended("2", "COMPLETED", f"{typed},gres/gpu=8")]
-    runs = found("slurm", source("\n".join([HEAD, *lines])))
+    runs = import_ledgers("slurm", source("\n".join([HEAD, *lines])))
     assert [run.attempts[0].world for run in runs.values()] == [8, 8]
     told = json.loads((SAMPLES / "sacct_D.json").read_text())
     for job in told["jobs"]:
         job["tres"]["allocated"] = [
             {"type": "gres", "name": name, "count": 4} for name in ("gpu:a100", "gpu:h100")
         ]
-    assert found("slurm", source(told))["train_low-1"].attempts[0].world == 8
+    assert import_ledgers("slurm", source(told))["train_low-1"].attempts[0].world == 8
 
 
 def test_a_state_of_a_newer_slurm_is_an_end_once_the_job_is_over() -> None:
     states = ("SOMETHING_NEW!", "SOMETHING_NEW", "RUNNING", "LAUNCH_FAILED!")
     lines = [ended(str(number), state) for number, state in enumerate(states)]
-    runs = found("slurm", source("\n".join([HEAD, *lines])))
+    runs = import_ledgers("slurm", source("\n".join([HEAD, *lines])))
     assert [run.running for run in runs.values()] == [False, True, True, False]
     assert categories(runs["train-0"]) == categories(runs["train-3"]) == [(0, "unknown")]
     assert runs["train-0"].wall == 3600 * NS
@@ -178,5 +178,5 @@ def test_a_state_of_a_newer_slurm_is_an_end_once_the_job_is_over() -> None:
 )
 def test_bad_input_is_a_sentence(text: str, code: str, fields: dict[str, object]) -> None:
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        found("slurm", source(text))
+        import_ledgers("slurm", source(text))
     assert error.value.fields == fields

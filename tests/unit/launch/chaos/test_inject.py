@@ -13,10 +13,10 @@ import pytest
 from headway.journal.pulse import Pulse
 from headway.launch import tree
 from headway.launch.attempt import Attempt
-from headway.launch.chaos import Injector, inject, parse_inline
-from headway.launch.chaos.schedule import Past, drawn, moments
-from headway.launch.follow import Followed
-from headway.launch.target import Target
+from headway.launch.chaos import FaultInjector, inject, parse_inline_plan
+from headway.launch.chaos.schedule import FaultHistory, drawn_rank, plan_moments
+from headway.launch.follow import RankTail
+from headway.launch.target import RunFolder
 from headway.probe import ENV_CHAOS, claims
 
 
@@ -24,19 +24,19 @@ class Bench:
     """An attempt that runs nothing, and a clock that is set by hand."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.target = Target(run="r", folder=folder, url=None, launch="abc", index=0)
+        self.target = RunFolder(run="r", folder=folder, url=None, launch="abc", index=0)
         self.target.journal.mkdir(parents=True, exist_ok=True)
         self.sent: list[tuple[int, signal.Signals]] = []
         self.ns = 1_000_000_000_000
         monkeypatch.setattr(inject, "now", lambda: self.ns)
         monkeypatch.setattr(inject.os, "kill", lambda pid, number: self.sent.append((pid, number)))
 
-    def begin(self, injector: Injector, number: int = 0) -> Attempt:
+    def begin(self, injector: FaultInjector, number: int = 0) -> Attempt:
         attempt = Attempt(self.target, number, supervised=False)
         injector.begin(attempt)
         return attempt
 
-    def round(self, injector: Injector, attempt: Attempt, seconds: float = 0.0) -> None:
+    def round(self, injector: FaultInjector, attempt: Attempt, seconds: float = 0.0) -> None:
         self.ns += round(seconds * 1e9)
         attempt.watch.names = set(os.listdir(self.target.journal))
         injector.round(attempt.watch)
@@ -52,10 +52,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_ranks_get_their_orders_in_the_environment(bench: Bench) -> None:
-    plan = parse_inline(
+    plan = parse_inline_plan(
         "kill rank=1 step=30; kill who=agent step=9; data delay=1 after=2; kill rank=0 after=3"
     )
-    attempt = bench.begin(Injector(plan, bench.target))
+    attempt = bench.begin(FaultInjector(plan, bench.target))
     content = json.loads(attempt.env_extra[ENV_CHAOS])
     assert (content["launch"], content["mark"]) == ("abc", plan.mark)
     kill, hold, data = content["orders"]
@@ -72,14 +72,14 @@ def test_ranks_get_their_orders_in_the_environment(bench: Bench) -> None:
 
 
 def test_without_orders_the_environment_is_left_alone(bench: Bench) -> None:
-    plan = parse_inline("terminate after=3")
-    assert bench.begin(Injector(plan, bench.target)).env_extra == {}
+    plan = parse_inline_plan("terminate after=3")
+    assert bench.begin(FaultInjector(plan, bench.target)).env_extra == {}
 
 
 def test_preemption_by_the_clock_then_the_grace(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    injector = Injector(parse_inline("terminate after=3 grace=5"), bench.target)
+    injector = FaultInjector(parse_inline_plan("terminate after=3 grace=5"), bench.target)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 2.9)
     assert bench.sent == []
@@ -99,12 +99,12 @@ def test_a_rank_that_holds_still_is_answered(bench: Bench, tmp_path: Path) -> No
     saved = tmp_path / "checkpoints" / "a.pt"
     saved.parent.mkdir()
     saved.write_bytes(bytes(2000))
-    plan = parse_inline(f"corrupt path={saved.parent} step=9")
-    injector = Injector(plan, bench.target)
+    plan = parse_inline_plan(f"corrupt path={saved.parent} step=9")
+    injector = FaultInjector(plan, bench.target)
     attempt = bench.begin(injector)
-    name = claims.name(plan.mark, 1, "k0")
+    name = claims.claim_name(plan.mark, 1, "k0")
     told = {"host": os.uname().nodename, "pid": 77, "rank": 0, "step": 9, "t": 1}
-    assert claims.take(str(bench.target.journal), [name], told) == name
+    assert claims.take_claim(str(bench.target.journal), [name], told) == name
     bench.round(injector, attempt)
     assert saved.read_bytes()[1000] == 0xFF
     (event,) = bench.events(attempt)
@@ -117,19 +117,23 @@ def test_a_rank_that_holds_still_is_answered(bench: Bench, tmp_path: Path) -> No
 
 
 def test_what_hits_nothing_says_so(bench: Bench, tmp_path: Path) -> None:
-    injector = Injector(parse_inline(f"corrupt path={tmp_path / 'no'} when=restart"), bench.target)
+    injector = FaultInjector(
+        parse_inline_plan(f"corrupt path={tmp_path / 'no'} when=restart"), bench.target
+    )
     assert bench.events(bench.begin(injector)) == []
     (event,) = bench.events(bench.begin(injector, 1))
     assert str(tmp_path / "no") in event["missed"]
 
 
 def test_a_rank_that_stopped_itself_is_woken(bench: Bench) -> None:
-    plan = parse_inline("stop rank=1 step=9 for=3; stop rank=0 step=9")
-    injector = Injector(plan, bench.target)
+    plan = parse_inline_plan("stop rank=1 step=9 for=3; stop rank=0 step=9")
+    injector = FaultInjector(plan, bench.target)
     attempt = bench.begin(injector)
     for number, pid in ((1, 71), (2, 72)):
         told = {"host": os.uname().nodename, "pid": pid, "rank": 0, "step": 9, "t": 1}
-        claims.take(str(bench.target.journal), [claims.name(plan.mark, number, "k0")], told)
+        claims.take_claim(
+            str(bench.target.journal), [claims.claim_name(plan.mark, number, "k0")], told
+        )
     bench.round(injector, attempt)
     bench.round(injector, attempt, 2.9)
     assert bench.sent == []
@@ -138,11 +142,13 @@ def test_a_rank_that_stopped_itself_is_woken(bench: Bench) -> None:
 
 
 def test_another_nodes_rank_is_another_nodes_concern(bench: Bench) -> None:
-    plan = parse_inline("kill who=all step=9; terminate after=1 node=elsewhere")
-    injector = Injector(plan, bench.target)
+    plan = parse_inline_plan("kill who=all step=9; terminate after=1 node=elsewhere")
+    injector = FaultInjector(plan, bench.target)
     attempt = bench.begin(injector)
-    name = claims.name(plan.mark, 1, "k0")
-    claims.take(str(bench.target.journal), [name], {"host": "elsewhere", "pid": 77, "step": 9})
+    name = claims.claim_name(plan.mark, 1, "k0")
+    claims.take_claim(
+        str(bench.target.journal), [name], {"host": "elsewhere", "pid": 77, "step": 9}
+    )
     bench.round(injector, attempt, 2)
     assert bench.sent == [] and bench.events(attempt) == []
 
@@ -154,7 +160,7 @@ def test_the_network_is_put_back_when_the_attempt_is_over(
     for name in ("down", "up"):
         monkeypatch.setattr(inject.network, name, lambda device, name=name: done.append(name))
     monkeypatch.setattr(inject.network, "unusable_reason", lambda device: "")
-    injector = Injector(parse_inline("network device=eth0 after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.target)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
     assert done == ["down"]
@@ -171,7 +177,7 @@ def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
         raise OSError(f"{device} is stuck")
 
     monkeypatch.setattr(inject.network, "down", down)
-    injector = Injector(parse_inline("network device=eth0 after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("network device=eth0 after=1"), bench.target)
     attempt = bench.begin(injector)
     bench.round(injector, attempt, 1)
     (note,) = bench.events(attempt, "note")
@@ -180,18 +186,18 @@ def test_a_fault_of_ours_is_noted_and_the_watch_goes_on(
 
 
 def test_another_launch_of_the_run_goes_on_where_the_last_one_ended(bench: Bench) -> None:
-    plan = parse_inline("seed=7; kill rank=0 between=10..20; kill rank=1 step=5")
-    for name in (claims.name(plan.mark, 1, "k0"), claims.name(plan.mark, 2, "k0")):
-        claims.take(str(bench.target.journal), [name], {"host": "x", "pid": 1})
-    attempt = bench.begin(Injector(plan, bench.target))
+    plan = parse_inline_plan("seed=7; kill rank=0 between=10..20; kill rank=1 step=5")
+    for name in (claims.claim_name(plan.mark, 1, "k0"), claims.claim_name(plan.mark, 2, "k0")):
+        claims.take_claim(str(bench.target.journal), [name], {"host": "x", "pid": 1})
+    attempt = bench.begin(FaultInjector(plan, bench.target))
     (order,) = json.loads(attempt.env_extra[ENV_CHAOS])["orders"]
     assert order["fault"] == 1 and order["over"]
     first = order["moments"][0]
     assert first["keys"] == ["k1"] and 10 <= first["step"] <= 20
 
 
-def followed(attempt: Attempt, pid: int, **facts: Any) -> Followed:
-    process = Followed("nowhere.jsonl", pid)
+def followed(attempt: Attempt, pid: int, **facts: Any) -> RankTail:
+    process = RankTail("nowhere.jsonl", pid)
     for name, value in facts.items():
         setattr(process, name, value)
     attempt.watch.processes[pid] = process
@@ -199,7 +205,9 @@ def followed(attempt: Attempt, pid: int, **facts: Any) -> Followed:
 
 
 def test_by_the_clock_a_fault_waits_for_whom_it_is_to_hit(bench: Bench) -> None:
-    injector = Injector(parse_inline("kill rank=1 after=1; stop who=agent after=1"), bench.target)
+    injector = FaultInjector(
+        parse_inline_plan("kill rank=1 after=1; stop who=agent after=1"), bench.target
+    )
     attempt = bench.begin(injector)
     followed(attempt, 70, rank=0)
     followed(attempt, 60, rank=1, died=5)
@@ -216,27 +224,27 @@ def test_by_the_clock_a_fault_waits_for_whom_it_is_to_hit(bench: Bench) -> None:
 
 
 def test_a_random_rank_is_the_one_that_the_seed_chose(bench: Bench) -> None:
-    plan = parse_inline("seed=5; kill who=random after=1")
-    injector = Injector(plan, bench.target)
+    plan = parse_inline_plan("seed=5; kill who=random after=1")
+    injector = FaultInjector(plan, bench.target)
     attempt = bench.begin(injector)
     for rank in range(4):
         followed(attempt, 70 + rank, rank=rank, head={"world": 4})
     bench.round(injector, attempt, 1)
-    draw = moments(plan, 0, Past(claimed={}, earlier={}, ran_s={}, steps={}))[0].draw
+    draw = plan_moments(plan, 0, FaultHistory(claimed={}, earlier={}, ran_s={}, steps={}))[0].draw
     assert draw is not None
-    assert bench.sent == [(70 + drawn(draw, 4), signal.SIGKILL)]
-    assert bench.events(attempt)[0]["who"] == f"rank {drawn(draw, 4)}"
+    assert bench.sent == [(70 + drawn_rank(draw, 4), signal.SIGKILL)]
+    assert bench.events(attempt)[0]["who"] == f"rank {drawn_rank(draw, 4)}"
 
 
 def test_everything_is_all_below_the_launcher(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    injector = Injector(parse_inline("kill who=all after=1"), bench.target)
+    injector = FaultInjector(parse_inline_plan("kill who=all after=1"), bench.target)
     attempt = bench.begin(injector)
     parents = {71: os.getpid(), 72: 71, 73: os.getpid(), 74: 73, 80: 1}
-    seen = {pid: tree.Seen(parent, pid, "S") for pid, parent in parents.items()}
-    monkeypatch.setattr(tree, "processes", lambda: seen)
-    monkeypatch.setattr(tree, "alive", set)
+    seen = {pid: tree.ProcInfo(parent, pid, "S") for pid, parent in parents.items()}
+    monkeypatch.setattr(tree, "process_table", lambda: seen)
+    monkeypatch.setattr(tree, "still_running", set)
     attempt.spare = lambda: {73}
     followed(attempt, 71, rank=0)
     bench.round(injector, attempt, 1)
@@ -246,8 +254,8 @@ def test_everything_is_all_below_the_launcher(
 def test_steps_and_seconds_are_counted_over_the_attempts(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = parse_inline("seed=7; kill rank=0 between=10..20")
-    injector = Injector(plan, bench.target)
+    plan = parse_inline_plan("seed=7; kill rank=0 between=10..20")
+    injector = FaultInjector(plan, bench.target)
     attempt = bench.begin(injector)
     steps = [m["step"] for m in _orders(attempt)[0]["moments"]]
     process = followed(attempt, 70, rank=0)

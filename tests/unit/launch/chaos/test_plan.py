@@ -7,20 +7,20 @@ import os
 from typing import Any
 
 import pytest
+from tests.support import Golden, has_code
 
 from headway.errors import UsageError
-from headway.launch.chaos import Fault, network, parse, parse_inline
+from headway.launch.chaos import Fault, network, parse_inline_plan, parse_plan
 from headway.launch.chaos.plan import KINDS
-from tests.support import Golden, has_code
 
 
 @pytest.fixture(autouse=True)
 def _a_cable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "impossible", lambda device: "")
+    monkeypatch.setattr(network, "unusable_reason", lambda device: "")
 
 
 def one(**table: Any) -> Fault:
-    (fault,) = parse({"fault": [table]}, "plan.toml").faults
+    (fault,) = parse_plan({"fault": [table]}, "plan.toml").faults
     return fault
 
 
@@ -175,7 +175,7 @@ def test_what_is_not_said_has_a_default() -> None:
 def test_what_is_wrong_is_named(table: dict[str, Any], code: str, key: str | None) -> None:
     good = {"kind": "kill", "who": 0, "at_step": 1}
     with pytest.raises(UsageError, check=has_code(code)) as error:
-        parse({"fault": [good, table]}, "plan.toml")
+        parse_plan({"fault": [good, table]}, "plan.toml")
     fields = error.value.fields
     assert (fields["fault"], fields.get("key")) == (2, key)
     assert str(error.value).startswith("plan.toml: ")
@@ -195,7 +195,7 @@ def test_what_is_wrong_is_named(table: dict[str, Any], code: str, key: str | Non
 )
 def test_the_plan_itself_may_be_wrong(data: dict[str, Any], code: str) -> None:
     with pytest.raises(UsageError, match=r"^plan\.toml:", check=has_code(code)):
-        parse(data, "plan.toml")
+        parse_plan(data, "plan.toml")
 
 
 def test_a_device_that_cannot_be_cut_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_a_device_that_cannot_be_cut_is_told_at_once(monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError, match="ether-9", check=impossible) as error:
         one(kind="network", device="ether-9", at_step=1)
     assert error.value.fields["fault"] == 1
-    monkeypatch.setattr(network, "_may", lambda: False)
+    monkeypatch.setattr(network, "_is_permitted", lambda: False)
     with pytest.raises(UsageError, match="'lo'", check=impossible):
         one(kind="network", device="lo", at_step=1)
 
@@ -264,7 +264,9 @@ def test_faults_in_words(golden: Golden) -> None:
     ],
 )
 def test_the_short_form_says_the_same(text: str, table: dict[str, Any]) -> None:
-    assert parse_inline(f" {text} ;; seed=7;") == parse({"seed": 7, "fault": [table]}, "x")
+    assert parse_inline_plan(f" {text} ;; seed=7;") == parse_plan(
+        {"seed": 7, "fault": [table]}, "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,10 +283,13 @@ def test_the_short_form_says_the_same(text: str, table: dict[str, Any]) -> None:
 )
 def test_the_short_form_may_be_wrong(text: str, code: str) -> None:
     with pytest.raises(UsageError, match=r"^--chaos:", check=has_code(code)):
-        parse_inline(text)
+        parse_inline_plan(text)
 
 
 def test_one_plan_has_one_mark() -> None:
-    first, again = parse_inline("kill rank=1 step=3"), parse_inline("kill who=1 at_step=3")
+    first, again = (
+        parse_inline_plan("kill rank=1 step=3"),
+        parse_inline_plan("kill who=1 at_step=3"),
+    )
     assert first.mark == again.mark
-    assert first.mark != parse_inline("seed=1; kill rank=1 step=3").mark
+    assert first.mark != parse_inline_plan("seed=1; kill rank=1 step=3").mark

@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from itertools import islice, pairwise
 from typing import Any
 
-from headway.launch.chaos import Plan, parse_inline
-from headway.launch.chaos.schedule import Moment, Past, drawn, dues, moments, told
 from tests.support import Golden
+
+from headway.launch.chaos import FaultPlan, parse_inline_plan
+from headway.launch.chaos.schedule import (
+    FaultHistory,
+    Moment,
+    describe_schedule,
+    drawn_rank,
+    due_points,
+    plan_moments,
+)
 
 
 def past(
@@ -17,8 +25,8 @@ def past(
     earlier: Mapping[int, int] | None = None,
     ran_s: float = 0.0,
     steps: Mapping[int, int] | None = None,
-) -> Past:
-    return Past(
+) -> FaultHistory:
+    return FaultHistory(
         claimed={number: frozenset(keys) for number, keys in (claimed or {}).items()},
         earlier=earlier or {},
         ran_s={1: ran_s},
@@ -27,7 +35,7 @@ def past(
 
 
 def planned(text: str, attempt: int = 0, **more: Any) -> list[Moment]:
-    return moments(parse_inline(text), attempt, past(**more))
+    return plan_moments(parse_inline_plan(text), attempt, past(**more))
 
 
 def when(found: list[Moment]) -> list[tuple[tuple[str, ...], int | None, float | None]]:
@@ -59,16 +67,16 @@ def test_before_a_restart_is_not_before_the_start() -> None:
 
 
 def test_a_rate_is_counted_over_the_attempts() -> None:
-    plan = parse_inline("seed=7; kill rank=1 every=60")
-    due = list(islice(dues(plan.faults[0], 7), 4))
+    plan = parse_inline_plan("seed=7; kill rank=1 every=60")
+    due = list(islice(due_points(plan.faults[0], 7), 4))
     assert due == sorted(due)
-    first = moments(plan, 0, past())
+    first = plan_moments(plan, 0, past())
     assert [m.after_s for m in first[:4]] == due
-    later = moments(plan, 1, past({1: {"k0"}}, ran_s=due[0] + 1.0))
+    later = plan_moments(plan, 1, past({1: {"k0"}}, ran_s=due[0] + 1.0))
     assert later[0].keys == ("k1",)
     assert later[0].after_s == due[1] - due[0] - 1.0
     # Another launch of the run: the next fault, as far from its start as it was from the last one.
-    again = moments(plan, 5, past({1: {"k0", "k1"}}, earlier={1: 2}))
+    again = plan_moments(plan, 5, past({1: {"k0", "k1"}}, earlier={1: 2}))
     assert (again[0].keys, again[0].after_s) == (("k2",), due[2] - due[1])
 
 
@@ -97,8 +105,8 @@ def test_the_seed_decides_and_nothing_else() -> None:
 def test_a_draw_means_a_rank_of_any_world() -> None:
     draws = [m.draw for m in planned("seed=3; kill who=random every=60")]
     assert all(draw is not None and 0 <= draw < 1 for draw in draws)
-    assert {drawn(draw, 4) for draw in draws if draw is not None} == {0, 1, 2, 3}
-    assert drawn(0.999999, 1) == 0
+    assert {drawn_rank(draw, 4) for draw in draws if draw is not None} == {0, 1, 2, 3}
+    assert drawn_rank(0.999999, 1) == 0
 
 
 def test_at_most_so_many_times() -> None:
@@ -107,6 +115,8 @@ def test_at_most_so_many_times() -> None:
 
 
 def test_the_schedule_can_be_told_before_a_job_runs(golden: Golden) -> None:
-    plan: Plan = parse_inline("seed=7; kill rank=1 step=30; stop who=random between=5..5 times=2")
-    golden("schedule.txt", "".join(f"{line}\n" for line in told(plan)))
-    assert [moment.step for moment in moments(plan, 0, past())] == [30, 5, 10]
+    plan: FaultPlan = parse_inline_plan(
+        "seed=7; kill rank=1 step=30; stop who=random between=5..5 times=2"
+    )
+    golden("schedule.txt", "".join(f"{line}\n" for line in describe_schedule(plan)))
+    assert [moment.step for moment in plan_moments(plan, 0, past())] == [30, 5, 10]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.launch.failures.codes import in_words, told
+from headway.launch.failures.codes import describe_exit_code, parse_exit_code
 from tests.support import Golden
 
 
@@ -32,8 +32,8 @@ from tests.support import Golden
     ],
 )
 def test_told(text: str, code: int | None) -> None:
-    assert told(text) == code
+    assert parse_exit_code(text) == code
 
 
 def test_in_words(golden: Golden) -> None:
-    golden("codes.txt", "".join(f"{in_words(code)}\n" for code in (3, 137, -11, -77)))
+    golden("codes.txt", "".join(f"{describe_exit_code(code)}\n" for code in (3, 137, -11, -77)))

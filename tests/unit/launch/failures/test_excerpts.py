@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from headway.launch.failures.kinds import Kinds
+from headway.launch.failures.kinds import LineKinds
 from headway.launch.failures.lines import parse
 from headway.launch.failures.signatures import DIGITS, signatures
 from headway.taxonomy import CATEGORIES
@@ -62,7 +62,7 @@ def test_the_rank_and_the_node_that_are_at_fault(one: Excerpt) -> None:
 
 
 def test_no_line_that_a_signature_knows_is_passed_over() -> None:
-    kinds = Kinds()
+    kinds = LineKinds()
     for one in (*OWN, *HELD_OUT):
         for raw in one.text.encode().splitlines():
             text = parse(raw).text

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headway.launch.failures.lines import LONGEST, parse
+from headway.launch.failures.lines import MAX_CHARACTERS, parse
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_a_line_of_json() -> None:
 
 
 def test_a_very_long_line_is_cut() -> None:
-    assert len(parse(b"x" * 1_000_000).text) == LONGEST
+    assert len(parse(b"x" * 1_000_000).text) == MAX_CHARACTERS

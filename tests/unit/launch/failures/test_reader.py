@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.launch.failures import classify, failed, read_log, reader
-from headway.launch.failures.reader import CHUNK, OF_A_KIND, TEXT
+from headway.launch.failures.reader import CHUNK, MAX_FACT_TEXT, MAX_OF_A_KIND
 from headway.launch.failures.verdict import Fact
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -46,7 +46,7 @@ def test_a_schedulers_word_is_not_survived_by_some_steps() -> None:
 def test_only_some_of_a_kind_are_kept() -> None:
     text = "".join(f"{n} {OOM}\n" for n in range(500))
     found = read(text)
-    assert len(found) == OF_A_KIND
+    assert len(found) == MAX_OF_A_KIND
     assert [fact.line for fact in found] == [1, 2, 499, 500]
 
 
@@ -91,11 +91,11 @@ def test_nothing_breaks_it(raw: bytes, text: str) -> None:
 
 
 def test_many_ranks_and_long_words_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "KINDS_KEPT", 40)
+    monkeypatch.setattr(reader, "MAX_KINDS", 40)
     lines = "".join(f"[rank{n}]: {OOM} {'x' * 5000}\n" for n in range(60))
     found = read(lines)
     assert len(found) == 40
-    assert max(len(fact.text) for fact in found) == TEXT
+    assert max(len(fact.text) for fact in found) == MAX_FACT_TEXT
 
 
 def test_the_table_of_torchrun() -> None:

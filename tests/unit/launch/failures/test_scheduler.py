@@ -78,5 +78,5 @@ def test_asking(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "PATIENCE", 0.2)
+    monkeypatch.setattr(scheduler, "SCONTROL_LIMIT_S", 0.2)
     assert scheduler.ask_slurm(fake(tmp_path, "exec sleep 60")) == []

@@ -8,7 +8,7 @@ import pytest
 
 from headway.launch.failures.signatures import Signature, hints, match, signatures
 from headway.launch.failures.verdict import SOURCES
-from headway.launch.failures.words import core, required
+from headway.launch.failures.words import rarest_part, required_words
 from headway.taxonomy import CATEGORIES, RETRIES
 from tests.unit.launch.failures.excerpts import load
 
@@ -31,9 +31,9 @@ def test_names_are_not_taken_twice() -> None:
 
 @pytest.mark.parametrize("one", signatures(), ids=lambda one: one.id)
 def test_each_has_words_to_search_for(one: Signature) -> None:
-    words = required(one.regex.pattern)
+    words = required_words(one.regex.pattern)
     assert words, "every branch needs a word, or each line of a log would have to be read"
-    assert min(len(core(word)) for word in words) >= 2
+    assert min(len(rarest_part(word)) for word in words) >= 2
 
 
 def test_most_are_met_in_the_excerpts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.launch.failures.lines import parse
-from headway.launch.failures.tracebacks import PATIENCE, Tracebacks, looks_raised
+from headway.launch.failures.tracebacks import MAX_OPEN_LINES, Tracebacks, looks_raised
 from headway.launch.failures.verdict import Fact
 
 
@@ -120,7 +120,7 @@ def test_what_ends_no_process_is_a_warning() -> None:
 def test_a_block_without_an_end_is_given_up() -> None:
     blocks = Tracebacks()
     blocks.feed(parse(b"[rank1]: Traceback (most recent call last):"), 1)
-    for number in range(PATIENCE + 2):
+    for number in range(MAX_OPEN_LINES + 2):
         blocks.feed(parse(b"[rank0]: something else"), number)
     assert not blocks.open
 

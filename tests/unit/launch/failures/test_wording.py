@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.launch.failures.wording import is_echo, level, said
+from headway.launch.failures.wording import is_config_echo, level, strip_advice
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,18 @@ from headway.launch.failures.wording import is_echo, level, said
     ],
 )
 def test_advice_is_dropped(text: str, kept: str) -> None:
-    assert said(text) == kept
+    assert strip_advice(text) == kept
 
 
 def test_the_flags_of_a_command_are_dropped() -> None:
-    assert "nan" not in said("['python', '--on_nan', 'skip', 'x'] exits with return code = -9")
-    assert said("python x.py --signal SIGKILL failed").split() == ["python", "x.py", "failed"]
+    assert "nan" not in strip_advice(
+        "['python', '--on_nan', 'skip', 'x'] exits with return code = -9"
+    )
+    assert strip_advice("python x.py --signal SIGKILL failed").split() == [
+        "python",
+        "x.py",
+        "failed",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,7 @@ def test_the_flags_of_a_command_are_dropped() -> None:
     ],
 )
 def test_echoes(text: str) -> None:
-    assert is_echo(text)
+    assert is_config_echo(text)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_echoes(text: str) -> None:
     ["mce: [Hardware Error]: CPU 1", "loss is nan, stopping", "Killed", "slurmstepd: error: x"],
 )
 def test_no_echoes(text: str) -> None:
-    assert not is_echo(text)
+    assert not is_config_echo(text)
 
 
 @pytest.mark.parametrize(

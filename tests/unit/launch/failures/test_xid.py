@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.launch.failures import Fact, classify, failed
-from headway.launch.failures.xid import Xid, parse, role, sick
+from headway.launch.failures.xid import Xid, faulty_gpus, parse, role
 
 
 def line(number: int, pid: int = 7, gpu: str = "0000:3b:00") -> str:
@@ -42,8 +42,8 @@ def test_role(number: int, expected: tuple[str, str]) -> None:
 
 
 def test_many_processes_on_one_gpu() -> None:
-    assert sick(Xid(31, "a", str(pid)) for pid in (1, 2, 3)) == {"a"}
-    assert sick(Xid(31, gpu, "1") for gpu in "abc") == set()
+    assert faulty_gpus(Xid(31, "a", str(pid)) for pid in (1, 2, 3)) == {"a"}
+    assert faulty_gpus(Xid(31, gpu, "1") for gpu in "abc") == set()
 
 
 def test_rows_remapped_are_no_failure() -> None:

@@ -12,15 +12,15 @@ import pytest
 
 from headway.journal.pulse import Pulse
 from headway.launch import tree
-from headway.launch.follow import Followed
-from headway.launch.hang import Hang, HangWatch, Learned, activity, notice, stacks
+from headway.launch.follow import RankTail
+from headway.launch.hang import Hang, HangDetector, StepTimingStats, activity, notice, stacks
 from headway.launch.hang.limits import FLOOR_S, STOPPED_S, UNSEEN_S
 from tests.support import NO_PROCESS
 
 STUCK = 'Current thread 0x1 (most recent call first):\n  File "t.py", line 5 in stuck'
 
 
-class Rank(Followed):
+class Rank(RankTail):
     """A rank without a process: nothing that it does can be seen."""
 
     def __init__(self, number: int) -> None:
@@ -37,21 +37,21 @@ class Scene:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.members = [Rank(0), Rank(1)]
-        self.learned = Learned()
+        self.learned = StepTimingStats()
         for _ in range(50):
             self.learned.gap(0.01)
         self.found: list[Hang] = []
-        self.watch = HangWatch(str(folder), self.learned, self.found.append)
+        self.watch = HangDetector(str(folder), self.learned, self.found.append)
         self.time = 1_000_000_000
         monkeypatch.setattr(notice, "now", lambda: self.time)
         self.texts = lambda process: STUCK
         monkeypatch.setattr(
             stacks, "dump", lambda processes: {p.pid: self.texts(p) for p in processes}
         )
-        seen = {rank.pid: tree.Seen(1, 1, "S") for rank in self.members}
-        monkeypatch.setattr(tree, "processes", lambda: seen)
+        seen = {rank.pid: tree.ProcInfo(1, 1, "S") for rank in self.members}
+        monkeypatch.setattr(tree, "process_table", lambda: seen)
 
-    def ranks(self) -> list[Followed]:
+    def ranks(self) -> list[RankTail]:
         return list(self.members)
 
     def pass_time(self, seconds: float, step: float = 0.25) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headway.launch.warm.command import Invocation, Unfit, read
+from headway.launch.warm.command import ColdStartRequired, Invocation, read_command
 from tests.support import has_code
 
 PYTHON = sys.executable
 
 
 def parse(*words: str) -> Invocation:
-    return read(PYTHON, ["python", *words], None)
+    return read_command(PYTHON, ["python", *words], None)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_options() -> None:
 
 @pytest.mark.parametrize("words", [["-i", "a.py"], ["-V"], ["--help"], ["-x", "a.py"], ["-m"]])
 def test_what_is_no_program(words: list[str]) -> None:
-    with pytest.raises(Unfit, check=has_code("python-option-unknown")):
+    with pytest.raises(ColdStartRequired, check=has_code("python-option-unknown")):
         parse(*words)
-    with pytest.raises(Unfit, check=has_code("python-without-program")):
+    with pytest.raises(ColdStartRequired, check=has_code("python-without-program")):
         parse()
 
 
@@ -57,24 +57,26 @@ def executable(path: Path, first: str) -> str:
 
 def test_a_script_by_its_first_line(tmp_path: Path) -> None:
     tool = executable(tmp_path / "torchrun", f"#!{PYTHON}")
-    found = read(tool, ["torchrun", "--x", "y"], None)
+    found = read_command(tool, ["torchrun", "--x", "y"], None)
     assert found.argv == (PYTHON, tool, "--x", "y")
     assert (found.comm, found.kind, found.program) == ("torchrun", "script", tool)
     assert found.runs("torchrun", "torch.distributed.run")
-    module = read(PYTHON, [PYTHON, "-m", "torch.distributed.run", "x.py"], None)
+    module = read_command(PYTHON, [PYTHON, "-m", "torch.distributed.run", "x.py"], None)
     assert module.runs("torchrun", "torch.distributed.run")
-    assert not read(PYTHON, [PYTHON, "x.py"], None).runs("torchrun", "torch.distributed.run")
+    assert not read_command(PYTHON, [PYTHON, "x.py"], None).runs(
+        "torchrun", "torch.distributed.run"
+    )
 
 
 def test_an_option_in_the_first_line(tmp_path: Path) -> None:
     tool = executable(tmp_path / "tool", f"#! {PYTHON} -u ")
-    assert read(tool, ["tool"], None).unbuffered
+    assert read_command(tool, ["tool"], None).unbuffered
 
 
 def test_env_in_the_first_line(tmp_path: Path) -> None:
     (tmp_path / "python9").symlink_to(PYTHON)
     tool = executable(tmp_path / "tool", "#!/usr/bin/env python9")
-    found = read(tool, ["tool", "a"], str(tmp_path))
+    found = read_command(tool, ["tool", "a"], str(tmp_path))
     assert found.executable == str(tmp_path / "python9")
     assert (found.argv, found.comm) == (("python9", tool, "a"), "python9")
 
@@ -82,7 +84,7 @@ def test_env_in_the_first_line(tmp_path: Path) -> None:
 def test_a_path_that_is_too_long_for_a_first_line(tmp_path: Path) -> None:
     first = f"#!/bin/sh\n'''exec' {PYTHON} \"$0\" \"$@\"\n' '''"
     tool = executable(tmp_path / "tool", first)
-    assert read(tool, ["tool", "a"], None).argv == (PYTHON, tool, "a")
+    assert read_command(tool, ["tool", "a"], None).argv == (PYTHON, tool, "a")
 
 
 @pytest.mark.parametrize(
@@ -95,10 +97,10 @@ def test_a_path_that_is_too_long_for_a_first_line(tmp_path: Path) -> None:
     ],
 )
 def test_other_programs(tmp_path: Path, first: str, code: str) -> None:
-    with pytest.raises(Unfit, check=has_code(code)):
-        read(executable(tmp_path / "tool", first), ["tool"], None)
+    with pytest.raises(ColdStartRequired, check=has_code(code)):
+        read_command(executable(tmp_path / "tool", first), ["tool"], None)
 
 
 def test_a_shim_is_no_interpreter(tmp_path: Path) -> None:
-    with pytest.raises(Unfit, check=has_code("not-a-python-program")):
-        read(executable(tmp_path / "python", "#!/bin/bash"), ["python", "a.py"], None)
+    with pytest.raises(ColdStartRequired, check=has_code("not-a-python-program")):
+        read_command(executable(tmp_path / "python", "#!/bin/bash"), ["python", "a.py"], None)

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from headway.launch.warm.command import Unfit, read
-from headway.launch.warm.kit import Kit, has_devices, identity, same_file
+from headway.launch.warm.command import ColdStartRequired, read_command
+from headway.launch.warm.kit import Compatibility, file_identity, has_devices, same_file
 from tests.support import has_code
 
 PYTHON = sys.executable
 ENV = {"PATH": "/bin", "HOME": "/root", "PYTHONPATH": "/boot", "TORCH_LOGS": "a"}
 
 
-def kit(**fields: Any) -> Kit:
+def kit(**fields: Any) -> Compatibility:
     known: dict[str, Any] = {
         "executable": PYTHON,
         "options": [],
@@ -29,17 +29,17 @@ def kit(**fields: Any) -> Kit:
         "reads": ["HOME", "HF_HOME"],
         "modules": ["torch", "numpy"],
     }
-    return Kit(**{**known, **fields})
+    return Compatibility(**{**known, **fields})
 
 
 def fits(tmp_path: Path, *words: str, env: dict[str, str] | None = None, **fields: Any) -> str:
     """The code of the reason why not, and what it is about; empty if it does."""
     if not (tmp_path / "a.py").exists():
         (tmp_path / "a.py").touch()
-    invocation = read(PYTHON, [PYTHON, *(words or ("a.py",))], None)
+    invocation = read_command(PYTHON, [PYTHON, *(words or ("a.py",))], None)
     try:
         kit(**fields).check(invocation, {**ENV, **(env or {})}, str(tmp_path))
-    except Unfit as why:
+    except ColdStartRequired as why:
         return " ".join([why.code, *map(str, why.fields.values())])
     return ""
 
@@ -91,9 +91,9 @@ def test_variables_that_are_read_at_import(tmp_path: Path, env: dict[str, str]) 
 
 
 def test_a_variable_that_is_gone(tmp_path: Path) -> None:
-    invocation = read(PYTHON, [PYTHON, "-c", "1"], None)
+    invocation = read_command(PYTHON, [PYTHON, "-c", "1"], None)
     without = {key: value for key, value in ENV.items() if key != "TORCH_LOGS"}
-    with pytest.raises(Unfit, check=has_code("environment-differs")) as why:
+    with pytest.raises(ColdStartRequired, check=has_code("environment-differs")) as why:
         kit().check(invocation, without, str(tmp_path))
     assert why.value.fields == {"variable": "TORCH_LOGS"}
 
@@ -130,8 +130,10 @@ def test_programs_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_tracker_of_multiprocessing_is_started_cold_without_a_word(tmp_path: Path) -> None:
-    invocation = read(PYTHON, [PYTHON, "-c", "from multiprocessing.resource_tracker ..."], None)
-    with pytest.raises(Unfit) as why:
+    invocation = read_command(
+        PYTHON, [PYTHON, "-c", "from multiprocessing.resource_tracker ..."], None
+    )
+    with pytest.raises(ColdStartRequired) as why:
         kit().check(invocation, ENV, str(tmp_path))
     assert str(why.value) == ""
 
@@ -152,7 +154,7 @@ def test_a_script_that_sets_variables(tmp_path: Path) -> None:
     path.write_text(SETTING)
     assert fits(tmp_path) == "program-sets-variable OMP_NUM_THREADS"
     assert fits(tmp_path, preset={"OMP_NUM_THREADS": "1"}) == ""
-    known = {os.path.realpath(path): identity(str(path))}
+    known = {os.path.realpath(path): file_identity(str(path))}
     assert fits(tmp_path, mains=known) == ""
     path.write_text(SETTING + "# edited\n")
     assert fits(tmp_path, mains=known) != ""

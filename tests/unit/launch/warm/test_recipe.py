@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from headway.launch.warm.recipe import MEMORY, Memory, Recipe, combine, find, unfold
+from headway.launch.warm.recipe import (
+    STATE_FILE,
+    PreloadPlan,
+    WarmState,
+    combine_plans,
+    find_plan,
+    unfold_names,
+)
 from headway.probe.imported import fold
 
 NAMES = ["torch", "torch._C", "torch.nn", "torch.nn.modules", "torch.nn.modules.x", "torch.fx", "a"]
@@ -17,7 +24,7 @@ NAMES = ["torch", "torch._C", "torch.nn", "torch.nn.modules", "torch.nn.modules.
 def test_names_are_shortened_and_told_again() -> None:
     folded = list(fold(NAMES))
     assert folded == ["torch", "torch._C", ".nn", ".nn.modules", ".modules.x", "torch.fx", "a"]
-    assert list(unfold(folded)) == NAMES
+    assert list(unfold_names(folded)) == NAMES
 
 
 def journal(folder: Path, name: str, head: dict[str, Any], **event: Any) -> None:
@@ -30,9 +37,9 @@ def journal(folder: Path, name: str, head: dict[str, Any], **event: Any) -> None
 
 
 def test_nothing_is_known_before_an_attempt_has_told(tmp_path: Path) -> None:
-    assert find(tmp_path, "h") is None
+    assert find_plan(tmp_path, "h") is None
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1})
-    assert find(tmp_path, "h") is None
+    assert find_plan(tmp_path, "h") is None
 
 
 def test_the_newest_launch_counts_and_ranks_come_first(tmp_path: Path) -> None:
@@ -44,8 +51,8 @@ def test_the_newest_launch_counts_and_ranks_come_first(tmp_path: Path) -> None:
         head = {"launch": "new", "wall": 3, "rank": rank, "local_rank": rank}
         told = {"modules": ["torch", ".x"], "main": "/m.py", "file": "1"} if rank == 0 else {}
         journal(tmp_path, f"h-{3 + rank}-1", head, **told)
-    found = find(tmp_path, "h")
-    assert found == Recipe(
+    found = find_plan(tmp_path, "h")
+    assert found == PreloadPlan(
         modules=["torch", ".x", "agent"], mains={"/m.py": "1"}, ranked=True, workers=2
     )
 
@@ -54,9 +61,9 @@ def test_an_agent_alone_tells_too_little(tmp_path: Path) -> None:
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1, "rank": None}, modules=["agent"])
     head = {"launch": "L", "wall": 2, "rank": 0, "local_rank": 0}
     journal(tmp_path, "h-2-1", head)
-    assert find(tmp_path, "h") is None
+    assert find_plan(tmp_path, "h") is None
     journal(tmp_path, "h-2-1", head, modules=["torch"])
-    found = find(tmp_path, "h")
+    found = find_plan(tmp_path, "h")
     assert found is not None and found.modules == ["torch", "agent"]
 
 
@@ -64,7 +71,7 @@ def test_a_torn_journal_is_passed_over(tmp_path: Path) -> None:
     journal(tmp_path, "h-1-1", {"launch": "L", "wall": 1}, modules=["torch"])
     (tmp_path / "journal" / "h-2-1.jsonl").write_text('{"ev":"head"')
     (tmp_path / "journal" / "h-3-1.jsonl").write_text("")
-    found = find(tmp_path, "h")
+    found = find_plan(tmp_path, "h")
     assert found is not None and found.modules == ["torch"]
 
 
@@ -80,7 +87,7 @@ def test_what_scripts_set(
     values: list[str | None], preset: dict[str, str], mains: dict[str, str]
 ) -> None:
     told = [({}, {"set": {"A": value}, "main": "/m.py", "file": "i"}) for value in values]
-    found = combine(told)
+    found = combine_plans(told)
     assert (found.preset, found.mains) == (preset, mains)
 
 
@@ -91,7 +98,7 @@ def test_no_code_comes_from_a_journal() -> None:
         "PYTHONSTARTUP": "x",
         "OMP_NUM_THREADS": "1",
     }
-    found = combine([({"rank": 0}, {"set": settings, "main": "train.py"})])
+    found = combine_plans([({"rank": 0}, {"set": settings, "main": "train.py"})])
     assert found.preset == {"OMP_NUM_THREADS": "1"}
     assert found.mains == {"train.py": ""}
 
@@ -110,19 +117,21 @@ def test_the_seconds_of_imports(tmp_path: Path) -> None:
         '{"ev":"close","t":9000000000,"id":3}',
     ]
     path.write_text("\n".join([head, *spans, event]) + "\n")
-    found = find(tmp_path, "h")
+    found = find_plan(tmp_path, "h")
     assert found is not None and found.seconds == 2.5
     told = [({"rank": None}, {"seconds": 1.0}), ({"rank": 0}, {"seconds": 2.0}), ({"rank": 1}, {})]
-    assert combine(told).seconds == 3.0
+    assert combine_plans(told).seconds == 3.0
 
 
 def test_memory(tmp_path: Path) -> None:
-    assert Memory.read(tmp_path) == Memory()
-    Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5).write(tmp_path)
-    assert Memory.read(tmp_path) == Memory(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5)
-    Memory(left_out={"d": "e"}).write(tmp_path)  # by another node
-    assert Memory.read(tmp_path).off == "why"
-    assert Memory.read(tmp_path).left_out == {"a": "b", "d": "e"}
-    (tmp_path / MEMORY).write_text("[]")
-    assert Memory.read(tmp_path) == Memory()
-    Memory().write(tmp_path / "gone")  # no error
+    assert WarmState.read(tmp_path) == WarmState()
+    WarmState(off="why", left_out={"a": "b"}, good=["c"], seconds=1.5).write(tmp_path)
+    assert WarmState.read(tmp_path) == WarmState(
+        off="why", left_out={"a": "b"}, good=["c"], seconds=1.5
+    )
+    WarmState(left_out={"d": "e"}).write(tmp_path)  # by another node
+    assert WarmState.read(tmp_path).off == "why"
+    assert WarmState.read(tmp_path).left_out == {"a": "b", "d": "e"}
+    (tmp_path / STATE_FILE).write_text("[]")
+    assert WarmState.read(tmp_path) == WarmState()
+    WarmState().write(tmp_path / "gone")  # no error

@@ -10,7 +10,7 @@ import pytest
 
 from headway.probe import ENV_AUTOTUNE
 from headway.probe.tuning import advice
-from headway.probe.tuning.identity import text
+from headway.probe.tuning.identity import config_text
 
 HERE = {"gpu": "NVIDIA H200", "driver": "580", "triton": "3.6.0", "torch": "2.11.0"}
 CONFIGS = [{"BLOCK": 64}, {"BLOCK": 128}, {"BLOCK": 256}]
@@ -29,32 +29,32 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     path.write_text(json.dumps(content()))
     codes: list[str] = []
     monkeypatch.setenv(ENV_AUTOTUNE, str(path))
-    monkeypatch.setattr(advice, "machine", lambda: HERE)
+    monkeypatch.setattr(advice, "tuning_facts", lambda: HERE)
     monkeypatch.setattr(advice, "_files", {})
     monkeypatch.setattr(advice.recorder, "note", lambda hook, text, code: codes.append(code))
     return codes
 
 
 def test_what_was_recorded_is_known(notes: list[str]) -> None:
-    found = advice.known("triton", "k1", "scale")
+    found = advice.find_kernel("triton", "k1", "scale")
     assert found is not None
     use = found.use([1000, "fp16"], "r")
-    assert use is not None and use.take == (text(CONFIGS[1]),) and use.ms == 1.0
+    assert use is not None and use.take == (config_text(CONFIGS[1]),) and use.ms == 1.0
     assert found.use([1000, "fp16"], "other") is None
     assert found.use([1001, "fp16"], "r") is None
     assert notes == []
 
 
 def test_unless_it_is_to_be_ignored(notes: list[str]) -> None:
-    with advice.ignored():
-        assert advice.known("triton", "k1", "scale") is None
-    assert advice.known("triton", "k1", "scale") is not None
+    with advice.full_tuning():
+        assert advice.find_kernel("triton", "k1", "scale") is None
+    assert advice.find_kernel("triton", "k1", "scale") is not None
 
 
 def test_a_changed_kernel_is_noted_once_and_a_new_one_not(notes: list[str]) -> None:
     for _ in range(3):
-        assert advice.known("triton", "k2", "scale") is None
-        assert advice.known("triton", "k3", "another") is None
+        assert advice.find_kernel("triton", "k2", "scale") is None
+        assert advice.find_kernel("triton", "k3", "another") is None
     assert notes == ["autotune-kernel-changed"]
 
 
@@ -75,14 +75,14 @@ def test_where_the_file_is_good(
     kind: str,
     good: bool,
 ) -> None:
-    monkeypatch.setattr(advice, "machine", lambda: HERE | change)
-    advice.known(kind, "k1", "scale")
+    monkeypatch.setattr(advice, "tuning_facts", lambda: HERE | change)
+    advice.find_kernel(kind, "k1", "scale")
     assert notes == ([] if good else ["autotune-machine-mismatch"])
 
 
 def test_only_configs_that_were_tried_are_narrowed() -> None:
     def narrow(offered: list[dict[str, int]], take: list[int]) -> list[dict[str, int]] | None:
-        names = [text(config) for config in CONFIGS]
+        names = [config_text(config) for config in CONFIGS]
         taken = [names[one] for one in take]
         return advice.narrow(offered, frozenset(names), taken, lambda config: config)
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from headway.probe.tuning.identity import call, digest, flat, pinned, plain, source, text, written
+from headway.probe.tuning.identity import (
+    config_text,
+    config_values,
+    digest,
+    generated_digest,
+    has_pinned_sizes,
+    json_value,
+    launch_key,
+    source_texts,
+)
 
 
 class constexpr:
@@ -51,21 +60,25 @@ KERNEL = "def scale(x, n, stride, SIZE: constexpr, seed=0):\n    return x\n"
 def test_a_config_is_its_values_in_any_order() -> None:
     one = SimpleNamespace(kwargs={"A": 1, "B": 2}, num_warps=4, num_stages=2, maxnreg=None)
     two = SimpleNamespace(kwargs={"B": 2, "A": 1}, num_stages=2, num_warps=4)
-    assert text(flat(one)) == text(flat(two))
+    assert config_text(config_values(one)) == config_text(config_values(two))
     two.pre_hook = jit
-    assert flat(two) == {**flat(one), "pre_hook": "jit"}
+    assert config_values(two) == {**config_values(one), "pre_hook": "jit"}
 
 
 def test_values_are_plain_and_no_tensor_is_asked() -> None:
-    found = [plain(one) for one in (1, True, None, "s", 2.5, float("inf"), constexpr(3), (1, "a"))]
+    found = [
+        json_value(one) for one in (1, True, None, "s", 2.5, float("inf"), constexpr(3), (1, "a"))
+    ]
     assert found == [1, True, None, "s", 2.5, "inf", 3, [1, "a"]]
-    assert plain(Tensor()) == "Tensor" and plain(jit) == "jit"
+    assert json_value(Tensor()) == "Tensor" and json_value(jit) == "jit"
 
 
 def test_the_text_of_what_is_called_and_of_constants_counts() -> None:
     def kernel(helper: str, factor: Any, note: str = "") -> str:
         below = jit(f"def double(x):\n    return {helper}\n", FACTOR=constexpr(factor))
-        return digest(source(jit("def scale(x):\n    return double(x)\n", double=below, note=note)))
+        return digest(
+            source_texts(jit("def scale(x):\n    return double(x)\n", double=below, note=note))
+        )
 
     same = kernel("x * FACTOR", 2)
     assert same == kernel("x * FACTOR", 2) == kernel("x * FACTOR", 2, note="not read")
@@ -75,11 +88,11 @@ def test_the_text_of_what_is_called_and_of_constants_counts() -> None:
 def test_a_function_that_calls_itself_ends() -> None:
     function = jit("def scale(x):\n    return scale(x)\n")
     function.fn.__globals__["scale"] = function
-    assert source(function) == ["def scale(x):\n    return scale(x)\n"]
+    assert source_texts(function) == ["def scale(x):\n    return scale(x)\n"]
 
 
 def test_the_key_is_tritons_own() -> None:
-    own, key, _ = call(tuner(jit(KERNEL), Tensor(), 1000, 1, 64), {"warmup": False})
+    own, key, _ = launch_key(tuner(jit(KERNEL), Tensor(), 1000, 1, 64), {"warmup": False})
     assert own == (1000, "torch.bfloat16") and key == [1000, "torch.bfloat16"]
 
 
@@ -94,16 +107,16 @@ def test_the_key_is_tritons_own() -> None:
     ],
 )
 def test_what_is_compiled_anew_is_another_tuning(args: tuple[Any, ...]) -> None:
-    rest = call(tuner(jit(KERNEL), Tensor(), 1000, 32, 64), {})[2]
-    assert call(tuner(jit(KERNEL), *args), {})[2] != rest
+    rest = launch_key(tuner(jit(KERNEL), Tensor(), 1000, 32, 64), {})[2]
+    assert launch_key(tuner(jit(KERNEL), *args), {})[2] != rest
 
 
 def test_what_is_not_compiled_anew_is_the_same_tuning() -> None:
-    rest = call(tuner(jit(KERNEL), Tensor(), 1000, 32, 64, 5), {})[2]
-    assert call(tuner(jit(KERNEL), Tensor(128), 2000, 48, 64, 7), {})[2] == rest
+    rest = launch_key(tuner(jit(KERNEL), Tensor(), 1000, 32, 64, 5), {})[2]
+    assert launch_key(tuner(jit(KERNEL), Tensor(128), 2000, 48, 64, 7), {})[2] == rest
     free = jit(KERNEL)
     free.params = [SimpleNamespace(name="seed", do_not_specialize=True)]
-    seeded = [call(tuner(free, Tensor(), 1000, 32, 64, seed), {})[2] for seed in (1, 16, 17)]
+    seeded = [launch_key(tuner(free, Tensor(), 1000, 32, 64, seed), {})[2] for seed in (1, 16, 17)]
     assert len(set(seeded)) == 1
 
 
@@ -112,12 +125,16 @@ def test_a_generated_kernel_without_its_file_is_known_by_its_text(tmp_path: Path
     path.write_text("'kernel_name': 'triton_poi_7' def triton_poi_7(): index=0")
     other = tmp_path / "other.py"
     other.write_text("'kernel_name': 'triton_poi_12' def triton_poi_12(): index=3")
-    assert written(str(path), "") == written(str(other), "")
-    assert written(str(tmp_path / "gone.py"), "text") == digest("text") == written(None, "text")
+    assert generated_digest(str(path), "") == generated_digest(str(other), "")
+    assert (
+        generated_digest(str(tmp_path / "gone.py"), "text")
+        == digest("text")
+        == generated_digest(None, "text")
+    )
 
 
 def test_sizes_are_pinned_when_the_text_sets_all_of_them() -> None:
     signature = {"in_ptr0": "*fp32", "xnumel": "i32", "rnumel": "i64", "XBLOCK": "constexpr"}
-    assert pinned("    xnumel = 8\n    rnumel = 16\n", signature)
-    assert not pinned("    xnumel = 8\n", signature)
-    assert not pinned("    xnumel = 8\n    rnumel = ks0 * 16\n", signature)
+    assert has_pinned_sizes("    xnumel = 8\n    rnumel = 16\n", signature)
+    assert not has_pinned_sizes("    xnumel = 8\n", signature)
+    assert not has_pinned_sizes("    xnumel = 8\n    rnumel = ks0 * 16\n", signature)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.probe.tuning import machine as module
-from headway.probe.tuning.machine import gpu, machine
+from headway.probe.tuning.machine import current_gpu, tuning_facts
 
 
 class Nvml:
@@ -47,7 +47,7 @@ class Nvml:
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    caches = (module._asked, module._named)
+    caches = (module._query_nvml, module._device_name)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -64,20 +64,20 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> None:
 def test_all_gpus_of_one_kind_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(["NVIDIA H200"] * 8)
     with_gpus(monkeypatch, nvml)
-    assert (gpu(), machine()["driver"], nvml.open) == ("NVIDIA H200", "580.65.06", 0)
+    assert (current_gpu(), tuning_facts()["driver"], nvml.open) == ("NVIDIA H200", "580.65.06", 0)
 
 
 def test_gpus_of_two_kinds_have_none_until_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, Nvml(["NVIDIA H200", "NVIDIA T4"]))
-    assert gpu() is None and machine()["gpu"].startswith("cpu")
+    assert current_gpu() is None and tuning_facts()["gpu"].startswith("cpu")
     used = SimpleNamespace(
         is_initialized=lambda: True, current_device=lambda: 1, get_device_name=lambda n: "T4"
     )
     monkeypatch.setitem(sys.modules, "torch.cuda", used)
-    assert gpu() == "T4"
+    assert current_gpu() == "T4"
 
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     with_gpus(monkeypatch, Nvml([], broken=broken))
-    assert gpu() is None
+    assert current_gpu() is None

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headway.probe.tuning import record
-from headway.probe.tuning.record import Kernel, Timing, Tunings
+from headway.probe.tuning.record import KernelInfo, Timing, Tunings
 
-KERNEL = Kernel("triton", "k1", "scale", "job.py:20", ("n",))
+KERNEL = KernelInfo("triton", "k1", "scale", "job.py:20", ("n",))
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         pid=1, start=lambda: None, emit=lambda ev, **fields: written.append({"ev": ev, **fields})
     )
     monkeypatch.setattr(record, "recorder", fake)
-    monkeypatch.setattr(record, "machine", lambda: {"gpu": "NVIDIA H200"})
+    monkeypatch.setattr(record, "tuning_facts", lambda: {"gpu": "NVIDIA H200"})
     return written
 
 
-def tune(tunings: Tunings, key: int, times: list[Any], kernel: Kernel = KERNEL) -> None:
+def tune(tunings: Tunings, key: int, times: list[Any], kernel: KernelInfo = KERNEL) -> None:
     timings = [Timing({"BLOCK": number}, ms, 0.1) for number, ms in enumerate(times)]
     tunings.tuned(kernel, [key], "", timings, seconds=0.5, offered=len(times))
 
@@ -54,24 +54,24 @@ def test_what_failed_has_no_time(lines: list[dict[str, Any]]) -> None:
 
 def test_keys_over_the_limit_are_summed_up(lines: list[dict[str, Any]]) -> None:
     tunings = Tunings()
-    for key in range(record.KEYS + record.SUMMED + 3):
+    for key in range(record.MAX_KEYS + record.MAX_SUMMED + 3):
         tune(tunings, key, [1.0])
-    assert len(lines) == 1 + record.KEYS + 1
-    assert (lines[-1]["more"], lines[-1]["seconds"]) == (record.SUMMED, 0.5 * record.SUMMED)
+    assert len(lines) == 1 + record.MAX_KEYS + 1
+    assert (lines[-1]["more"], lines[-1]["seconds"]) == (record.MAX_SUMMED, 0.5 * record.MAX_SUMMED)
     tunings.finish()
     tunings.finish()
-    assert lines[-1]["more"] == 3 and len(lines) == 1 + record.KEYS + 2
+    assert lines[-1]["more"] == 3 and len(lines) == 1 + record.MAX_KEYS + 2
 
 
 def test_kernels_and_timings_over_the_limits(
     lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "KERNELS", 2)
-    monkeypatch.setattr(record, "TIMINGS", 5)
+    monkeypatch.setattr(record, "MAX_KERNELS", 2)
+    monkeypatch.setattr(record, "MAX_TIMINGS", 5)
     tunings = Tunings()
     for number in range(4):
-        tune(tunings, 1, [1.0, 1.0], Kernel("triton", f"k{number}", "scale"))
-    tune(tunings, 2, [1.0, 1.0], Kernel("triton", "k0", "scale"))
+        tune(tunings, 1, [1.0, 1.0], KernelInfo("triton", f"k{number}", "scale"))
+    tune(tunings, 2, [1.0, 1.0], KernelInfo("triton", "k0", "scale"))
     tunings.finish()
     assert [line["kernel"] for line in lines] == ["k0", "k0", "k1", "k1", "k0"]
     assert lines[-1]["more"] == 1
@@ -80,7 +80,7 @@ def test_kernels_and_timings_over_the_limits(
 def test_a_kernel_with_too_many_configs_tells_only_its_time(
     lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "CONFIGS", 3)
+    monkeypatch.setattr(record, "MAX_CONFIGS", 3)
     tunings = Tunings()
     tune(tunings, 1, [1.0, 2.0])
     tune(tunings, 2, [1.0, 2.0, 3.0, 4.0])

@@ -19,7 +19,7 @@ Schema = lazy("headway.startup.batches:Schema")
 fast_batch = lazy("headway.startup.batches:fast_batch")
 recording = lazy("headway.startup.batches:recording")
 dynamic = lazy("headway.startup.batches.schema:dynamic")
-synthetic = lazy("headway.startup.batches.synthetic:synthetic")
+synthetic = lazy("headway.startup.batches.synthetic:synthetic_batch")
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support import lazy
 
 torch = lazy("torch")
-facts = lazy("headway.startup.sharding.facts:facts")
+facts = lazy("headway.startup.sharding.facts:describe_inputs")
 FACTOR = 2
 NAMES = frozenset({"alpha", "beta", "gamma", "delta"})
 

@@ -11,7 +11,7 @@ import pytest
 
 from headway.errors import UsageError
 from headway.startup.sharding.cache import PlanCache
-from headway.startup.sharding.tables import Plan, Table, digest
+from headway.startup.sharding.tables import ShardingPlan, Table, digest
 from tests.mutations import altered, bent
 
 TABLES = [Table("a", 100, 8), Table("b", 10, 8, "float16"), Table("c", 40, 64)]
@@ -46,7 +46,7 @@ def check(folder: Path, count: int) -> None:
 def _read(document: object) -> None:
     """What rank 0 sends is read in the same way by the others."""
     try:
-        plan = Plan.read(document)
+        plan = ShardingPlan.read(document)
     except UsageError as error:
         assert error.code
     else:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.errors import UsageError
 from headway.startup.sharding import planner
 from headway.startup.sharding.planner import balance, plan
-from headway.startup.sharding.tables import SPLITS, Plan, Shard, Table
+from headway.startup.sharding.tables import SPLITS, Shard, ShardingPlan, Table
 from tests.support import Golden, examples, has_code
 
 
@@ -44,7 +44,7 @@ def test_memory_and_load_of_a_table() -> None:
 def test_balance_is_counted_by_rank() -> None:
     table = Table("t", 10, 4)
     shards = (Shard("t", (0, 0), (8, 4), 1), Shard("t", (8, 0), (2, 4), 0))
-    found = balance(Plan((table,), shards, 3))
+    found = balance(ShardingPlan((table,), shards, 3))
     assert found.memory == (32, 128, 0)
     assert found.load == (19.2, 28.8, 0.0)
     assert found.memory_ratio == 128 / (160 / 3)
@@ -104,7 +104,7 @@ def test_more_ranks_than_rows() -> None:
 
 
 def test_no_tables_is_a_plan() -> None:
-    assert plan([], 4) == Plan((), (), 4)
+    assert plan([], 4) == ShardingPlan((), (), 4)
 
 
 def test_memory_is_a_limit_on_each_rank() -> None:

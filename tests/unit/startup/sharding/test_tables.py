@@ -10,16 +10,23 @@ from typing import Any
 import pytest
 
 from headway.errors import UsageError
-from headway.startup.sharding.tables import Plan, Shard, Table, canonical, difference, uncollected
+from headway.startup.sharding.tables import (
+    Shard,
+    ShardingPlan,
+    Table,
+    canonical_json,
+    difference,
+    gc_paused,
+)
 from tests.support import Golden, has_code
 
 TABLE = Table("t", 10, 4)
 
 
-def cut(*parts: tuple[int, int, int]) -> Plan:
+def cut(*parts: tuple[int, int, int]) -> ShardingPlan:
     """A table of ten rows: (first row, rows, rank) for each part."""
     shards = tuple(Shard("t", (start, 0), (rows, 4), rank) for start, rows, rank in parts)
-    return Plan((TABLE,), shards, 3)
+    return ShardingPlan((TABLE,), shards, 3)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_shards_must_be_the_table(
 def test_a_plan_is_cut_along_one_dimension() -> None:
     corners = [Shard("t", (r, c), (5, 2), 0) for r in (0, 5) for c in (0, 2)]
     with pytest.raises(UsageError, check=has_code("shards-in-two-dimensions")):
-        Plan((TABLE,), tuple(corners), 1)
+        ShardingPlan((TABLE,), tuple(corners), 1)
 
 
 def test_parts_may_have_no_size_and_ranks_no_part() -> None:
@@ -80,19 +87,19 @@ def test_parts_may_have_no_size_and_ranks_no_part() -> None:
 
 def test_names_are_distinct_and_known() -> None:
     with pytest.raises(UsageError, check=has_code("table-twice")):
-        Plan((TABLE, TABLE), (), 1)
+        ShardingPlan((TABLE, TABLE), (), 1)
     with pytest.raises(UsageError, check=has_code("shard-of-unknown-table")):
-        Plan((TABLE,), (Shard("u", (0, 0), (10, 4), 0),), 1)
+        ShardingPlan((TABLE,), (Shard("u", (0, 0), (10, 4), 0),), 1)
     with pytest.raises(UsageError, check=has_code("table-not-in-plan")):
         cut((0, 10, 0)).of("u")
 
 
 def test_a_plan_is_the_same_after_a_journey() -> None:
     plan = cut((0, 4, 2), (4, 6, 0))
-    back = Plan.read(json.loads(canonical(plan.document())))
+    back = ShardingPlan.read(json.loads(canonical_json(plan.document())))
     assert back == plan
     assert back.hash == plan.hash != cut((0, 5, 2), (5, 5, 0)).hash
-    taken = Plan.read(plan.document(), [TABLE])
+    taken = ShardingPlan.read(plan.document(), [TABLE])
     assert taken == plan and taken.tables[0] is TABLE
 
 
@@ -121,7 +128,7 @@ def test_a_hash_is_the_same_in_every_process() -> None:
 )
 def test_what_is_no_plan_is_refused(document: Any) -> None:
     with pytest.raises(UsageError):
-        Plan.read(document)
+        ShardingPlan.read(document)
 
 
 def test_a_difference_is_told(golden: Golden) -> None:
@@ -134,9 +141,9 @@ def test_a_difference_is_told(golden: Golden) -> None:
 def test_collection_is_left_as_it_was() -> None:
     import gc
 
-    with uncollected():
+    with gc_paused():
         assert not gc.isenabled()
-        with uncollected():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

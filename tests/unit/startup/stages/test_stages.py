@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headway.startup import Stages
 from headway.startup.stages import StageError, StageFailed, StageLate, runner
-from headway.startup.stages.runner import Runner
+from headway.startup.stages.runner import StageRunner
 from tests.support import examples, has_code
 
 pytestmark = pytest.mark.timeout(60)
@@ -64,13 +64,13 @@ def test_what_does_not_wait_for_each_other_is_there_at_the_same_time() -> None:
 def test_the_main_thread_keeps_its_order_whatever_is_ready_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waiting, wait_for = threading.Event(), Runner._wait_for
+    waiting, wait_for = threading.Event(), StageRunner._wait_for
 
-    def told(runner: Runner, names: Sequence[str]) -> None:
+    def told(runner: StageRunner, names: Sequence[str]) -> None:
         waiting.set()  # from now on `second` could begin, if it came first
         wait_for(runner, names)
 
-    monkeypatch.setattr(Runner, "_wait_for", told)
+    monkeypatch.setattr(StageRunner, "_wait_for", told)
     seen: list[str] = []
     stages = Stages()
     stages.add(lambda: waiting.wait(20), "slow")

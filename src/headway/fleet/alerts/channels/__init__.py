@@ -7,7 +7,7 @@ from headway.fleet.alerts.channels.email import Email
 from headway.fleet.alerts.channels.webhook import Webhook
 
 Channel = Webhook | Email | Command
-KINDS: dict[str, type[Webhook] | type[Email] | type[Command]] = {
+CHANNEL_KINDS: dict[str, type[Webhook] | type[Email] | type[Command]] = {
     "webhook": Webhook,
     "email": Email,
     "command": Command,

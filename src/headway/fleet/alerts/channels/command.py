@@ -9,9 +9,15 @@ import signal
 import subprocess
 from dataclasses import dataclass
 
-from headway.fleet.alerts.channels.message import TIMEOUT_S, Message, Refused, is_text, is_timeout
+from headway.fleet.alerts.channels.message import (
+    TIMEOUT_S,
+    DeliveryFailed,
+    Message,
+    is_text,
+    is_timeout,
+)
 
-TAIL = 200  # characters of what a failed command said
+MAX_STDERR = 200  # characters of what a failed command said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +59,17 @@ class Command:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise Refused(str(error), code="command-not-started") from None
+            raise DeliveryFailed(str(error), code="command-not-started") from None
         try:
             _, said = process.communicate(json.dumps(message).encode(), timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
-            _end(process)
-            raise Refused(
+            _kill(process)
+            raise DeliveryFailed(
                 f"it took more than {self.timeout_s:g} s", code="command-timeout"
             ) from None
         if process.returncode:
-            why = " ".join(said.decode("utf-8", "replace").split())[-TAIL:]
-            raise Refused(
+            why = " ".join(said.decode("utf-8", "replace").split())[-MAX_STDERR:]
+            raise DeliveryFailed(
                 f"it ended with {process.returncode}" + (f": {why}" if why else ""),
                 code="command-failed",
                 exit_code=process.returncode,
@@ -72,7 +78,7 @@ class Command:
         return ""
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -10,18 +10,18 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 
 from headway.fleet.alerts.channels.message import (
-    ENV,
+    ENV_PREFIX,
     TIMEOUT_S,
+    DeliveryFailed,
     Message,
-    Refused,
     is_text,
     is_timeout,
-    masked,
-    secret,
+    mask_secrets,
+    resolve_secret,
 )
 
-TLS = ("starttls", "implicit", "none")
-DOMAIN = "headway.invalid"  # of Message-ID; never looked up
+TLS_MODES = ("starttls", "implicit", "none")
+MESSAGE_ID_DOMAIN = "headway.invalid"  # of Message-ID; never looked up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +48,18 @@ class Email:
     def wrong(key: str, value: object) -> str | None:
         """What is wrong with a value of the rules file."""
         if key == "email" and not (
-            isinstance(value, list) and value and all(_address(one) for one in value)
+            isinstance(value, list) and value and all(_is_address(one) for one in value)
         ):
             return "must be a list of addresses"
-        if key == "sender" and not _address(value):
+        if key == "sender" and not _is_address(value):
             return "must be an address"
         if key in ("host", "user", "ca") and not is_text(value):
             return "must be a text"
         if key == "port" and not (type(value) is int and 0 < value < 65536):
             return "must be a number from 1 to 65535"
-        if key == "tls" and value not in TLS:
-            return f"must be one of {', '.join(TLS)}"
-        if key == "password" and not (is_text(value) and str(value).startswith(ENV)):
+        if key == "tls" and value not in TLS_MODES:
+            return f"must be one of {', '.join(TLS_MODES)}"
+        if key == "password" and not (is_text(value) and str(value).startswith(ENV_PREFIX)):
             return "must name a variable of the environment, as env:NAME"
         if key == "timeout_s" and not is_timeout(value):
             return "must be seconds, above 0 and at most 300"
@@ -67,28 +67,30 @@ class Email:
 
     def check(self) -> None:
         """UsageError where a variable is not set."""
-        secret(self.password or "")
+        resolve_secret(self.password or "")
 
     def send(self, message: Message) -> str:
         """Hand it over; who was refused while others were not is noted, and not tried again."""
         try:
             with self._connect() as server:
                 if self.user is not None:
-                    server.login(self.user, secret(self.password or ""))
+                    server.login(self.user, resolve_secret(self.password or ""))
                 refused = server.send_message(self._mail(message))
         except smtplib.SMTPRecipientsRefused:
-            raise Refused(
+            raise DeliveryFailed(
                 "the server refused all recipients", code="mail-recipients-refused"
             ) from None
         except smtplib.SMTPResponseException as error:
-            raise Refused(
+            raise DeliveryFailed(
                 f"the server answered {error.smtp_code}",
                 code="mail-refused",
                 status=error.smtp_code,
             ) from None
         except (OSError, ValueError) as error:
-            text = masked(str(error) or type(error).__name__, (secret(self.password or ""),))
-            raise Refused(text, code="mail-not-sent") from None
+            text = mask_secrets(
+                str(error) or type(error).__name__, (resolve_secret(self.password or ""),)
+            )
+            raise DeliveryFailed(text, code="mail-not-sent") from None
         return f"the server refused {', '.join(sorted(refused))}" if refused else ""
 
     def _connect(self) -> smtplib.SMTP:
@@ -108,13 +110,13 @@ class Email:
     def _mail(self, message: Message) -> EmailMessage:
         alert = message["alert"]
         mail = EmailMessage()
-        mail["Subject"] = _line(
+        mail["Subject"] = _one_line(
             f"[{message['event']}] {alert['severity']}: {alert['rule']} ({alert['slice']})"
         )
         mail["From"], mail["To"] = self.sender, ", ".join(self.email)
         mail["Date"] = format_datetime(datetime.now(UTC))
-        mail["Message-ID"] = f"<{message['id']}@{DOMAIN}>"
-        mail["References"] = f"<{alert['id']}@{DOMAIN}>"  # all of an alert in one thread
+        mail["Message-ID"] = f"<{message['id']}@{MESSAGE_ID_DOMAIN}>"
+        mail["References"] = f"<{alert['id']}@{MESSAGE_ID_DOMAIN}>"  # all of an alert in one thread
         mail["Auto-Submitted"] = "auto-generated"
         until = f"\nuntil: {alert['until']}" if alert["until"] else ""
         mail.set_content(
@@ -123,9 +125,9 @@ class Email:
         return mail
 
 
-def _address(value: object) -> bool:
+def _is_address(value: object) -> bool:
     return is_text(value) and str(value).count("@") == 1 and not set(str(value)) & set(" ,;<>")
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())

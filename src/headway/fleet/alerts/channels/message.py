@@ -9,20 +9,20 @@ from typing import Any
 from headway.errors import HeadwayError, UsageError
 
 Message = Mapping[str, Any]
-ENV = "env:"
+ENV_PREFIX = "env:"
 TIMEOUT_S = 10.0
-SHORTEST = 4  # characters of what is masked
+MIN_SECRET = 4  # characters of what is masked
 
 
-class Refused(HeadwayError):
+class DeliveryFailed(HeadwayError):
     """A channel did not take a notification; says why, and no secret."""
 
 
-def secret(value: str) -> str:
+def resolve_secret(value: str) -> str:
     """A value, or what the variable that it names says."""
-    if not value.startswith(ENV):
+    if not value.startswith(ENV_PREFIX):
         return value
-    name = value.removeprefix(ENV)
+    name = value.removeprefix(ENV_PREFIX)
     found = os.environ.get(name, "").strip()  # what `$(cat FILE)` or a secret store leaves around
     if not found:
         raise UsageError(
@@ -33,9 +33,9 @@ def secret(value: str) -> str:
     return found
 
 
-def masked(text: str, secrets: Iterable[str]) -> str:
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """A text of a library or a server, which may repeat what it was given."""
-    words = {word for one in secrets for word in (one, *one.split()) if len(word) >= SHORTEST}
+    words = {word for one in secrets for word in (one, *one.split()) if len(word) >= MIN_SECRET}
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(word, "***")
     return text

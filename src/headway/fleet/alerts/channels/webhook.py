@@ -14,21 +14,21 @@ from typing import Any
 
 from headway.errors import UsageError
 from headway.fleet.alerts.channels.message import (
-    ENV,
+    ENV_PREFIX,
     TIMEOUT_S,
+    DeliveryFailed,
     Message,
-    Refused,
     is_text,
     is_timeout,
-    masked,
-    secret,
+    mask_secrets,
+    resolve_secret,
 )
 
-SCHEMES = ("http://", "https://")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the name of a header
+URL_SCHEMES = ("http://", "https://")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the name of a header
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """urllib would follow a redirect by GET, and take the page there for success."""
 
     def redirect_request(self, *args: Any) -> None:
@@ -47,7 +47,7 @@ class Webhook:
     def wrong(key: str, value: object) -> str | None:
         """What is wrong with a value of the rules file."""
         if key == "webhook" and not (
-            is_text(value) and (str(value).startswith(ENV) or _is_url(str(value)))
+            is_text(value) and (str(value).startswith(ENV_PREFIX) or _is_url(str(value)))
         ):
             return "must be a URL that begins with http:// or https://, or env:NAME"
         if key == "headers" and not (
@@ -64,7 +64,7 @@ class Webhook:
 
     def _secrets(self) -> tuple[str, dict[str, str]]:
         """The URL and the headers; what is wrong with them is said without them."""
-        url = secret(self.webhook)
+        url = resolve_secret(self.webhook)
         if not _is_url(url):
             raise UsageError(
                 f"{self.webhook} is no URL with http:// or https:// and without spaces",
@@ -73,8 +73,8 @@ class Webhook:
             )
         headers = {}
         for name, value in self.headers.items():
-            headers[name] = secret(value)
-            if not (_TOKEN.fullmatch(name) and _is_field(headers[name])):
+            headers[name] = resolve_secret(value)
+            if not (_HEADER_NAME.fullmatch(name) and _is_header_value(headers[name])):
                 raise UsageError(
                     f"the header {name!r} has characters that HTTP does not take",
                     code="webhook-invalid",
@@ -92,19 +92,19 @@ class Webhook:
             request = urllib.request.Request(
                 url, json.dumps(message).encode(), {**own, **headers}, method="POST"
             )
-            with urllib.request.build_opener(_Stay).open(request, timeout=self.timeout_s):
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout_s):
                 return ""
         except urllib.error.HTTPError as error:
             error.close()
-            raise Refused(
-                masked(f"it answered {error.code} {error.reason}", hidden),
+            raise DeliveryFailed(
+                mask_secrets(f"it answered {error.code} {error.reason}", hidden),
                 code="webhook-refused",
                 status=error.code,
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "reason", None) or error
-            text = masked(str(why) or type(error).__name__, hidden)
-            raise Refused(text, code="webhook-not-reached") from None
+            text = mask_secrets(str(why) or type(error).__name__, hidden)
+            raise DeliveryFailed(text, code="webhook-not-reached") from None
 
 
 def _is_url(text: str) -> bool:
@@ -115,8 +115,8 @@ def _is_url(text: str) -> bool:
     except ValueError:
         return False
     plain = all("!" <= letter <= "~" for letter in text)
-    return named and plain and text.startswith(SCHEMES) and "@" not in parts.netloc
+    return named and plain and text.startswith(URL_SCHEMES) and "@" not in parts.netloc
 
 
-def _is_field(text: str) -> bool:
+def _is_header_value(text: str) -> bool:
     return all(" " <= letter <= "~" or "\xa0" <= letter <= "\xff" for letter in text)
