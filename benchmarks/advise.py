@@ -20,7 +20,7 @@ from typing import Any
 
 from keep import keep, machine
 
-from headway.ledger.run import load
+from headway.run import load
 
 HEADWAY = [sys.executable, "-m", "headway"]
 JOB = """

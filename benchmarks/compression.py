@@ -24,8 +24,8 @@ from typing import Any
 import zstandard
 from keep import keep
 
-from headway.compile.archive.keep import list_archives
-from headway.compile.archive.store import ArchiveStore
+from headway.compile.cache.archive import ArchiveStore
+from headway.compile.cache.cleanup import list_archives
 
 TRAIN = Path(__file__).parents[1] / "examples" / "dlrm" / "train.py"
 BIN = Path(sys.executable).parent

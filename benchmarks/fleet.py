@@ -34,11 +34,11 @@ sys.path.insert(0, str(ROOT / "src"))
 from keep import FOLDER, keep  # noqa: E402
 from ledger import PEAK, write_run  # noqa: E402
 
-from headway.fleet.engine import run_query  # noqa: E402
-from headway.fleet.queries import QUERIES  # noqa: E402
+from headway.fleet.queries.queries import QUERIES  # noqa: E402
 from headway.fleet.schema import TABLES  # noqa: E402
-from headway.fleet.store import Store  # noqa: E402
-from headway.serve.panels import PAGES  # noqa: E402
+from headway.fleet.store.parquet import Store  # noqa: E402
+from headway.fleet.store.reader import run_query  # noqa: E402
+from headway.serve.pages import PAGES  # noqa: E402
 
 STORES = {
     "1k": ("--jobs", "1000"),
@@ -60,10 +60,10 @@ from headway.cli import main
 with contextlib.redirect_stdout(io.StringIO()) as said:
     assert main(["fleet", name, "--store", url, "--json"]) == 0
 told = {"answered_at": time.time(), "cold_cpu_s": time.process_time()}
-from headway.fleet.engine import run_query
-from headway.fleet.queries import build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
+from headway.fleet.store.reader import run_query
+from headway.fleet.queries.queries import build_query
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.store.parquet import Store
 warm = []
 for _ in range(rounds):
     wall, cpu = time.perf_counter(), time.process_time()

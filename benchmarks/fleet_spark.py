@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headway.fleet.engine import run_query
-from headway.fleet.queries import QUERIES, build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES, build_query
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import run_query
 
 
 def same(one: Any, other: Any) -> bool:

@@ -37,7 +37,7 @@ WRITES = 3  # of the limit, of which the fastest counts
 PEAK = """
 import json, sys
 from headway.cli import main
-from headway.publish.examine import _peak
+from headway.publish.validate import _peak
 code = main(sys.argv[2:])
 json.dump({"peak": _peak()}, open(sys.argv[1], "w"))
 sys.exit(code)

@@ -45,19 +45,19 @@ def recorder_cost() -> dict[str, float]:
         import torch
 
         import headway
-        from headway.probe import pace
+        from headway.probe import step_clock
         from headway.probe.recorder import recorder
 
-        pace.grad_enabled = torch.is_grad_enabled
+        step_clock.grad_enabled = torch.is_grad_enabled
         recorder.start(trains=True)
         optimizer = object()
         batches = iter(int, 1)  # endless
 
-        fetch = pace.timed_fetch(next)
+        fetch = step_clock.timed_fetch(next)
 
         def step(steps: int) -> None:
             for _ in range(steps):
-                pace.optimizer_stepped(optimizer, (), {})
+                step_clock.optimizer_stepped(optimizer, (), {})
 
         def sdk_step(steps: int) -> None:
             for _ in range(steps):

@@ -8,7 +8,7 @@ one false alarm a week, of a row of settings: the same truth chose it, which fav
 
     python benchmarks/regressions.py [--fleets N] [--noise FACTOR] [--keep]
 
-The noise of jobs, starts and days is assumed (headway/fleet/simulate/assumed.py); `--noise 2`
+The noise of jobs, starts and days is assumed (headway/sim/fleet/defaults.py); `--noise 2`
 doubles it. Running jobs that get worse on the way are measured beside it (running_jobs.py).
 """
 
@@ -34,18 +34,18 @@ from keep import keep  # noqa: E402
 from peers import python  # noqa: E402
 from running_jobs import Following, rows  # noqa: E402
 
-from headway.fleet.regressions.find import MIN_SHARE, ScanOptions, find  # noqa: E402
-from headway.fleet.regressions.series import (
+from headway.fleet.regressions.cohorts import (
     Series,
     cap_weights,
     duration_bins,
     standardize_within_cohort,
 )
-from headway.fleet.simulate import assumed  # noqa: E402
-from headway.fleet.simulate.fleet import draw_day  # noqa: E402
-from headway.fleet.simulate.hours import split_windows  # noqa: E402
-from headway.fleet.simulate.plan import DAY, FleetScenario, make_scenario, slice_name  # noqa: E402
-from headway.ledger.leaves import BUCKETS, EFFECTIVE  # noqa: E402
+from headway.fleet.regressions.findings import MIN_SHARE, ScanOptions, find  # noqa: E402
+from headway.ledger.buckets import BUCKETS, EFFECTIVE  # noqa: E402
+from headway.sim.fleet import defaults  # noqa: E402
+from headway.sim.fleet.account import split_windows  # noqa: E402
+from headway.sim.fleet.scenario import DAY, FleetScenario, make_scenario, slice_name  # noqa: E402
+from headway.sim.fleet.simulation import draw_day  # noqa: E402
 
 JOBS, DAYS, PLANTED = 100_000, 90, 12
 FIRST = 14  # the first day on which detectors are asked
@@ -234,7 +234,7 @@ def measure(task: tuple[int, str, float]) -> dict[str, Any]:
     """One fleet: ours and the threshold; what ruptures needs is left in a file."""
     seed, folder, noise = task
     for name in NOISES:
-        setattr(assumed, name, getattr(assumed, name) * noise)
+        setattr(defaults, name, getattr(defaults, name) * noise)
     world = World(seed)
     daily = world.daily()
     running = Following(seed, world.days)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.fleet.regressions.live import BASELINE_SIZE
+from headway.fleet.regressions.cohorts import Series
+from headway.fleet.regressions.e_detector import BASELINE_SIZE
 from headway.fleet.regressions.running import Alarm, expected_share, in_loop, trains, watch_running
-from headway.fleet.regressions.series import Series
-from headway.fleet.simulate.plan import DAY, slice_name
-from headway.ledger.leaves import BUCKETS
+from headway.ledger.buckets import BUCKETS
+from headway.sim.fleet.scenario import DAY, slice_name
 
 HOUR = 3600.0
 LEFT = 24  # hours at least that a planted job goes on

@@ -24,11 +24,13 @@ sys.path.insert(0, str(ROOT / "src"))
 from keep import keep  # noqa: E402
 
 from headway.schedule import policies  # noqa: E402
-from headway.schedule.simulate.compare import Case, Comparison, compare  # noqa: E402
-from headway.schedule.simulate.setting import Setting  # noqa: E402
-from headway.schedule.simulate.simulate import simulate  # noqa: E402
-from headway.schedule.traces import philly, synthetic  # noqa: E402
-from headway.schedule.traces.trace import Trace  # noqa: E402
+from headway.sim import traces  # noqa: E402
+from headway.sim.cluster.compare import Case, Comparison, compare  # noqa: E402
+from headway.sim.cluster.scenario import (
+    Setting,
+    simulate,
+)
+from headway.sim.traces import Trace  # noqa: E402
 
 GPUS = (600, 700, 850)
 INTERVALS = (1800.0, 3600.0, 14400.0)
@@ -71,7 +73,7 @@ FIGURES = (
 
 def month(begin: str = "2017-10-10") -> Trace:
     """30 days from a date on."""
-    return philly.read_philly(begin=begin, days=30)
+    return traces.read_philly(begin=begin, days=30)
 
 
 def rows(compared: Comparison, gpus: int, interval: float) -> list[dict[str, Any]]:
@@ -139,9 +141,9 @@ def held_out() -> None:
 
 def speed() -> None:
     """Seconds of one core for each policy."""
-    found = [_timed(philly.read_philly(), 600, name) for name in policies.BUILT_IN]
+    found = [_timed(traces.read_philly(), 600, name) for name in policies.BUILT_IN]
     for jobs in (10_000, 100_000, 1_000_000):
-        trace = synthetic.make_synthetic(jobs, 2048, load=0.95)
+        trace = traces.make_synthetic(jobs, 2048, load=0.95)
         found += [_timed(trace, 2048, name) for name in ("newest", "least-cost")]
     keep("schedule_speed", {"python": platform.python_version(), "rows": found})
 

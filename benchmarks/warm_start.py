@@ -21,7 +21,7 @@ from typing import Any
 from keep import keep
 
 from headway.launch.attempt import BOOT
-from headway.launch.warm import WarmStart
+from headway.launch.warm.booster import WarmStart
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

@@ -16,12 +16,11 @@ import demo_equal
 import demo_page
 from demo_plan import BIN, DLRM, LONG, WAYS, Plan, Way
 
-from headway.journal import publish
+from headway.journal import run_files
 from headway.ledger.model import Ledger
-from headway.ledger.run import load
 from headway.report.screen import console
-from headway.report.waterfall import Waterfall, bar_of_run
-from headway.report.waterfall_terminal import print_waterfall
+from headway.report.waterfall import Waterfall, bar_of_run, print_waterfall
+from headway.run import load
 
 PUBLISH_S = 120.0  # for the publish jobs, which nobody else waits for
 GRACE_S = 30.0  # that torchrun gives a rank which does not answer SIGTERM
@@ -82,7 +81,7 @@ def published(way: Way) -> str:
     """Waits for the publish job of a run; what became of it, or nothing where there is none."""
     until = time.monotonic() + PUBLISH_S
     while time.monotonic() < until:
-        told = publish.read_publish_note(way.run)
+        told = run_files.read_publish_note(way.run)
         if not told:
             return ""
         if told.get("snapshot") or told.get("error"):

@@ -53,7 +53,7 @@ def _weights(way: Way, model: Any) -> dict[str, Any]:
         return weights
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    from headway.checkpoint.store.read import Store
+    from headway.checkpoint.store.store import Store
 
     found = Store(str(way.checkpoints / "saves")).newest_good().checkpoint
     if found is None:

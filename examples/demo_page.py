@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
-from headway.ledger.leaves import BUCKETS
-from headway.ledger.model import NS, Ledger, Segment
-from headway.report.html import template_environment
-from headway.report.words import MEANING, bucket_color, duration
+from headway.format import duration
+from headway.ledger.buckets import BUCKETS, MEANING
+from headway.ledger.model import Ledger
+from headway.ledger.segments import Segment
+from headway.units import NS
+from headway.web.page import template_environment
+from headway.web.theme import bucket_color
 
 COLUMNS = 1500  # of a timeline; each has the colour of the leaf that has most of it
 

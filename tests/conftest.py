@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headway.journal.reader import Journal, read_journals
-from headway.ledger.run import load
+from headway.run import load
 from tests.support import (
     HEADWAY,
     TESTS,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from starlette.testclient import TestClient
 
-    from headway.fleet.store import Store
-    from headway.serve.source import Source
+    from headway.fleet.store.parquet import Store
+    from headway.serve.sources import Source
     from tests.writers import Server, Started
 
 os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # torch 2.13 may hang without it
@@ -307,11 +307,11 @@ def writers(writer_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.fixture
 def behind(torch: Any) -> Iterator[AsyncSave]:
     """In place of torch.save."""
-    from headway.checkpoint.behind import save
-    from headway.checkpoint.behind.queue import write_queue
+    from headway.checkpoint.async_save import torch_save
+    from headway.checkpoint.async_save.background import write_queue
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return save.save(torch.serialization, torch.save, *args, **kwargs)
+        return torch_save.save(torch.serialization, torch.save, *args, **kwargs)
 
     yield call
     write_queue.wait("the test")
@@ -321,10 +321,10 @@ def behind(torch: Any) -> Iterator[AsyncSave]:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """Where everything is synced to; it can be held up."""
-    from headway.checkpoint.behind import aside
+    from headway.storage import atomic_file
 
     disk = Disk()
-    monkeypatch.setattr(aside, "sync", disk.sync)
+    monkeypatch.setattr(atomic_file, "sync", disk.sync)
     yield disk
     disk.free.set()
 
@@ -369,7 +369,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="session")
 def source(store: Store) -> Iterator[Source]:
     """One open engine for all questions; no process is started that looks for changes."""
-    from headway.serve.source import Source
+    from headway.serve.sources import Source
     from tests.unit.serve import fleet
 
     source = Source(store)

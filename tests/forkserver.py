@@ -43,8 +43,8 @@ def begin(request: dict[str, Any]) -> ModuleType:
     sys.path[0] = os.path.dirname(sys.argv[0])
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = sys.argv[0]
-    if "headway.probe.imports" in sys.modules:
-        sys.modules["headway.probe.imports"].reborn(begun)
+    if "headway.probe.import_hook" in sys.modules:
+        sys.modules["headway.probe.import_hook"].reborn(begun)
     return main
 
 
@@ -79,5 +79,5 @@ atexit.register(leave)  # before the probe's: it is called after them
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401  # the first optimizer of a process imports it
 
-assert ("HEADWAY_DIR" in os.environ) == ("headway.probe.hooks" in sys.modules)
+assert ("HEADWAY_DIR" in os.environ) == ("headway.probe.patching" in sys.modules)
 run(serve())

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from headway.probe import unfinished
+from headway.probe import unfinished_saves
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "tests.write"}
 WRITING = os.O_WRONLY | os.O_RDWR
@@ -63,7 +63,7 @@ def sweep(
         at += 1
         shutil.copytree("before", "out")
         status = _forked(third)
-        unfinished.remove_dead_saves(journal, unfinished.current_attempt())
+        unfinished_saves.remove_dead_saves(journal, unfinished_saves.current_attempt())
         step = step_of(resume())
         assert step in (2, 3), (at, step)
         steps.add(step)
@@ -72,7 +72,9 @@ def sweep(
             assert not [name for name in _below("out") if name.startswith(".headway")], at
         shutil.rmtree("out")
     assert status == 0 and steps == {2, 3}, (status, steps)
-    assert not [name for name in os.listdir(journal) if name.startswith(unfinished.RECORD_PREFIX)]
+    assert not [
+        name for name in os.listdir(journal) if name.startswith(unfinished_saves.RECORD_PREFIX)
+    ]
     return at - 1
 
 

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from headway.errors import split_code
-from headway.journal.folder import JOURNAL
 from headway.journal.reader import Journal, read_journals
+from headway.journal.run_files import JOURNAL
 from headway.launch.attempt import BOOT
-from headway.ledger.run import Run
+from headway.run import Run
 from headway.testing import FakeRun
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
-    from headway.serve.source import Source
+    from headway.serve.sources import Source
 
 TESTS = Path(__file__).parent
 JOBS = TESTS / "e2e" / "jobs"
@@ -87,7 +87,7 @@ def examples(full: int) -> int:
 def lazy(name: str) -> Any:
     """A module or a name of it that needs torch, imported by the first test that uses it.
 
-    `torch = lazy("torch")`, `Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")`: a test file
+    `torch = lazy("torch")`, `Taker = lazy("headway.checkpoint.engine.capture:StateCapture")`: a test file
     that imports torch itself costs every worker its start. Without torch the test is skipped.
     """
     return _Lazy(name)
@@ -305,7 +305,7 @@ def pages(
     from starlette.testclient import TestClient
 
     from headway.serve.app import application
-    from headway.serve.guard import TokenAuth
+    from headway.serve.security import TokenAuth
 
     app = application(source, TokenAuth(token), frozenset(names), clock)
     return TestClient(app, base_url=base_url, follow_redirects=False, **options)

@@ -128,8 +128,8 @@ def _covered(run: str) -> dict[str, Any]:
     """Advice that is worth nothing beside other advice; none of the runs has any."""
     from dataclasses import replace
 
-    from headway.advise.contract import to_dict
-    from headway.advise.run import advise, gather
+    from headway.advise.gather import advise, gather
+    from headway.advise.show import to_dict
 
     plan = advise(gather(run, []))
     return to_dict(replace(plan, covered=plan.advice))
@@ -181,9 +181,9 @@ def _regressions(store: str) -> Iterator[str]:
     """The store has none: their keys are the fields of the classes that they are made of."""
     from dataclasses import fields
 
-    from headway.fleet.regressions.changed import FieldShift
-    from headway.fleet.regressions.find import Contribution, Finding
-    from headway.fleet.regressions.lemons import Lemon
+    from headway.fleet.regressions.attribution import FieldShift
+    from headway.fleet.regressions.findings import Contribution, Finding
+    from headway.fleet.regressions.hosts import Lemon
     from headway.fleet.regressions.running import Alarm
 
     found = _asked("fleet", "regressions", "--store", store, "--json")
@@ -257,11 +257,11 @@ def files() -> Iterator[str]:
 
 def exporters() -> Iterator[str]:
     """What `headway export RUN` writes, in each format."""
-    from headway.ledger.run import load
-    from headway.report.csv import HEADER
-    from headway.report.otlp import trace_requests
-    from headway.report.perfetto import perfetto_lines
-    from headway.report.trackers import scalars
+    from headway.export.csv import HEADER
+    from headway.export.otlp import trace_requests
+    from headway.export.perfetto import perfetto_lines
+    from headway.export.trackers import scalars
+    from headway.run import load
 
     for run in sorted(RUNS.glob("*/files/run")):
         ledger = load(run).ledger
@@ -315,11 +315,10 @@ def _of_otlp(request: Mapping[str, Any]) -> Iterator[str]:
 
 def _eviction_cost() -> Iterator[str]:
     """What `headway schedule publish-cost` tells of a run, to files and to scrapers."""
-    from headway.report.openmetrics import Family, format_families
-    from headway.schedule.cost import EvictionCost
-    from headway.schedule.publish.file import _to_json
-    from headway.schedule.publish.gauges import metric_families
-    from headway.schedule.publish.offer import RunCost
+    from headway.eviction_cost import EvictionCost
+    from headway.export.openmetrics import Family, format_families
+    from headway.schedule.publishers.base import RunCost
+    from headway.schedule.publishers.file import _to_json, metric_families
 
     price = EvictionCost(
         accelerators=1, unsaved=1.0, save=None, recover=1.0, preemptions=0, lost=2.0
@@ -349,7 +348,8 @@ def metrics_of_a_store() -> Iterator[str]:
 
 def pages() -> Iterator[str]:
     """The pages of `headway serve`, and what each asks for."""
-    from headway.serve.panels import PAGES, RUN_PAGE
+    from headway.serve.pages import PAGES
+    from headway.serve.pages.run import RUN_PAGE
 
     for page in (*PAGES, RUN_PAGE):
         yield f"page {page.path}"

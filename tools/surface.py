@@ -179,7 +179,7 @@ def _is_environment(node: ast.expr) -> bool:
 
 def buckets() -> Iterator[str]:
     """Each bucket, and the side on which it counts."""
-    from headway.ledger.leaves import BUCKETS, side
+    from headway.ledger.buckets import BUCKETS, side
 
     return (f"{leaf} {side(leaf)}" for leaf in BUCKETS)
 
@@ -196,10 +196,10 @@ def words() -> Iterator[str]:
     """Other words of outputs, files and flags."""
     from typing import get_args
 
-    from headway.boosters.names import BOOSTERS
+    from headway.chaos.plan import CORRUPTIONS, DISK_MODES, KINDS
     from headway.cli.export import FORMATS
-    from headway.launch.chaos.plan import CORRUPTIONS, DISK_MODES, KINDS
     from headway.ledger.model import COMPILE_PARTS, Outcome
+    from headway.session.registry import BOOSTERS
 
     yield from (f"outcome {name}" for name in get_args(Outcome))
     yield from (f"booster {name}" for name in BOOSTERS)
@@ -318,8 +318,8 @@ def store_tables() -> Iterator[str]:
 
 def store_splits() -> Iterator[str]:
     """By what each question can be split, and what its runs can be chosen by."""
-    from headway.fleet.queries import QUERIES
-    from headway.fleet.queries.slices import DIMENSIONS, RUN_DIMENSIONS
+    from headway.fleet.queries.dimensions import DIMENSIONS, RUN_DIMENSIONS
+    from headway.fleet.queries.queries import QUERIES
 
     for name, query in QUERIES.items():
         yield from (f"fleet {name} --by {one}" for one in (*DIMENSIONS, *query.own))

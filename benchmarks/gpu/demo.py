@@ -36,7 +36,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 def measure(way: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One way, killed again and again; its account by Headway's ledger."""
-    from headway.ledger.run import load
+    from headway.run import load
 
     run, job = folder / way, folder / f"{way}-job"
     wall = args.every * (args.kills + 0.5)

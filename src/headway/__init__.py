@@ -1,6 +1,6 @@
-"""Headway: where every second of a PyTorch job went, and how to win the lost ones back.
+"""Headway: measure and raise the effective training time of PyTorch jobs.
 
-Nothing heavy is loaded here: the names below are fetched at first use.
+Importing this package loads no other module: the public names are imported at first use.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from headway import compile as compile
     from headway import startup as startup
-    from headway.ledger.run import Run as Run
-    from headway.ledger.run import load as load
+    from headway.run import Run as Run
+    from headway.run import load as load
     from headway.sdk import on_preempt as on_preempt
     from headway.sdk import progress as progress
     from headway.sdk import span as span
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headway.sdk import track as track
 
 _WHERE = {
-    "Run": "headway.ledger.run",
-    "load": "headway.ledger.run",
+    "Run": "headway.run",
+    "load": "headway.run",
     "on_preempt": "headway.sdk",
     "progress": "headway.sdk",
     "span": "headway.sdk",

@@ -1,7 +1,7 @@
-"""`import headway.auto` as a script's first line: the way in where the environment is cut off.
+"""`import headway.auto` as the first line of a script, where the environment is not inherited.
 
-Under `headway run` it does nothing more than the environment did already. Without it, a run
-folder is made as `headway run` would make it, and the journal goes there.
+Under `headway run` it adds nothing. Without it, a run folder is made as `headway run` would make
+it, and the journal is written there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _adopt() -> None:
     if probe.launcher_variable(probe.ENV_FOLDER):
         return
     from headway.errors import HeadwayError, with_code
-    from headway.launch.target import folder_of_process
+    from headway.launch.run_folder import folder_of_process
 
     try:
         folder, launch = folder_of_process()

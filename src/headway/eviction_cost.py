@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headway.stats import percentile
 
@@ -46,3 +47,31 @@ def recovery_time(recoveries: Sequence[float], start: float) -> float:
     them until there is one.
     """
     return statistics.median(recoveries) if recoveries else start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionCost:
+    """What a run would lose, and what that is made of; all but the two counts in seconds."""
+
+    accelerators: int
+    unsaved: float  # since the newest durable checkpoint, or since the attempt began
+    save: float | None  # until a checkpoint is durable, 95th percentile; None: it never saved
+    recover: float  # from an interruption to training again
+    preemptions: int  # that it had before
+    lost: float  # accelerator-seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostReport:
+    """A run as it stands, by its launcher; seconds."""
+
+    run: str
+    host: str  # of the launcher that speaks
+    job: str | None  # of the scheduler
+    over: bool  # it has ended, or its launcher was killed
+    accelerators: int
+    unsaved: float  # since the newest durable checkpoint, or since the attempt began
+    saved: bool  # the attempt has such a checkpoint
+    save: float | None  # until one is durable, 95th percentile
+    recover: float
+    preemptions: int

@@ -1,8 +1,8 @@
-"""Masks secrets in what is shown, exported or stored: values by their names, URLs, known tokens.
+"""Mask secrets in what is shown, exported or stored: by name, place in a URL, token format.
 
 A secret has to be recognizable: by the name before it (`--api-key X`, `TOKEN=X`, `"password": X`,
-`Authorization: X`), by where it stands in a URL, or by the form of the token itself. Where it is
-not clear how far a secret reaches, more is masked rather than less.
+`Authorization: X`), by its position in a URL, or by the format of the token itself. Where the end
+of a secret is not clear, more is masked rather than less.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For loops that the hooks cannot see. Without a recorder every call here costs next to nothing."""
+"""Calls for training loops that the hooks do not recognize. Without a recorder they do nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
-from headway.ledger.leaves import START_STAGES, TRAINER_STAGES, WASTE
 from headway.probe import ENV_FOLDER, launcher_variable
+from headway.taxonomy import START_STAGES, TRAINER_STAGES, WASTE
 
 T = TypeVar("T")
 
@@ -51,9 +51,9 @@ def step() -> None:
 def _bind() -> bool:
     global _step_clock
     if active_recorder() is not None:
-        from headway.probe import pace
+        from headway.probe import step_clock
 
-        _step_clock = pace
+        _step_clock = step_clock
     return _step_clock is not None
 
 
@@ -62,9 +62,9 @@ def track(source: Iterable[T]) -> Iterator[T]:
     if active_recorder() is None:
         yield from source
         return
-    from headway.probe import pace
+    from headway.probe import step_clock
 
-    yield from pace.track(source)
+    yield from step_clock.track(source)
 
 
 class span(ContextDecorator):
@@ -80,16 +80,16 @@ class span(ContextDecorator):
     def __enter__(self) -> span:
         recorder = active_recorder()
         if recorder is not None:
-            from headway.probe import pace
+            from headway.probe import step_clock
             from headway.probe.recorder import guard
 
             guard("sdk", recorder.start)
             known = _JOURNAL_NAMES.get(self.name, "blocked")
             told = {"what": self.name, **self.told}
             if known == "checkpoint_save":
-                told["step"] = pace.steps
+                told["step"] = step_clock.steps
             elif known == "checkpoint_load":  # the steps before it have a line of their own
-                guard("sdk", pace.flush)
+                guard("sdk", step_clock.flush)
             self._opened.append(guard("sdk", lambda: recorder.begin(known, **told)))
         return self
 
@@ -130,10 +130,10 @@ def progress(*, samples: int | None = None, step: int | None = None) -> None:
 
 def _note_progress(recorder: Any, samples: int | None, step: int | None) -> None:
     from headway.journal.pulse import LIMIT, SAMPLES
-    from headway.probe import pace
+    from headway.probe import step_clock
 
     if samples is not None:
-        pace.cells[SAMPLES] = min(max(int(samples), 0), LIMIT - 1)
+        step_clock.cells[SAMPLES] = min(max(int(samples), 0), LIMIT - 1)
     if step is not None:
         recorder.start()
         recorder.emit("progress", step=min(max(int(step), 0), LIMIT - 1))
@@ -144,6 +144,6 @@ def on_preempt(callback: Callable[[], object]) -> None:
 
     That is by SIGTERM or SIGUSR1, which then no longer end it; a second one later does.
     """
-    from headway.checkpoint.preempt import notice
+    from headway.checkpoint.preemption import notice
 
     notice.call(callback)

@@ -177,3 +177,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:  # TOMLDecodeError, text that is not UTF-8, endless numbers
         raise UsageError(f"{path} is not valid TOML: {error}", code="toml-invalid") from None
+
+
+def parse_labels(text: str | None) -> dict[str, str]:
+    """`team=ads,model=dlrm` as a mapping; UsageError for anything else."""
+    found = {}
+    for part in (text or "").split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        if not equals or not name.isidentifier() or not value:
+            raise UsageError(
+                f"the label {part!r} is not NAME=VALUE, such as team=ads", code="label-invalid"
+            )
+        found[name] = value
+    return found

@@ -1,12 +1,15 @@
-"""The text of Slurm's programs: host lists, trackable resources (TRES), numbers in JSON."""
+"""Run Slurm commands and parse their output: host lists, trackable resources (TRES), numbers."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from headway.errors import SlurmRefused
 
 MAX_HOSTS = 1_000_000  # a longer list is damaged
 _NAME = re.compile(r"(?:[^,\[\]]|\[[^\[\]]+\])+")
@@ -78,3 +81,26 @@ def json_tres(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         name = "/".join(filter(None, (str(entry["type"]), str(entry.get("name") or ""))))
         found[name] = int(json_number(entry["count"]) or 0)
     return found
+
+
+RunCommand = Callable[..., str]  # a program and its words; what it answers
+
+
+TIMEOUT_S = 60.0  # seconds that a busy slurmctld may take
+
+
+def run_command(*words: str) -> str:
+    """What a program of Slurm answers."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise SlurmRefused(
+            f"{words[0]} gave no answer within {TIMEOUT_S:g} s; is slurmctld up?",
+            code="slurm-timeout",
+        ) from None
+    if done.returncode:
+        told = (done.stderr or done.stdout).strip().splitlines() or ["no word"]
+        raise SlurmRefused(
+            f"`{' '.join(words[:4])}` failed: {told[-1]}", code="slurm-refused", reason=told[-1]
+        )
+    return done.stdout

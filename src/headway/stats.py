@@ -1,4 +1,4 @@
-"""Percentiles and the interval of a mean, each defined once; standard library only."""
+"""Percentiles, confidence intervals and axis ticks, each defined once; standard library only."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def _within(angle: float, freedom: int) -> float:
         total += term
         term *= cosine * cosine * (number - 1) / number
     return math.sin(angle) * total
+
+
+def axis_ticks(most: float) -> list[float]:
+    """From 0 up to it, in steps of 1, 2 or 5 and zeros: four to eight of them."""
+    step = 1e-9
+    while most / step > 8:
+        for factor in (2.0, 2.5, 2.0):
+            step *= factor
+            if most / step <= 8:
+                break
+    return [round(step * number, 9) for number in range(int(most / step + 1e-9) + 1)]

@@ -1,8 +1,8 @@
-"""The taxonomy of failures: every category, whose it is, and whether to try again."""
+"""The taxonomies: categories of failures, with owner and retry; names of start stages and of waste."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 # What each word of `retry` asks for.
 RETRIES = {
@@ -66,3 +66,22 @@ CATEGORIES = {
     "unknown": Category("ambiguous", "bounded", "nothing told why"),
 }
 OWNERS = {name: (category.owner, category.retry) for name, category in CATEGORIES.items()}
+
+
+# In the order in which a job passes through them; reports keep this order.
+START_STAGES: Final = (
+    "scheduling",
+    "hardware_setup",
+    "launcher_init",
+    "device_init",
+    "process_group_init",
+    "preproc_creation",
+    "train_module_creation",
+    "init_plugins",
+    "pre_train",
+    "get_first_batch_data",
+    "checkpoint_load",
+    "pt2_compile",
+)
+TRAINER_STAGES: Final = START_STAGES[3:10]  # device_init to get_first_batch_data
+WASTE: Final = ("checkpoint_block", "data_stall", "recompile", "evaluation", "blocked")

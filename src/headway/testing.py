@@ -1,4 +1,4 @@
-"""Journals on a fake clock, for tests of anything that reads a run.
+"""Synthetic journals on a fake clock, for tests of anything that reads a run.
 
     job = FakeRun()
     launcher = job.launcher(begin=0)
@@ -20,8 +20,9 @@ from typing import Any
 
 from headway.journal import pulse, writer
 from headway.journal.reader import Journal, parse
-from headway.ledger.account import build_ledger
-from headway.ledger.model import NS, Ledger
+from headway.ledger.build import build_ledger
+from headway.ledger.model import Ledger
+from headway.units import NS
 
 EPOCH = 1_790_000_000  # the wall clock at true second 0
 

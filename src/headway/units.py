@@ -1,4 +1,4 @@
-"""Durations and times as people write them: 90s, 5min, 2h, 7d, 2w, 2026-11-16."""
+"""Durations and times as people write them (90s, 5min, 2h, 7d, 2w, 2026-11-16), and nanoseconds in a second."""
 
 from __future__ import annotations
 
@@ -45,3 +45,6 @@ def parse_time(text: str | None, now: datetime) -> datetime | None:
             f"{text!r} is no time; give one such as 30d, 12h, 30min or 2026-11-16",
             code="time-invalid",
         ) from None
+
+
+NS = 1_000_000_000

@@ -14,15 +14,15 @@ pytest.importorskip("chdb", reason="needs a ClickHouse: make test-clickhouse")
 
 from chdb.session import Session
 
-from headway.fleet.arrow import arrow_schema, utc_datetime
-from headway.fleet.engine import run_query
-from headway.fleet.queries import QUERIES, build_query
-from headway.fleet.queries.slices import Filter
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES, build_query
 from headway.fleet.schema import TABLES
-from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import make_scenario
-from headway.fleet.store import Store
-from tests.unit.fleet.made import run_rows
+from headway.fleet.store.arrow import arrow_schema, utc_datetime
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import run_query
+from headway.sim.fleet.scenario import make_scenario
+from headway.sim.fleet.simulation import simulate
+from tests.unit.fleet.store_rows import run_rows
 
 pytestmark = [
     pytest.mark.timeout(300),

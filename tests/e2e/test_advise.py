@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.ledger.run import load
+from headway.run import load
 from tests.journals.recorded import unpack
 from tests.support import BIN, job, python, quiet_env
 

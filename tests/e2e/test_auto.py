@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from headway.boosters.job import identify
-from headway.compile.recompiles.learned import LearnedSources, write_learned
+from headway.compile.recompiles.learning import LearnedSources, write_learned
 from headway.probe import ENV_ASYNC, ENV_AUTOTUNE, ENV_COMPILE
+from headway.session.job import identify
 from tests.support import BIN, HEADWAY, JOBS, Golden, cli, codes, python, quiet_env
 
 PYTHON = python("train.py")

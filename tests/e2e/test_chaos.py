@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.ledger.model import Ledger
-from headway.ledger.run import load
+from headway.run import load
 from tests.e2e.namespaces import missing, two_nodes
 from tests.support import BIN, HEADWAY, Done, Golden, job, python, quiet_env
 

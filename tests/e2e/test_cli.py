@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 from tests.support import BIN, HEADWAY, Golden, quiet_env, wait_until
 
 PYTHON = str(BIN / "python")

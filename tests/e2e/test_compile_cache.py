@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from headway.compile.archive.keep import list_archives, verify_archive
-from headway.compile.archive.manifest import Manifest
-from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import ArchiveStore
-from headway.compile.courier import PREFIX
+from headway.compile.cache.archive import ArchiveStore
+from headway.compile.cache.cleanup import list_archives, verify_archive
+from headway.compile.cache.manifest import Manifest
+from headway.compile.cache.sync import PREFIX
 from headway.journal.reader import Journal, read_journals
+from headway.storage.signing import read_key
 from tests.support import BIN, HEADWAY, JOBS, codes, python, quiet_env, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -56,7 +56,7 @@ sys.exit(main(sys.argv[5:]))
 LATE = """
 import sys, time
 from pathlib import Path
-from headway.compile.courier import Courier
+from headway.compile.cache.sync import Courier
 answer, journals = Courier._answer, Path(sys.argv[1])
 def late(courier, key, path):
     end = time.monotonic() + 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = EXAMPLES / "demo.py"

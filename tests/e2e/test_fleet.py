@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.engine import run_query
-from headway.fleet.queries import build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import build_query
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import run_query
 from tests.support import BIN, HEADWAY, codes, quiet_env
 
 pytestmark = pytest.mark.timeout(300)

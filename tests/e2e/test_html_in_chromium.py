@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from headway.ledger.model import (
-    NS,
     AsyncSave,
     AutoRun,
     BoosterResult,
@@ -22,6 +21,7 @@ from headway.ledger.model import (
     RecompileLimitHit,
 )
 from headway.report.html import page
+from headway.units import NS
 from tests.e2e import chromium
 from tests.e2e.chromium import Chromium
 from tests.unit.report.ledgers import killed, large, no_steps

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 from tests.processes import working_in
 from tests.support import BIN, job, quiet_env
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 from tests.support import BIN, Done, Runner, close, job, python, quiet_env
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.run import Run, load
+from headway.run import Run, load
 from tests.e2e.namespaces import Node, missing, two_nodes
 from tests.support import BIN, job, quiet_env, wait_until
 

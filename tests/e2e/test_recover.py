@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.launch import tree
-from headway.ledger.run import Run, load
+from headway.launch import processes
+from headway.run import Run, load
 from tests.support import BIN, JOBS, quiet_env, wait_until
 
 # As jobs/faulty.py without torch, for what does not depend on it.
@@ -256,7 +256,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
     left = spawned(job.folder / "headway/night/journal")
     first.kill()
     first.wait()
-    assert tree.still_running(left)
+    assert processes.still_running(left)
     second = subprocess.Popen(
         command,
         cwd=job.folder,
@@ -266,7 +266,7 @@ def test_a_killed_launcher_leaves_a_run_that_can_go_on(job: Job) -> None:
         text=True,
     )
     wait_until(lambda: len(spawned(job.folder / "headway/night/journal")) == 2)
-    assert not tree.still_running(left)
+    assert not processes.still_running(left)
     (job.folder / "end").touch()
     output = second.communicate(timeout=60)[0]
     assert second.returncode == 0, output

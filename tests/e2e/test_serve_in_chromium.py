@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.store import Store
-from headway.serve.panels import PAGES
+from headway.fleet.store.parquet import Store
+from headway.serve.pages import PAGES
 from tests.e2e import chromium
 from tests.e2e.chromium import Chromium
-from tests.unit.fleet.made import START, run_rows
+from tests.unit.fleet.store_rows import START, run_rows
 from tests.unit.serve import fleet
 
 pytestmark = [

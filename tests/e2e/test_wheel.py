@@ -16,9 +16,9 @@ NEEDED = (
     "fleet/metrics_rules.yml",
     "sim/fleet/tables.json",
     "launch/failures/signatures.jsonl",
-    "report/templates/report.html",
+    "web/templates/report.html",
     "sim/data/philly_jobs.csv.gz",
-    "serve/static/charts.js",
+    "web/assets/charts.js",
     "serve/templates/page.html",
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 from tests.support import BIN, HEADWAY, code_of, codes, quiet_env, wait_until
 
 PYTHON = str(BIN / "python")

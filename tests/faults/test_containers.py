@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.launch import tree
-from headway.ledger.run import load
+from headway.launch import processes
+from headway.run import load
 from tests.faults import sandbox
 from tests.faults.launches import PYTHON, TRAINING, Launch, Row, names
 
@@ -72,7 +72,7 @@ def filtered(*kinds: str) -> tuple[str, ...]:
 
 def terminate_inside(started: Launch) -> None:
     """SIGTERM to the first process of the container, as runtimes send it."""
-    seen = tree.process_table()
+    seen = processes.process_table()
     (first,) = (pid for pid, process in seen.items() if process.parent == started.process.pid)
     os.kill(first, signal.SIGTERM)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.launch import tree
+from headway.launch import processes
 from tests.faults.launches import LOOP, PYTHON, TRAINING, Launch, Row, launch, names
 from tests.support import BIN, wait_until
 
@@ -57,17 +57,17 @@ def stop_and_continue(started: Launch, rounds: int, stopped_s: float = 1.1) -> N
     """For longer than the launcher waits for signals at once; the job is left alone."""
     for _ in range(rounds):
         started.signal(signal.SIGSTOP)
-        wait_until(lambda: tree.process_info(started.process.pid).state == "T")
+        wait_until(lambda: processes.process_info(started.process.pid).state == "T")
         with pytest.raises(subprocess.TimeoutExpired):
             started.process.wait(stopped_s)
         started.signal(signal.SIGCONT)
-        wait_until(lambda: tree.process_info(started.process.pid).state != "T")
+        wait_until(lambda: processes.process_info(started.process.pid).state != "T")
     started.touch("end")
 
 
 def suspend(started: Launch, stopped_s: float = 4.0) -> None:
     """As `scontrol suspend` does it: all processes of the job and the launcher."""
-    pids = [started.process.pid, *tree.descendants(started.process.pid)]
+    pids = [started.process.pid, *processes.descendants(started.process.pid)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -166,7 +166,7 @@ ROWS = {
         options=("-o", "run", "--warm"),
         job=(str(BIN / "torchrun"), "train.py"),
         patch="""
-from headway.launch.warm.handle import ForkserverClient
+from headway.launch.warm.client import ForkserverClient
 def hear(self, wait_s):
     open("hearing", "w").close()
     time.sleep(max(wait_s, 0))

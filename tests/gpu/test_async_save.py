@@ -18,15 +18,15 @@ pytestmark = [
 def test_it_is_the_state_at_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
 ) -> None:
-    from headway.checkpoint.behind import image, save
-    from headway.checkpoint.behind.queue import write_queue
+    from headway.checkpoint.async_save import torch_save
+    from headway.checkpoint.async_save.background import write_queue
 
-    monkeypatch.setattr(image, "_spare_gpu_bytes", lambda device: (1 << 40) * room)
+    monkeypatch.setattr(torch_save, "_spare_gpu_bytes", lambda device: (1 << 40) * room)
     table = torch.randn(1 << 22, device="cuda")
     state = {"table": table, "view": table[5:], "host": torch.ones(3)}
     (tmp_path / "plain").mkdir()
     torch.save(state, tmp_path / "plain" / "a.pt")
-    save.save(torch.serialization, torch.save, state, tmp_path / "a.pt")
+    torch_save.save(torch.serialization, torch.save, state, tmp_path / "a.pt")
     table.fill_(7)
     write_queue.wait("the test")
     assert not write_queue.failed
@@ -34,16 +34,16 @@ def test_it_is_the_state_at_the_call(
 
 
 def test_what_a_gpu_can_spare_leaves_the_job_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.checkpoint.behind import image
-    from headway.probe import pace
+    from headway.checkpoint.async_save import torch_save
+    from headway.probe import step_clock
 
     device = torch.device("cuda", 0)
-    monkeypatch.setattr(pace, "steps", 0)
-    assert image._spare_gpu_bytes(device) == 0
-    monkeypatch.setattr(pace, "steps", 1)
+    monkeypatch.setattr(step_clock, "steps", 0)
+    assert torch_save._spare_gpu_bytes(device) == 0
+    monkeypatch.setattr(step_clock, "steps", 1)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = image._spare_gpu_bytes(device)
+    before = torch_save._spare_gpu_bytes(device)
     peak = torch.empty(1 << 30, dtype=torch.uint8, device=device)
     del peak
-    assert 0 < image._spare_gpu_bytes(device) <= before - (1 << 30)
+    assert 0 < torch_save._spare_gpu_bytes(device) <= before - (1 << 30)

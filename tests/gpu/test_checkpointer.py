@@ -104,7 +104,7 @@ class Tables:
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's, of its own Adagrad
 def test_changed_rows_of_tables_on_a_gpu(tmp_path: Path) -> None:
     from headway.checkpoint import Checkpointer
-    from headway.checkpoint.store.read import Store
+    from headway.checkpoint.store.store import Store
 
     training = Tables()
     checkpointer = Checkpointer(tmp_path, training.parts())
@@ -169,7 +169,7 @@ def test_steps_that_a_graph_replays(
 ) -> None:
     """They call no hooks and count no changes. `late`: the graph was there before."""
     from headway.checkpoint import Checkpointer
-    from headway.checkpoint.snapshot.gpu import Gpu
+    from headway.checkpoint.engine.gpu_transfer import Gpu
 
     if not room:
         monkeypatch.setattr(Gpu, "free", lambda _: 0)
@@ -199,7 +199,7 @@ def test_steps_that_a_graph_replays(
 
 def test_copies_leave_the_memory_that_a_step_needs() -> None:
     """What activations need again is cached between steps, and is not free."""
-    from headway.checkpoint.snapshot.device import DeviceTensors
+    from headway.checkpoint.engine.dense import DeviceTensors
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

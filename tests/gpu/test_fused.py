@@ -21,8 +21,8 @@ def test_deltas_are_equal_to_the_bit(
 ) -> None:
     """`room`: of the GPU, for a copy of the tables."""
     from headway.checkpoint import Checkpointer
-    from headway.checkpoint.snapshot.gpu import Gpu
-    from headway.checkpoint.store.read import Store
+    from headway.checkpoint.engine.gpu_transfer import Gpu
+    from headway.checkpoint.store.store import Store
     from tests.fused_tables import Training
 
     class Parts(torch.nn.Module):  # type: ignore[name-defined,misc]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 IMPORTED = (
     *("ibis", "ibis.backends.duckdb", "pyarrow.parquet", "pytest"),
-    *("headway.cli.fleet", "headway.fleet.alerts.watch", "headway.fleet.compact"),
+    *("headway.cli.fleet", "headway.fleet.alerts.watcher", "headway.fleet.store.compaction"),
 )
 
 

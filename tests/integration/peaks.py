@@ -12,7 +12,7 @@ from headway.publish.store import SnapshotStore
 PEAK = """
 import sys
 from headway.cli import main
-from headway.publish.examine import _peak
+from headway.publish.validate import _peak
 code = main(sys.argv[1:])
 print("peak", _peak())
 sys.exit(code)

@@ -130,7 +130,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 WAITING = """
-from headway.checkpoint.behind.queue import queued
+from headway.checkpoint.async_save.background import queued
 
 def held(number):
     Disk.free.clear()
@@ -346,7 +346,7 @@ RANKS = """
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
-from headway.checkpoint.behind.queue import queued
+from headway.checkpoint.async_save.background import queued
 
 if "RANK" not in os.environ:  # the ranks are forked, as torchrun takes its time
     child = os.fork()

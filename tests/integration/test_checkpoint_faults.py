@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import MANIFEST, delta_tables
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store.layout import MANIFEST, delta_tables
+from headway.checkpoint.store.store import Checkpoint, Store
 from headway.errors import CheckpointDamaged
 from tests.integration.checkpointed.server import ask
 from tests.support import code_of

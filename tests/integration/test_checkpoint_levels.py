@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.store import Store
 from tests.integration.jobs import no_writer_is_left, run
 
 pytestmark = pytest.mark.timeout(120)

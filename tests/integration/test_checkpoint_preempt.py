@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.read import Store
-from headway.ledger import price
-from headway.ledger.price import CostReport
-from headway.ledger.run import load
+from headway.checkpoint.store.store import Store
+from headway.eviction_cost import CostReport
+from headway.run import load
+from headway.schedule import cost_report
 from headway.schedule.cost import from_ledger
 from tests.integration.jobs import no_writer_is_left, start, told, wait_for
 from tests.support import code_of, wait_until
@@ -37,7 +37,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def price_of(run: Path) -> CostReport:
-    found = price.read_cost_report(run, time.time())
+    found = cost_report.read_cost_report(run, time.time())
     assert found is not None
     return found
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.manifest import delta_tables
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.layout import delta_tables
+from headway.checkpoint.store.store import Store
 from tests.integration.jobs import launched
 
 pytestmark = pytest.mark.timeout(150)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store.read import Store
-from headway.checkpoint.store.sweep import sweep
+from headway.checkpoint.store.cleanup import sweep
+from headway.checkpoint.store.store import Store
 
 KILLS = 30
 SIZE = 3 << 20
 JOB = """
 import sys
-from headway.checkpoint.store.retain import Policy, retain
-from headway.checkpoint.store.sweep import sweep
-from tests.unit.checkpoint.store.made import save
+from headway.checkpoint.store.cleanup import Policy, retain
+from headway.checkpoint.store.cleanup import sweep
+from tests.unit.checkpoint.store.small_saves import save
 
 store, life, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("up", flush=True)

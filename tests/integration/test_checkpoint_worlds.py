@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.store import Store
 from tests.integration.checkpointed.server import ask
 
 pytest.importorskip("torch", reason="needs torch")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.writer import address, client, wire
+from headway.checkpoint.writer import address, client, protocol
 from headway.checkpoint.writer.client import WriterClient, WriterFailed, WriterTaken, peek
 from headway.checkpoint.writer.process import IDLE_CHECK_S
 from tests.support import has_code
@@ -50,7 +50,7 @@ def knock(name: str, *messages: bytes) -> bytes:
 
 
 def worded(message: bytes) -> bytes:
-    return wire.HEADER.pack(len(message)) + message
+    return protocol.HEADER.pack(len(message)) + message
 
 
 def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
@@ -59,7 +59,7 @@ def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
     rank.reserve(2, 4096)
     handles = rank.images()
     os.pwrite(handles[1], b"there", 7)
-    wire.close(handles)
+    protocol.close(handles)
     rank.tell("layout", id="a", layout={"tensors": []})
     rank.tell("filling", image=1, step=12)
     rank.status()  # it has heard all that
@@ -71,7 +71,7 @@ def test_what_is_in_memory_outlives_the_rank(name: str) -> None:
     assert again.found["layouts"] == {"a": {"tensors": []}}
     handles = again.images()
     assert os.pread(handles[1], 5, 7) == b"there"
-    wire.close(handles)
+    protocol.close(handles)
     again.close()
 
 
@@ -83,7 +83,7 @@ def test_one_rank_at_a_time_and_others_may_look(name: str, monkeypatch: pytest.M
         WriterClient(name, LONG)
     seen = peek(name)
     assert seen is not None and len(seen[0]["images"]) == len(seen[1]) == 2
-    wire.close(seen[1])
+    protocol.close(seen[1])
     rank.close()
     other = WriterClient(name, LONG)
     assert other.status()["busy"] == []

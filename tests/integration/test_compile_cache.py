@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.compile.archive.store import ArchiveStore
-from headway.compile.courier import CompileCacheSync
+from headway.compile.cache.archive import ArchiveStore
+from headway.compile.cache.sync import CompileCacheSync
 from tests.support import Probed
 
 # For a GPU that need not be there.

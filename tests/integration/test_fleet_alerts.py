@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.fleet.store import Store
-from headway.ledger.leaves import EFFECTIVE
+from headway.fleet.store.parquet import Store
+from headway.ledger.buckets import EFFECTIVE
 from tests.integration.forks import command
 from tests.support import Golden, codes, wait_until
 from tests.unit.fleet.alerts.receivers import Hook, served
-from tests.unit.fleet.made import run_rows
+from tests.unit.fleet.store_rows import run_rows
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("store-forks")]
 RULE = """
@@ -141,7 +141,7 @@ def test_from_bad_to_taken_on_to_good(
 
 def test_the_page_shows_what_was_raised(fleet: Fleet, hook: Hook) -> None:
     pytest.importorskip("starlette")
-    from headway.serve.source import Source
+    from headway.serve.sources import Source
 
     fleet.rules(hook=f'webhook = "{hook.url}"')
     assert fleet.once() == 0

@@ -8,9 +8,9 @@ import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headway.fleet.store import Store
+from headway.fleet.store.parquet import Store
 from tests.support import metric_families
-from tests.unit.fleet.made import run_rows
+from tests.unit.fleet.store_rows import run_rows
 
 
 def test_the_verb_serves(tmp_path: Path) -> None:

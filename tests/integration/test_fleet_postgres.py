@@ -17,13 +17,13 @@ import pytest
 
 from headway.cli import main
 from headway.errors import HeadwayError, NewerSchema, UsageError
-from headway.fleet.database import Database
-from headway.fleet.queries import QUERIES, build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
-from headway.serve.reading import StoreCache
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES, build_query
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.postgres import Database
+from headway.serve.cache import StoreCache
 from tests.support import codes, has_code, wait_until
-from tests.unit.fleet.made import START, merge_rows, run_rows
+from tests.unit.fleet.store_rows import START, merge_rows, run_rows
 from tests.unit.fleet.test_queries import fleet
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")

@@ -14,11 +14,11 @@ import pytest
 
 from headway.cli import main
 from headway.errors import HeadwayError
-from headway.fleet.compact import compact
-from headway.fleet.store import Store
+from headway.fleet.store.compaction import compact
+from headway.fleet.store.parquet import Store
 from headway.testing import FakeRun
 from tests.support import codes
-from tests.unit.fleet.made import content, run_rows, walls
+from tests.unit.fleet.store_rows import content, run_rows, walls
 
 MISSING = [name for name in ("moto", "s3fs") if importlib.util.find_spec(name) is None]
 pytestmark = [

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.compact import compact
-from headway.fleet.engine import run_query
-from headway.fleet.store import Store
+from headway.fleet.store.compaction import compact
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import run_query
 from tests.support import wait_until
-from tests.unit.fleet.made import run_rows
+from tests.unit.fleet.store_rows import run_rows
 
 pytestmark = pytest.mark.xdist_group("store-forks")
 ROUNDS = 12

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.journal.reader import Journal
-from headway.ledger.account import build_ledger
+from headway.ledger.build import build_ledger
 from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
 from tests.support import Probed
 

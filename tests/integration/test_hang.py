@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from headway.journal.pulse import Pulse
-from headway.launch import tree
-from headway.launch.follow import RankTail
-from headway.launch.hang import Hang, HangDetector, StepTimingStats, activity, notice, stacks
-from headway.launch.hang.limits import FLOOR_S
+from headway.launch import processes
+from headway.launch.hang import activity, detector, stacks
+from headway.launch.hang.detector import Hang, HangDetector
+from headway.launch.hang.limits import FLOOR_S, StepTimingStats
+from headway.launch.rank_tail import RankTail
 from tests.support import wait_until
 
 STUCK = """
@@ -118,7 +119,7 @@ def test_ranks_that_stand_still(
     """Both of them at one line; or one of them stopped by a signal, which is the one behind."""
     found: list[Hang] = []
     ns = 0
-    monkeypatch.setattr(notice, "now", lambda: ns)
+    monkeypatch.setattr(detector, "now", lambda: ns)
     monkeypatch.setattr(RankTail, "pulse", lambda self: Pulse(steps=100, last_step=1))
     learned = StepTimingStats()
     for _ in range(50):
@@ -170,7 +171,7 @@ def test_work_is_seen() -> None:
         wait_until(lambda: activity.moves(before, activity.sample(child.pid, 0.5)))
     with subprocess.Popen(["sleep", "60"]) as child:
         wait_until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n")
-        wait_until(lambda: tree.process_info(child.pid).state == "S")
+        wait_until(lambda: processes.process_info(child.pid).state == "S")
         samples = [activity.sample(child.pid, at) for at in (0.0, 0.3)]
         child.kill()
     assert not activity.busy(*samples)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.store import Store
-from headway.launch import ingest, reap
-from headway.launch.ingest import StoreIngest
+from headway.fleet import ingest_worker
+from headway.fleet.ingest_worker import StoreIngest
+from headway.fleet.store.parquet import Store
+from headway.launch import processes
 from tests.support import unfinished_run, wait_until
-from tests.unit.fleet.made import content
+from tests.unit.fleet.store_rows import content
 
 
 @pytest.fixture
@@ -25,15 +26,15 @@ def test_the_end_is_written(folder: Path, tmp_path: Path) -> None:
     one = StoreIngest(folder, str(tmp_path / "store"), said.append)
     one.start()
     one.finish()
-    assert said == [] and not reap._helpers
+    assert said == [] and not processes._helpers
     assert content(Store(str(tmp_path / "store")), "attempts", "attempt") == [(0,)]
 
 
 def test_it_is_written_while_it_goes_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "POLL_S", 0.02)
-    monkeypatch.setattr(ingest, "EVERY_S", 0.0)
+    monkeypatch.setattr(ingest_worker, "POLL_S", 0.02)
+    monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
     written = threading.Event()
     write = StoreIngest._write
 
@@ -54,9 +55,9 @@ def test_a_store_that_fails_is_two_sentences(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One while it goes on, however often it was tried, and one at the end."""
-    monkeypatch.setattr(ingest, "POLL_S", 0.02)
-    monkeypatch.setattr(ingest, "EVERY_S", 0.0)
-    monkeypatch.setattr(ingest, "MIN_IDLE_RATIO", 0)
+    monkeypatch.setattr(ingest_worker, "POLL_S", 0.02)
+    monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
+    monkeypatch.setattr(ingest_worker, "MIN_IDLE_RATIO", 0)
     (tmp_path / "store").write_text("not a folder")
     said: list[str] = []
     one = StoreIngest(folder, str(tmp_path / "store"), said.append)
@@ -76,14 +77,14 @@ def test_the_end_does_not_wait_for_a_write_that_hangs(
     sleeper = tmp_path / "sleeper"
     sleeper.write_text("#!/bin/sh\nexec sleep 1000\n")
     sleeper.chmod(0o755)
-    monkeypatch.setattr(ingest.sys, "executable", str(sleeper))
-    monkeypatch.setattr(ingest, "POLL_S", 0.02)
-    monkeypatch.setattr(ingest, "EVERY_S", 0.0)
-    monkeypatch.setattr(ingest, "FINAL_WRITE_LIMIT_S", 0.1)
+    monkeypatch.setattr(ingest_worker.sys, "executable", str(sleeper))
+    monkeypatch.setattr(ingest_worker, "POLL_S", 0.02)
+    monkeypatch.setattr(ingest_worker, "EVERY_S", 0.0)
+    monkeypatch.setattr(ingest_worker, "FINAL_WRITE_LIMIT_S", 0.1)
     said: list[str] = []
     one = StoreIngest(folder, str(tmp_path / "store"), said.append)
     one.start()
-    (pid,) = wait_until(lambda: reap._helpers.copy())
+    (pid,) = wait_until(lambda: processes._helpers.copy())
     one.finish()
     assert not os.path.exists(f"/proc/{pid}")
     (line,) = said

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.journal.folder import JOURNAL
 from headway.journal.reader import read_journals
+from headway.journal.run_files import JOURNAL
 from tests.support import Probed, names, steps
 
 TRAIN = """
@@ -140,7 +140,7 @@ def test_import_headway_auto(probed: Probed, tmp_path: Path) -> None:
     assert steps(journal) == 5
     env = {"HEADWAY_DIR": "", "PYTHONPATH": ""}
     probed(TRAIN + way_in + "train()\n", env=env)  # and after torch, with no launcher at all
-    from headway.ledger.run import load
+    from headway.run import load
 
     (made,) = (tmp_path / "headway").iterdir()
     assert load(made).ledger.steps == 5
@@ -153,7 +153,7 @@ pair = dist.new_group([0, 1])
 x = torch.ones(1)
 for work in dist.batch_isend_irecv([P2POp(isend, x, 1, pair), P2POp(irecv, x, 1, pair)]):
     work.wait()
-from headway.probe.hooks.groups import communication
+from headway.probe.hooks.process_groups import communication
 assert [group.used for group in communication.made] == [True]
 torch.save(x, "x.pt")
 """
@@ -339,13 +339,12 @@ def test_a_hook_that_finds_nothing_is_switched_off_alone(probed: Probed) -> None
 
 
 def test_every_hook_is_watched_for() -> None:
-    from headway.probe.hooks import HOOKS
-    from headway.probe.imports import HOOKED_MODULES
+    from headway.probe.import_hook import HOOKED_MODULES, HOOKS
 
     assert set(HOOKS) <= HOOKED_MODULES
     for where in HOOKS.values():
         file, _, function = where.partition(":")
-        assert callable(getattr(import_module(f"headway.probe.hooks.{file}"), function))
+        assert callable(getattr(import_module(f"headway.probe.patching.{file}"), function))
 
 
 def test_a_kill_at_any_instant_loses_no_event(forked: Probed, tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ from headway.errors import SnapshotDamaged
 from headway.publish.store import SnapshotStore
 from tests.integration.peaks import peaks
 from tests.support import cli, codes, has_code, lazy, wait_until
-from tests.unit.publish.made import checkpoint, state
+from tests.unit.publish.anchors import checkpoint, state
 
 torch = lazy("torch")
-served = lazy("tests.unit.publish.served")
-trained = lazy("tests.unit.publish.served:trained")
+served = lazy("tests.unit.publish.dlrm")
+trained = lazy("tests.unit.publish.dlrm:trained")
 load = lazy("headway.publish:load")
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).parents[2]
-SERVED = ROOT / "tests/unit/publish/served.py"
+SERVED = ROOT / "tests/unit/publish/dlrm.py"
 RECIPE = """
 keep = {keep}
 [model]
@@ -209,11 +209,11 @@ import os, signal, sys
 from pathlib import Path
 from headway.checkpoint.store import disk
 from headway.publish.anchor import find
-from headway.publish.examine import here
+from headway.publish.validate import here
 from headway.publish.job import publish
 from headway.publish.recipe import read
 from headway.publish.store import Store
-import headway.publish.examine as examine
+import headway.publish.validate as examine
 
 examine.TIMED_S = 0
 left = int(sys.argv[4])

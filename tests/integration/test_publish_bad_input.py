@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store import disk
 from headway.errors import SnapshotDamaged
 from headway.publish.store import SnapshotStore
+from headway.storage import disk
 from tests.support import cli, codes, lazy
-from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
+from tests.unit.publish.anchors import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
 load = lazy("headway.publish:load")
-served = lazy("tests.unit.publish.served")
-trained = lazy("tests.unit.publish.served:trained")
+served = lazy("tests.unit.publish.dlrm")
+trained = lazy("tests.unit.publish.dlrm:trained")
 SERVED = Path(__file__).parents[1] / "unit/publish/served.py"
 pytestmark = pytest.mark.timeout(120)
 RECIPE = """

@@ -11,7 +11,7 @@ import pytest
 from headway.cli import main
 from tests.integration.slurm import Cluster, missing, running, wait
 from tests.support import codes
-from tests.unit.schedule.made import write_active_run
+from tests.unit.schedule.launcher_journal import write_active_run
 
 pytestmark = [
     pytest.mark.slow,

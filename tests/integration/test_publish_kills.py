@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store import owners
-from headway.checkpoint.store.place import open_place
-from headway.publish.lease import AlreadyPublishing, lease
 from headway.publish.store import SnapshotStore
+from headway.storage import process_identity
+from headway.storage.lease import AlreadyPublishing, lease
+from headway.storage.place import open_place
 from tests.unit.publish.snapshots import content, only_what_is_needed, publish
 
 KILLED = """
@@ -56,8 +56,8 @@ def test_killed_for_real(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys, time
-from headway.checkpoint.store.place import place
-from headway.publish.lease import lease
+from headway.storage.place import place
+from headway.storage.lease import lease
 with lease(place(sys.argv[1]), "a"):
     print("held", flush=True)
     time.sleep(60)
@@ -80,7 +80,7 @@ def test_a_killed_holder(tmp_path: Path) -> None:
 def test_a_killed_holder_where_there_are_no_locks() -> None:
     where = open_place(f"memory://{secrets.token_hex(8)}")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    told = owners.identify_process(child.pid)[:-1] + b', "held": true}'
+    told = process_identity.identify_process(child.pid)[:-1] + b', "held": true}'
     where.write("leases/a/0", told)
     with pytest.raises(AlreadyPublishing), lease(where, "a", settle_s=0):
         raise AssertionError

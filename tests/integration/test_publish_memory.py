@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.peaks import peaks
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
+from tests.unit.publish.anchors import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
 nn = lazy("torch.nn")

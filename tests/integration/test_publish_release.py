@@ -13,9 +13,9 @@ import pytest
 from headway.publish.anchor import pending_anchors
 from headway.publish.store import SnapshotStore
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint, state
+from tests.unit.publish.anchors import checkpoint, state
 
-trained = lazy("tests.unit.publish.served:trained")
+trained = lazy("tests.unit.publish.dlrm:trained")
 SERVED = Path(__file__).parents[1] / "unit/publish/served.py"
 pytestmark = pytest.mark.timeout(120)
 RECIPE = """

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.read import Store as Checkpoints
-from headway.ledger.run import load
+from headway.checkpoint.store.store import Store as Checkpoints
 from headway.publish.anchor import find_anchor
 from headway.publish.store import SnapshotStore
+from headway.run import load
 from tests.integration.jobs import launched
 from tests.support import codes, lazy, wait_until
 
 torch = lazy("torch")
 source = lazy("headway.publish.source:open_source")
 loaded = lazy("headway.publish:load")
-served = lazy("tests.unit.publish.served")
+served = lazy("tests.unit.publish.dlrm")
 SERVED = Path(__file__).parents[1] / "unit/publish/served.py"
 pytestmark = pytest.mark.timeout(120)
 JOB = Path(__file__).parent / "published" / "job.py"

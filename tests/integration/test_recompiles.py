@@ -17,8 +17,8 @@ from headway.compile.recompiles.advice import Advice, advise
 from headway.compile.recompiles.record import Record, collect
 from headway.compile.recompiles.sources import DYNAMIC, SETTINGS, UNBACKED
 from headway.journal.reader import Journal, read_journals
-from headway.ledger.account import build_ledger
-from headway.ledger.model import NS
+from headway.ledger.build import build_ledger
+from headway.units import NS
 from tests.support import ForkServer, cli, codes, probe_env
 
 JOBS = Path(__file__).parent / "recompiles"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support import wait_until
-from tests.unit.schedule.made import write_active_run
+from tests.unit.schedule.launcher_journal import write_active_run
 
 
 def test_a_controller_that_is_stopped_takes_back_what_it_published(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.fleet.store import Store
+from headway.fleet.store.parquet import Store
 from headway.serve.search import RETRY_S, Search
 from tests.support import has_code, wait_until
 from tests.unit.serve.fleet import RUNS

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from headway.serve import connections
-from headway.serve.serving import build_server
+from headway.serve import server
+from headway.serve.server import build_server
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -85,7 +85,7 @@ def test_half_sent_requests_of_many_addresses_make_room_for_others(port: int) ->
     "sent", [b"", HALF, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n"]
 )
 def test_a_request_has_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
     with connect(port, sent) as slow:
         assert closed(slow)
     with connect(port, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n") as used:
@@ -99,7 +99,7 @@ def test_a_request_has_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch, se
 def test_bytes_one_by_one_do_not_move_the_deadline(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    monkeypatch.setattr(server, "REQUEST_S", 0.3)
     with connect(port, HALF) as slow:
         slow.settimeout(0.02)
         ended = False
@@ -116,7 +116,7 @@ def test_bytes_one_by_one_do_not_move_the_deadline(
 def test_an_answer_that_nobody_reads_has_a_deadline(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "STALL_S", 0.3)
+    monkeypatch.setattr(server, "STALL_S", 0.3)
     with connect(port, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n") as lazy:
         assert lazy.recv(12) == b"HTTP/1.1 200"
         threading.Event().wait(0.6)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.fleet.readers.slurm import SACCT_COMMAND
-from headway.fleet.store import Store
+from headway.fleet.importers.slurm import SACCT_COMMAND
+from headway.fleet.store.parquet import Store
 from headway.publish.store import SnapshotStore as Snapshots
 from tests.integration.slurm import Cluster, missing, running, wait
-from tests.unit.fleet.made import content
+from tests.unit.fleet.store_rows import content
 
 pytestmark = [
     pytest.mark.slow,

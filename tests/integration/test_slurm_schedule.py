@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from headway.cli.schedule_slurm import DEFAULT_POLICY
-from headway.ledger.price import read_cost_report as price_told
+from headway.cli.schedule import DEFAULT_POLICY
+from headway.schedule.cost_report import read_cost_report as price_told
+from headway.schedule.model import Cluster as Rows
+from headway.schedule.model import Job, JobSpec, Tenant
 from headway.schedule.policies import parse_policy
-from headway.schedule.simulate.cluster import Cluster as Rows
-from headway.schedule.simulate.engine import Engine
-from headway.schedule.simulate.job import Job, JobSpec
-from headway.schedule.simulate.tenant import Tenant
-from headway.schedule.slurm.runs import RunStatus, read_run_status
-from headway.schedule.slurm.state import read_cluster
+from headway.schedule.slurm.cluster import read_cluster
+from headway.schedule.slurm.controller import read_run_status
+from headway.schedule.slurm.victims import RunStatus
+from headway.sim.cluster.engine import Engine
 from tests.integration.jobs import JOB
 from tests.integration.slurm import Cluster, free_port, missing, running, wait
 

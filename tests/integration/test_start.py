@@ -114,7 +114,7 @@ import os, sys
 import torch
 import torch.distributed as dist
 from headway import startup
-from headway.startup.ahead import AheadFailed
+from headway.startup.compile_ahead import AheadFailed
 
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.run import load
+from headway.run import load
 from tests.support import free_port, lazy, wait_until
 
 torch = lazy("torch")
@@ -96,7 +96,7 @@ def newest(saves: Path) -> dict[str, Any]:
         return found
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    from headway.checkpoint.store.read import Store
+    from headway.checkpoint.store.store import Store
 
     one = Store(str(saves / "saves")).newest_good().checkpoint
     assert one is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.ledger.account import build_ledger
+from headway.ledger.build import build_ledger
 from tests.support import Probed
 
 pytestmark = pytest.mark.timeout(200)

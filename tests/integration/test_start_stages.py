@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headway.startup import Stages
-from headway.startup.stages import StageError, StageFailed, StageLate
+from headway.startup.stage_graph import StageError, StageFailed, StageLate
 from tests.support import has_code, wait_until
 
 pytestmark = pytest.mark.timeout(60)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headway.launch.attempt import BOOT
-from headway.probe.imported import fold
+from headway.probe.import_log import fold
 from tests.integration.warm.parent import CASES
 
 HERE = Path(__file__).parent / "warm"

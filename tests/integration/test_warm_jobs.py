@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from headway.launch import tree
-from headway.launch.warm import ChildProcess, WarmStart
-from headway.launch.warm.recipe import WarmState
+from headway.launch import processes
+from headway.launch.child_process import ChildProcess
+from headway.launch.warm.booster import WarmStart
+from headway.launch.warm.preload_plan import WarmState
 from tests.integration.test_warm import Driver, environment, tell_recipe
 from tests.support import Golden, wait_until
 
@@ -126,12 +127,12 @@ def ended(process: ChildProcess | None, seconds: float = 60) -> int:
 
 
 def gone(pids: set[int]) -> bool:
-    seen = tree.process_table()
+    seen = processes.process_table()
     return not any(pid in seen and seen[pid].state != "Z" for pid in pids)
 
 
 def below(pid: int) -> set[int]:
-    return tree.descendants(pid, tree.process_table())
+    return processes.descendants(pid, processes.process_table())
 
 
 def script(folder: Path, text: str) -> str:
@@ -484,7 +485,7 @@ def test_a_fault_of_ours_starts_the_real_thing(job: Callable[..., Job], tmp_path
     package = tmp_path / "site-packages" / "saboteur"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import headway.launch.warm.zygote as z\nz.become_command = None"
+        "import headway.launch.warm.forkserver as z\nz.become_command = None"
     )
     path = f"{environment(tmp_path)['PYTHONPATH']}:{package.parent}"
     text = "import os, sys\nprint('saboteur' in sys.modules, os.getpid(), os.getpgrp())"

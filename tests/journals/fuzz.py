@@ -23,7 +23,7 @@ from rich.console import Console
 from headway.errors import HeadwayError
 from headway.journal import pulse, reader
 from headway.ledger import boosters
-from headway.ledger.account import build_ledger
+from headway.ledger.build import build_ledger
 from headway.ledger.model import Ledger
 from headway.report.terminal import print_report
 

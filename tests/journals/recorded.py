@@ -15,11 +15,11 @@ from unittest import mock
 
 from rich.console import Console
 
-from headway.journal import alive, folder
-from headway.ledger import run
+from headway import run
+from headway.journal import reader, run_files
 from headway.ledger.model import Ledger
-from headway.ledger.run import Run
 from headway.report import terminal
+from headway.run import Run
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(path.parent.name for path in FOLDER.glob("*/about.toml"))
@@ -29,20 +29,20 @@ WIDTH = 100
 def unpack(name: str, target: Path) -> Path:
     """The recorded run as a run folder: a new folder below `target`."""
     source, made = FOLDER / name, target / name
-    (made / folder.JOURNAL).mkdir(parents=True)
+    (made / run_files.JOURNAL).mkdir(parents=True)
     for path in source.glob("*.json"):
         if path.name not in ("expected.json", "truth.json"):
             shutil.copyfile(path, made / path.name)
-    for path in (source / folder.JOURNAL).iterdir():
+    for path in (source / run_files.JOURNAL).iterdir():
         content = gzip.decompress(path.read_bytes())
-        (made / folder.JOURNAL / path.name.removesuffix(".gz")).write_bytes(content)
+        (made / run_files.JOURNAL / path.name.removesuffix(".gz")).write_bytes(content)
     return made
 
 
 @cache
 def load(name: str) -> Run:
     """The recorded run, read as in the moment of the recording: nobody has ended since then."""
-    still = mock.patch.object(alive, "SILENT_NS", math.inf)
+    still = mock.patch.object(reader, "SILENT_NS", math.inf)
     with still, tempfile.TemporaryDirectory() as temporary:
         return run.load(unpack(name, Path(temporary)))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headway.journal.folder import JOURNAL
+from headway.journal.run_files import JOURNAL
 from headway.journal.writer import SCHEMA
-from headway.ledger.leaves import BUCKETS
+from headway.ledger.buckets import BUCKETS
 from headway.report.html import page
 from headway.settings import read_toml
 from tests.journals.recorded import FOLDER, NAMES, load, rendered, unpack

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.report.trackers import export_to_tracker
+from headway.export.trackers import export_to_tracker
 from tests.support import has_code
 from tests.unit.report.ledgers import killed
 

@@ -27,8 +27,8 @@ from headway.publish.registry import follow, open_registry
 from headway.publish.store import SnapshotStore
 from tests.mlflow.server import QUIET, environment, runs, server, versions
 from tests.support import codes, free_port, has_code
-from tests.unit.publish import served
-from tests.unit.publish.made import checkpoint, state
+from tests.unit.publish import dlrm
+from tests.unit.publish.anchors import checkpoint, state
 from tests.unit.publish.snapshots import publish as committed
 
 pytestmark = pytest.mark.timeout(300)
@@ -59,7 +59,7 @@ def client(url: str) -> Any:
 
 def prepared(folder: Path, model: str) -> Path:
     """What a user has; the folder of checkpoints."""
-    shutil.copy(served.__file__, folder / "served.py")
+    shutil.copy(dlrm.__file__, folder / "served.py")
     (folder / "recipe.toml").write_text(RECIPE.format(model=model))
     return folder / "checkpoints"
 
@@ -86,7 +86,7 @@ def headway(folder: Path, url: str, *words: str, code: int = 0) -> str:
 
 
 def says(model: Any) -> torch.Tensor:
-    dense, sparse = served.golden()
+    dense, sparse = dlrm.golden()
     with torch.no_grad():
         found: torch.Tensor = model(dense, sparse)["logit"]
     return found
@@ -99,7 +99,7 @@ def test_published_registered_downloaded_and_rolled_back(
     made = []
     for step in (1, 2):
         extra = {"run": "run-7", "metrics": {"loss": 0.5, "AUC @ 1%": 0.7}}
-        checkpoint(anchor, state(served.trained(step)), step, extra=extra)
+        checkpoint(anchor, state(dlrm.trained(step)), step, extra=extra)
         said = headway(tmp_path, url, str(anchor), "--recipe", "recipe.toml")
         assert "http" not in said  # MLflow's own links
         assert client.get_model_version_by_alias("ctr", "champion").version == str(step)
@@ -119,15 +119,13 @@ def test_published_registered_downloaded_and_rolled_back(
     assert logged["AUC _ 1_"] == 0.7 and logged["safetensors.latency_ms"] > 0
 
     files = mlflow.artifacts.download_artifacts("models:/ctr@champion")
-    assert torch.equal(
-        says(publish.load(files, factory=served.build)), says(served.trained(2).eval())
-    )
-    plain = served.build()
+    assert torch.equal(says(publish.load(files, factory=dlrm.build)), says(dlrm.trained(2).eval()))
+    plain = dlrm.build()
     plain.load_state_dict(load_file(Path(files) / "weights.safetensors"))
-    assert torch.equal(says(plain.eval()), says(served.trained(2).eval()))
+    assert torch.equal(says(plain.eval()), says(dlrm.trained(2).eval()))
     (Path(files) / "weights.safetensors").write_bytes(b"changed")
     with pytest.raises(SnapshotDamaged, check=has_code("checksum-mismatch")):
-        publish.load(files, factory=served.build)
+        publish.load(files, factory=dlrm.build)
 
     headway(tmp_path, url, "--rollback")
     assert client.get_model_version_by_alias("ctr", "champion").version == "1"
@@ -139,7 +137,7 @@ def test_published_registered_downloaded_and_rolled_back(
 def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
     anchor, port = prepared(tmp_path, "away"), free_port()
     away = f"http://127.0.0.1:{port}"
-    checkpoint(anchor, state(served.trained(1)), 1)
+    checkpoint(anchor, state(dlrm.trained(1)), 1)
     said = headway(tmp_path, away, str(anchor), "--recipe", "recipe.toml", code=70)
     assert codes(said) == ["registry-failed"]
     first = SnapshotStore(tmp_path / "store").snapshot()
@@ -154,7 +152,7 @@ def test_a_server_that_is_away_is_told_once_it_is_back(tmp_path: Path) -> None:
 def test_two_workers(url: str, client: Any, tmp_path: Path) -> None:
     anchor = prepared(tmp_path, "pair")
     for step in range(4):
-        checkpoint(anchor, state(served.trained(step)), step)
+        checkpoint(anchor, state(dlrm.trained(step)), step)
     words = command("--watch", str(anchor), "--recipe", "recipe.toml", "--once")
     pair = [
         subprocess.Popen(words, cwd=tmp_path, env=told(url), stdout=subprocess.DEVNULL)

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from headway.boosters.choose import NO_RECIPE, NOT_RECORDED_YET
-from headway.launch.follow import RankTail
+from headway.launch.rank_tail import RankTail
+from headway.session.auto import NO_RECIPE, NOT_RECORDED_YET
 from tests.processes import working_in
 
 HERE = Path(__file__).parent

@@ -15,16 +15,16 @@ pytest.importorskip("pyspark", reason="needs a Spark: make test-spark")
 from pyspark.sql import SparkSession
 
 from headway.errors import HeadwayError
-from headway.fleet.compact import compact
-from headway.fleet.engine import QueryResult, run_query
-from headway.fleet.log import commit_marker
-from headway.fleet.queries import QUERIES, build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import make_scenario, slice_name
-from headway.fleet.store import Store
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES, build_query
+from headway.fleet.store.compaction import compact
+from headway.fleet.store.manifest import commit_marker
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import QueryResult, run_query
+from headway.sim.fleet.scenario import make_scenario, slice_name
+from headway.sim.fleet.simulation import simulate
 from tests.support import codes, has_code, wait_until
-from tests.unit.fleet.made import merge_rows, run_rows
+from tests.unit.fleet.store_rows import merge_rows, run_rows
 
 pytestmark = [
     pytest.mark.timeout(600),

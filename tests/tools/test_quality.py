@@ -16,7 +16,7 @@ from tools.quality.packages import files_of, package_of, unassigned
 from tools.quality.runs import Outcome, changed, judge
 
 ROOT = Path(__file__).parents[2]
-OLD = "src/headway/plan/case.py"
+OLD = "src/headway/plan/job.py"
 NEW = "src/headway/plan/input.py"
 SOURCE = """\
 class Case:
@@ -240,6 +240,6 @@ def test_no_process_outlives_a_run() -> None:
 
 def test_every_package_and_test_file_is_assigned() -> None:
     assert unassigned(ROOT) == []
-    assert package_of("src/headway/plan/show/html.py") == "plan"
+    assert package_of("src/headway/plan/html.py") == "plan"
     assert package_of("src/headway/errors.py") == "root"
     assert files_of(ROOT, "plan")[0].startswith("tests/unit/plan/")

@@ -28,7 +28,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 from headway.checkpoint import Checkpointer  # noqa: E402
-from headway.checkpoint.store.read import Store  # noqa: E402
+from headway.checkpoint.store.store import Store  # noqa: E402
 from torchrec import EmbeddingCollection  # noqa: E402
 
 OPTIMIZERS: Any = {

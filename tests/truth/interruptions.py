@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headway.journal import pulse
-from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeJournal, FakeRun, Host
+from headway.units import NS
 from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.journal import pulse
-from headway.ledger.model import NS
 from headway.testing import FakeJournal, FakeRun
+from headway.units import NS
 from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 

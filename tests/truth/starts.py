@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeRun, Host
+from headway.units import NS
 from tests.truth.scenarios import AttemptTruth, Truth, scenario
 
 BEHIND = Host("node1", "boot-1", monotonic=9.0, wall=-400.0)

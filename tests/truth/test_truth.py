@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 import headway
-from headway.ledger.account import build_ledger
-from headway.ledger.model import NS, Ledger
+from headway.ledger.build import build_ledger
+from headway.ledger.model import Ledger
 from headway.testing import FakeRun
-from tests.truth import (  # noqa: F401  (they register themselves)
-    corners,
-    definitions,
-    interruptions,
-    loops,
-    starts,
-)
+from headway.units import NS
 from tests.truth.scenarios import SCENARIOS, Scenario, Truth
 from tests.truth.timelines import TIMELINES, journals
 

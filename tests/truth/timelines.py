@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeJournal, FakeRun, Host
+from headway.units import NS
 
 INIT = (("device_init", 0.0, 20.0), ("train_module_creation", 20.0, 60.0))
 OTHER_HOST = Host("node1", "boot-1", monotonic=77.0, wall=-400.0)

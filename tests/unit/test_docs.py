@@ -16,15 +16,15 @@ import pytest
 from headway.cli import VERBS
 from headway.journal import pulse, writer
 from headway.launch.failures import Verdict
-from headway.launch.failures.rules import ROLES
+from headway.launch.failures.classifier import ROLES
 from headway.ledger import rank
-from headway.ledger.leaves import BUCKETS, TRAINER_STAGES
-from headway.ledger.model import NS
-from headway.ledger.run import load
+from headway.ledger.buckets import BUCKETS
 from headway.probe import INTERNAL_ENV
-from headway.probe.imports import HOOKED_MODULES
+from headway.probe.import_hook import HOOKED_MODULES
+from headway.run import load
 from headway.settings import Settings
-from headway.taxonomy import OWNERS, RETRIES
+from headway.taxonomy import OWNERS, RETRIES, TRAINER_STAGES
+from headway.units import NS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

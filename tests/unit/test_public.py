@@ -109,7 +109,7 @@ def test_what_runs_beside_the_job_needs_the_standard_library(name: str) -> None:
         ("import headway.report.terminal, headway.report.html", ("torch",)),
         ("import headway; from headway.checkpoint import interval, tuner", ("torch",)),
         ("import headway.cli", ("torch", "rich", "jinja2")),
-        ("import headway.probe.imports", ("typing", "dataclasses", "headway.probe.recorder")),
+        ("import headway.probe.import_hook", ("typing", "dataclasses", "headway.probe.recorder")),
     ],
 )
 def test_nothing_heavy_is_loaded_early(statement: str, absent: tuple[str, ...]) -> None:

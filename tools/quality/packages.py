@@ -110,7 +110,7 @@ OTHERS = (
 
 
 def package_of(module: str) -> str:
-    """The package of a file: "src/headway/plan/case.py" is of "plan"."""
+    """The package of a file: "src/headway/plan/job.py" is of "plan"."""
     parts = Path(module).relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else ROOT_MODULES
 

@@ -1,1 +1,1 @@
-"""What to change next: each rule reads a ledger and says what a change would have won."""
+"""Advice for a run: each rule reads the ledger and estimates what a change would have saved."""

@@ -1,4 +1,4 @@
-"""What a rule is given and what it gives: plain frozen data, times in ns from the run's start."""
+"""Input and output of the rules: frozen dataclasses, times in ns since the start of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.advise.intervals import Intervals, length
 from headway.ledger.model import Ledger
+from headway.ledger.segments import Intervals, length
 
 Confidence = Literal["high", "medium", "low"]
 CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")

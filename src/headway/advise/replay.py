@@ -1,4 +1,4 @@
-"""A run once more, without some of its time: the ledger's own segments, counted again."""
+"""Recompute the buckets of a run with some of its time removed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from headway.advise.intervals import Intervals, intersect, length, union
-from headway.ledger import timeline
-from headway.ledger.leaves import EFFECTIVE
-from headway.ledger.model import Attempt, Ledger, Segment
+from headway.ledger import segments as ledger_segments
+from headway.ledger.buckets import EFFECTIVE
+from headway.ledger.model import Attempt, Ledger
+from headway.ledger.segments import Intervals, Segment, intersect, length, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ def replay(ledger: Ledger, removed: Intervals) -> Replayed:
     gone = [Segment(start, end, "") for start, end in removed]
     out: list[Segment] = []
     at = 0
-    for segment in timeline.paint(ledger.segments, gone):
+    for segment in ledger_segments.paint(ledger.segments, gone):
         if segment.leaf:
             out.append(Segment(at, at + segment.end - segment.start, segment.leaf))
             at = out[-1].end
-    segments = timeline.join(out)
-    return Replayed(at, tuple(segments), timeline.time_by_bucket(segments))
+    segments = ledger_segments.join(out)
+    return Replayed(at, tuple(segments), ledger_segments.time_by_bucket(segments))
 
 
 def lost_time(ledger: Ledger) -> Intervals:

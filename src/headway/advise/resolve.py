@@ -1,11 +1,14 @@
-"""Proposals beside each other: no second is won twice, and none that was not lost."""
+"""Combine proposals: no second is counted twice, and only lost time is counted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headway.advise.intervals import (
+from headway.advise.model import CONFIDENCES, Advice, AdviceReport, Proposal
+from headway.advise.replay import accelerator_ns, lost_time, replay
+from headway.ledger.model import Ledger
+from headway.ledger.segments import (
     Intervals,
     intersect,
     length,
@@ -14,9 +17,6 @@ from headway.advise.intervals import (
     union,
     union_of_two,
 )
-from headway.advise.model import CONFIDENCES, Advice, AdviceReport, Proposal
-from headway.advise.replay import accelerator_ns, lost_time, replay
-from headway.ledger.model import Ledger
 
 MIN_GAIN_NS = 1_000_000  # ns; less is nothing to advise for
 

@@ -1,4 +1,4 @@
-"""What makes a save cheap and a restart lose nothing: how often to save, and where the data was."""
+"""Checkpointing: saves in the background, restore, checkpoint intervals, position in the data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from headway.checkpoint import interval as interval
     from headway.checkpoint import tuner as tuner
     from headway.checkpoint.checkpointer import Checkpointer as Checkpointer
-    from headway.checkpoint.store.retain import Best as Best
-    from headway.checkpoint.store.retain import Policy as Policy
+    from headway.checkpoint.store.cleanup import Best as Best
+    from headway.checkpoint.store.cleanup import Policy as Policy
 
 _WHERE = {
-    "Best": "headway.checkpoint.store.retain",
+    "Best": "headway.checkpoint.store.cleanup",
     "Checkpointer": "headway.checkpoint.checkpointer",
-    "Policy": "headway.checkpoint.store.retain",
+    "Policy": "headway.checkpoint.store.cleanup",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Saves a training's state while the training goes on, and gives it back after anything.
+"""Save the state of a training in the background and restore it.
 
     checkpointer = Checkpointer("checkpoints", {"model": model, "optimizer": optimizer})
     restored = checkpointer.restore()
@@ -9,42 +9,41 @@
             checkpointer.save(step)
     checkpointer.close()
 
-A save copies what a step changes into an image in memory that a process beside this one owns, and
-returns. That process writes it, as a DCP checkpoint that is there as a whole or not at all; or it
-only keeps it, which is enough for whatever the machine survives.
+`save` copies the state into a staging buffer, memory that is owned by a writer process on the same
+machine, and returns. The writer process writes a DCP checkpoint and commits it atomically, or only
+keeps the buffer in memory, which survives anything but the loss of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 
 from headway import sdk
-from headway.checkpoint import golden, record
+from headway.checkpoint import anchor, schedule
 from headway.checkpoint import plan as plans
-from headway.checkpoint.outcomes import SaveOutcomes
-from headway.checkpoint.pacing import TOTALS, Level, SaveSchedule, is_restart
-from headway.checkpoint.preempt import Preemption
-from headway.checkpoint.ranks import RankCoordinator
+from headway.checkpoint.anchor import run_identity
+from headway.checkpoint.coordinator import RankCoordinator
+from headway.checkpoint.engine.capture import ChangedRows, StateCapture
+from headway.checkpoint.preemption import Preemption
 from headway.checkpoint.restore import (
     RestoredState,
     from_memory,
     from_store,
     held_buffers,
     latest_restore_point,
+    newest_common_save,
 )
-from headway.checkpoint.snapshot.take import ChangedRows, StateCapture
+from headway.checkpoint.schedule import TOTALS, Level, SaveOutcomes, SaveSchedule, is_restart
 from headway.checkpoint.staging import (
     BUFFERS,
     STORE_TIMEOUT_S,
@@ -52,15 +51,13 @@ from headway.checkpoint.staging import (
     StoreSilent,
     to_base64,
 )
-from headway.checkpoint.state import StateTree
-from headway.checkpoint.store import packed
-from headway.checkpoint.store.read import RestorePoint
-from headway.checkpoint.store.retain import Policy
+from headway.checkpoint.state_tree import StateTree
+from headway.checkpoint.store.cleanup import Policy
+from headway.checkpoint.store.store import RestorePoint
 from headway.checkpoint.tuner import Tuner
-from headway.checkpoint.writer.client import WriterFailed, peek
+from headway.checkpoint.writer.client import WriterFailed, job_name, peek, writer_name
 from headway.errors import HeadwayWarning, SaveFailed, UsageError
-from headway.journal import folder
-from headway.probe import ENV_FOLDER
+from headway.storage import codecs
 
 WRITER_IDLE_S = 600.0  # how long the writer waits for a rank that was killed to come back
 WRITER_IDLE_UNNAMED_JOB_S = 10.0  # the same where nothing says that one may
@@ -128,7 +125,7 @@ class Checkpointer:
                 code="compression-unknown",
             )
         if compress is not None:
-            packed.require_zstd()
+            codecs.require_zstd()
         self.store = os.fspath(store) if "://" in str(store) else os.path.abspath(store)
         self.keep, self.group, self.rate = keep or Policy(last=2), group, rate
         self.full_every, self.compress, self.trust = full_every, compress, trust
@@ -375,7 +372,7 @@ class Checkpointer:
             level: Level = "memory" if restored.source == "memory" else "disk"
             sdk.progress(step=restored.step)
             told = {"step": restored.step, "level": level, "source": restored.source}
-            record.note_restore(**told, seconds=time.monotonic() - begun)
+            schedule.note_restore(**told, seconds=time.monotonic() - begun)
             self._pacing.resumed(restored.extra, failed=is_restart(), level=level)
         return restored
 
@@ -397,11 +394,11 @@ class Checkpointer:
         has to agree, and what `model` says to them now, if it can be asked on rank 0 alone.
         """
         told: dict[str, Any] = {"factory": model_ref} if model_ref else {}
-        told |= golden.json_arguments(model_arguments, self._say) if model_arguments else {}
+        told |= anchor.json_arguments(model_arguments, self._say) if model_arguments else {}
         if example_inputs is not None:
-            told |= golden.add_golden(self.parts, self._ranks, example_inputs, model, self._say)
+            told |= anchor.add_golden(self.parts, self._ranks, example_inputs, model, self._say)
             self._plan = None  # there is a part more
-        about = {**(extra or {}), **({golden.SERVING_INFO: told} if told else {}), **run_identity()}
+        about = {**(extra or {}), **({anchor.SERVING_INFO: told} if told else {}), **run_identity()}
         try:
             saving = self.save(step, anchor=True, metrics=metrics, extra=about)
             self.wait()
@@ -411,7 +408,7 @@ class Checkpointer:
                 )
         finally:
             if example_inputs is not None:
-                self.parts.parts.pop(golden.PART, None)
+                self.parts.parts.pop(anchor.PART, None)
                 self._plan = None
         return saving
 
@@ -478,10 +475,10 @@ class Checkpointer:
     def _last_save(self, step: int) -> Level | None:
         assert self._preemption is not None
         left = self._preemption.left_s
-        record.note_preemption(step=step, saved=self._preemption.in_time, left_s=left)
+        schedule.note_preemption(step=step, saved=self._preemption.in_time, left_s=left)
         if self._preemption.in_time:
             text = f"told to stop: a last save of step {step}, with {left:.1f} s left for it"
-            record.note(text, code="last-save")
+            schedule.note(text, code="last-save")
             return "disk"
         takes = f"one takes {self._outcomes.durable_s:.1f} s"
         why = f"{takes} and {max(left, 0.0):.1f} s are left"
@@ -521,17 +518,8 @@ class Checkpointer:
             raise errors[0]
 
     def _say(self, text: str, *, code: str) -> None:
-        record.note(text, code=code)
+        schedule.note(text, code=code)
         warnings.warn(HeadwayWarning(text, code=code), stacklevel=4)
-
-
-def newest_common_save(ranks: Sequence[Mapping[str, int]]) -> str:
-    """Of the saves that all ranks have, with their steps; empty if there is none.
-
-    Two saves may be of one step, and all ranks have to choose the same one.
-    """
-    common = set.intersection(*map(set, ranks))
-    return max(common, key=lambda save: (ranks[0][save], save), default="")
 
 
 def _choose_buffer(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -543,35 +531,3 @@ def _choose_buffer(level: Level, everyone: Sequence[Mapping[str, Any]]) -> dict[
     free = [number for number in range(BUFFERS) if not busy[number]]
     waits = [0] if level == "disk" else []
     return {"images": free[:1] or waits, "wanted": everyone[0]["wanted"]}
-
-
-def run_identity() -> dict[str, Any]:
-    """The run that this process is recorded in, if it is."""
-    journal = os.environ.get(ENV_FOLDER)
-    if not journal:
-        return {}
-    path = os.path.dirname(journal)
-    known = folder.read_identity(Path(path))
-    return {"run": known.get("run") or os.path.basename(path), "ledger": path}
-
-
-def job_name() -> str:
-    """What the attempts of one job have in common; empty where nobody says."""
-    names = (ENV_FOLDER, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-    given = (os.environ.get(name, "") for name in names)
-    return next((name for name in given if name not in ("", "none")), "")  # torchrun's for no name
-
-
-def writer_name(store: str, rank: int) -> str:
-    """The writer of this rank of this job, as it was called before a restart.
-
-    A folder is known by what it is: containers may have others at the same path.
-    """
-    where = store
-    if "://" not in store:
-        with contextlib.suppress(OSError):
-            os.makedirs(store, exist_ok=True)
-            about = os.stat(store)
-            where = f"{store} {about.st_dev} {about.st_ino}"
-    told = f"{os.geteuid()} {job_name()} {where} {rank}"
-    return f"headway-checkpoint-{hashlib.sha256(told.encode()).hexdigest()[:24]}"

@@ -1,4 +1,4 @@
-"""Which name of a checkpoint is which of the live state, and what is left over on either side."""
+"""Pair the names of a checkpoint with those of the live state, and report the differences."""
 
 from __future__ import annotations
 

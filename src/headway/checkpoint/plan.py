@@ -1,9 +1,9 @@
-"""Who saves what: made once, by all ranks together, and good as long as the state looks the same.
+"""The save plan: which rank saves which tensor.
 
-Ranks that hold the same tensor share the work; a rank saves the shards that it alone has. What may
-differ a little between ranks, such as the statistics of a batch norm, is all saved by the first of
-them: DDP goes on with those of rank 0. It is DCP's own plan, so that what is written is a DCP
-checkpoint. Later saves need no collective.
+All ranks make it together, as a DCP plan, and use it as long as the state has the same tensors;
+later saves need no collective. Replicated tensors are divided among the ranks, a shard is saved by
+the rank that holds it. What may differ slightly between ranks, such as the statistics of a batch
+norm, is saved by the first of them: DDP continues with those of rank 0.
 """
 
 from __future__ import annotations

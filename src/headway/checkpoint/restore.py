@@ -1,7 +1,7 @@
-"""Gives a training its state back: from memory that outlived its ranks, else from the store.
+"""Restore a state from staging buffers that outlived their ranks, else from the store.
 
-Reading is DCP's, so that a checkpoint of any number of ranks fits any other; only where the bytes
-come from is ours.
+DCP reads it, so a checkpoint can be restored by any number of ranks; only the source of the bytes
+is Headway's own.
 """
 
 from __future__ import annotations
@@ -26,23 +26,18 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from headway.checkpoint.engine.buffers import READY
+from headway.checkpoint.engine.gpu_transfer import gpu_of
+from headway.checkpoint.format import checkpoint_reader, dcp
+from headway.checkpoint.format.delta import apply_rows
+from headway.checkpoint.format.unpickling import load_metadata, load_value
 from headway.checkpoint.matching import Mismatch, merge_mismatches
-from headway.checkpoint.snapshot.gpu import gpu_of
-from headway.checkpoint.snapshot.memory import MappedBuffer
-from headway.checkpoint.state import StateTree
-from headway.checkpoint.store import dcp, packed
-from headway.checkpoint.store.delta import apply_rows
-from headway.checkpoint.store.manifest import delta_tables
-from headway.checkpoint.store.read import Checkpoint, RestorePoint, Store
-from headway.checkpoint.store.trust import load_metadata, load_value
-from headway.checkpoint.writer.images import READY
-from headway.errors import (
-    CheckpointDamaged,
-    HeadwayError,
-    HeadwayWarning,
-    RestoreFailed,
-    with_code,
-)
+from headway.checkpoint.staging import MappedBuffer
+from headway.checkpoint.state_tree import StateTree
+from headway.checkpoint.store.layout import delta_tables
+from headway.checkpoint.store.store import Checkpoint, RestorePoint, Store
+from headway.errors import CheckpointDamaged, HeadwayError, HeadwayWarning, RestoreFailed, with_code
+from headway.storage import codecs
 
 
 @dataclass(frozen=True)
@@ -166,8 +161,10 @@ def _load_chain(
 ) -> tuple[dict[str, Any], list[str]]:
     """A full checkpoint and the deltas on it: of each tensor what was saved of it last."""
     if any(item.unpacked for one in chain for f in one.manifest.files for item in f.items):
-        packed.require_zstd()
-    readers = [dcp.CheckpointReader(one.path, check=True, trusted=trust) for one in chain]
+        codecs.require_zstd()
+    readers = [
+        checkpoint_reader.CheckpointReader(one.path, check=True, trusted=trust) for one in chain
+    ]
     for one, reader in zip(chain, readers, strict=True):
         _on_all_ranks(one, reader.read_metadata, group)
     metadata = readers[0].read_metadata()
@@ -369,3 +366,12 @@ class _MemoryReader(StorageReader):
         offset = one.storage_index.offset
         sizes = next(c.sizes for c in told.chunks if offset is None or c.offsets == offset)
         return memory.tensor(at, told.properties.dtype, sizes)
+
+
+def newest_common_save(ranks: Sequence[Mapping[str, int]]) -> str:
+    """Of the saves that all ranks have, with their steps; empty if there is none.
+
+    Two saves may be of one step, and all ranks have to choose the same one.
+    """
+    common = set.intersection(*map(set, ranks))
+    return max(common, key=lambda save: (ranks[0][save], save), default="")

@@ -1,7 +1,7 @@
-"""The interval to use now, from the saves and failures of this very run.
+"""Tune the checkpoint interval from the saves and failures of the current run.
 
-There is no clock in here. A level of checkpoints, in memory or on disk, has a tuner of its own:
-it is fed with the saves of that level and the failures that are recovered from it.
+There is no clock in this module. Memory and disk checkpoints have a tuner each, which is given the
+saves of that level and the failures that were recovered from it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from headway.checkpoint.interval import best, wasted
-from headway.checkpoint.rate import UNKNOWN_RATE, FailureRate
+from headway.checkpoint.interval import UNKNOWN_RATE, FailureRate, best, wasted
 from headway.errors import UsageError
 
 HOUR = 3600.0

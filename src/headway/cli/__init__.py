@@ -1,4 +1,4 @@
-"""The command line: one file per verb, each with `prepare(parser)` and `run(args)`."""
+"""The command line: dispatch of verbs, and errors as one line and an exit code."""
 
 from __future__ import annotations
 

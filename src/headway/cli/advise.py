@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.fleet.database import Database
-    from headway.fleet.store import Store
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import Database
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +52,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--with is for a run, and {args.path} is a store", code="flag-needs-run")
     if store is not None:
         return _advise_store(store, args)
-    from headway.advise.contract import to_dict
-    from headway.advise.run import advise, gather
-    from headway.advise.show import report_lines
+    from headway.advise.gather import advise, gather
+    from headway.advise.show import report_lines, to_dict
 
     plan = advise(gather(args.path, args.others))
     if args.json:
@@ -67,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
 def _advise_store(store: Store | Database, args: argparse.Namespace) -> int:
     from datetime import datetime
 
-    from headway.advise.fleet import advise_fleet
-    from headway.cli.fleet_ask import store_errors
+    from headway.cli.common import store_errors
+    from headway.fleet.advice import advise_fleet
     from headway.units import parse_time
 
     since = parse_time(args.since, datetime.now(UTC).replace(tzinfo=None))
@@ -87,9 +86,9 @@ def _open_store(path: str) -> Store | Database | None:
     """The store at a place; None where there is none."""
     from pathlib import Path
 
-    from headway.fleet.database import SCHEMES, Database
-    from headway.fleet.log import STORE_MARKER
-    from headway.fleet.store import Store
+    from headway.fleet.store.manifest import STORE_MARKER
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import SCHEMES, Database
 
     if path.startswith(SCHEMES):
         return Database(path)

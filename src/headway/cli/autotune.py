@@ -87,13 +87,13 @@ def _kernels(runs: Sequence[str]) -> list[Kernel]:
 
 
 def _journals(run: str) -> list[Journal]:
-    from headway.journal import folder, reader, remote
+    from headway.journal import reader, run_files
 
     if "://" not in run:
-        return reader.read_journals(str(folder.find_run(run) / folder.JOURNAL))[0]
+        return reader.read_journals(str(run_files.find_run(run) / run_files.JOURNAL))[0]
     with tempfile.TemporaryDirectory() as copy:
-        remote.fetch_run(run, Path(copy))
-        return reader.read_journals(str(folder.find_run(copy) / folder.JOURNAL))[0]
+        run_files.fetch_run(run, Path(copy))
+        return reader.read_journals(str(run_files.find_run(copy) / run_files.JOURNAL))[0]
 
 
 def _content(
@@ -108,7 +108,7 @@ def _content(
 def _write(args: argparse.Namespace, content: dict[str, Any]) -> Path | None:
     """The file; None if there is nothing that could be pruned."""
     from headway.compile.autotune.advice import ADVICE_FILE, check_advice_file
-    from headway.report.target import write_output
+    from headway.storage.output_file import write_output
 
     if not content["kernels"]:
         return None
@@ -141,7 +141,7 @@ def _rankings(advised: Sequence[KernelAdvice]) -> dict[str, list[dict[str, Any]]
 
 
 def _print_code(advised: Sequence[KernelAdvice], loss: float) -> None:
-    from headway.compile.autotune.code import python_code
+    from headway.compile.autotune.render import python_code
 
     for advice in advised:
         if advice.kernel.kind == "triton" and advice.keys:
@@ -160,7 +160,7 @@ def _print(
 ) -> None:
     from rich.text import Text
 
-    from headway.compile.autotune.show import report_lines
+    from headway.compile.autotune.render import report_lines
     from headway.report.screen import console, print_line
 
     screen = console()

@@ -26,8 +26,8 @@ from headway import redact
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
-    from headway.compile.archive.keep import StoredArchive
-    from headway.compile.archive.store import ArchiveStore
+    from headway.compile.cache.archive import ArchiveStore
+    from headway.compile.cache.cleanup import StoredArchive
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 TIMES = {"h": 3600, "d": 86400, "w": 604800}
@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(url: str, key: str | None) -> ArchiveStore:
-    from headway.compile.archive.signing import read_key
-    from headway.compile.archive.store import ArchiveStore
+    from headway.compile.cache.archive import ArchiveStore
+    from headway.storage.signing import read_key
 
     return ArchiveStore(url, read_key(key) if key else None)
 
 
 def _list(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import list_archives
+    from headway.compile.cache.cleanup import list_archives
 
     rows = [_row(one) for one in list_archives(store)]
     if args.json:
@@ -125,7 +125,7 @@ def _show(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 
 def _verify(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import list_archives, verify_archive
+    from headway.compile.cache.cleanup import list_archives, verify_archive
 
     bad = total = 0
     for one in list_archives(store):
@@ -138,8 +138,8 @@ def _verify(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 
 def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive import chunks
-    from headway.compile.archive.tree import CacheFolder
+    from headway.compile.cache.folder import CacheFolder
+    from headway.storage import chunks
 
     if len(args.rest) != 2:
         raise UsageError(
@@ -167,8 +167,8 @@ def _pull(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 
 def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive import chunks
-    from headway.compile.archive.keep import list_archives
+    from headway.compile.cache.cleanup import list_archives
+    from headway.storage import chunks
 
     if not args.rest:
         raise UsageError(
@@ -205,7 +205,7 @@ def _push(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 
 def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import collect_garbage
+    from headway.compile.cache.cleanup import collect_garbage
 
     size = (
         None
@@ -225,7 +225,7 @@ def _gc(store: ArchiveStore, args: argparse.Namespace) -> int:
 
 
 def _stats(store: ArchiveStore, args: argparse.Namespace) -> int:
-    from headway.compile.archive.keep import chunk_sizes, list_archives
+    from headway.compile.cache.cleanup import chunk_sizes, list_archives
 
     found = [one.manifest for one in list_archives(store) if one.manifest is not None]
     stored = chunk_sizes(store)
@@ -259,7 +259,7 @@ ACTIONS: dict[str, Callable[[ArchiveStore, argparse.Namespace], int]] = {
 
 def _find_archive(store: ArchiveStore, rest: list[str]) -> StoredArchive:
     """The archive whose name begins so."""
-    from headway.compile.archive.keep import list_archives
+    from headway.compile.cache.cleanup import list_archives
 
     if len(rest) != 1:
         raise UsageError(

@@ -11,14 +11,11 @@ the same plan and seed give the same faults. The report shows each beside what w
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from headway.chaos.plan_file import read_plan
 from headway.cli import run as run_verb
 from headway.errors import UsageError
-
-if TYPE_CHECKING:
-    from headway.launch.chaos import FaultPlan
+from headway.session import session as session_session
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -38,46 +35,11 @@ def run(args: argparse.Namespace) -> int:
             code="plan-missing",
         )
     if not args.dry_run:
-        return run_verb.run_session(args)
-    from headway.launch.chaos import schedule
+        return session_session.run_session(args)
+    from headway.chaos import schedule
 
     plan = read_plan(args.chaos)
     print(f"seed {plan.seed}, {len(plan.faults)} fault(s)")
     for line in schedule.describe_schedule(plan):
         print(line)
     return 0
-
-
-def read_plan(text: str) -> FaultPlan:
-    """The plan in a TOML or JSON file of that name, or written out in one line."""
-    from headway.launch.chaos import parse_inline_plan, parse_plan
-
-    path = Path(text)
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # too long for a name
-        is_file = False
-    if is_file:
-        return parse_plan(_read_file(path), text)
-    if path.suffix in (".toml", ".json") and "=" not in text:
-        raise UsageError(f"there is no plan {text}; check its name", code="plan-not-found")
-    return parse_inline_plan(text, "the plan")
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    if path.suffix != ".json":
-        from headway.settings import read_toml
-
-        return read_toml(path)
-    import json
-
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise UsageError(f"{path} is not valid JSON: {error}", code="json-invalid") from None
-    if not isinstance(found, dict):
-        raise UsageError(
-            f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}",
-            code="plan-not-a-table",
-        )
-    return found

@@ -185,7 +185,7 @@ def _print_json(verdict: Verdict | None) -> None:
 
 
 def _print_words(verdict: Verdict | None, names: list[str]) -> None:
-    from headway.report.words import one_line
+    from headway.format import one_line
     from headway.taxonomy import CATEGORIES, RETRIES
 
     if verdict is None:

@@ -22,15 +22,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headway.errors import UsageError
-from headway.report.words import duration
+from headway.format import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from headway.report.compare import Change, Comparison, Verdict
+    from headway.report.waterfall import Bar
+
 
 NS = 1_000_000_000
 
@@ -66,9 +70,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load both runs, compare them, judge the gates."""
     if args.waterfall:
-        from headway.cli.compare_series import run_waterfall as series
-
-        return series(args)
+        return run_waterfall(args)
     for name in ("html", "store", "by", "where", "since"):
         if getattr(args, name):
             raise UsageError(
@@ -80,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
             "name them, or add --waterfall for a series",
             code="compare-needs-two-runs",
         )
-    from headway.ledger.run import load
     from headway.report.compare import compare, parse_gate
+    from headway.run import load
 
     gates = [parse_gate(text) for text in args.gates]
     before, after = (load(path).ledger for path in args.runs)
@@ -101,8 +103,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
     """Headline measures always, buckets where they changed; the gates last."""
     from rich.text import Text
 
-    from headway.ledger.leaves import BUCKETS
-    from headway.report.words import one_line
+    from headway.format import one_line
+    from headway.ledger.buckets import BUCKETS
 
     before, after = one_line(result.before, 60), one_line(result.after, 60)
     console.print(Text(f"headway: {before} -> {after}"), soft_wrap=True)
@@ -155,3 +157,91 @@ def _gate_result(verdict: Verdict) -> str:
     if math.isinf(verdict.change):
         return f"{verdict.gate.text}: the change is without bound"
     return f"{verdict.gate.text}: the change is {verdict.change:+.3g}{verdict.gate.suffix}"
+
+
+def run_waterfall(args: argparse.Namespace) -> int:
+    """Load them all, then show."""
+    from headway.report.waterfall import Waterfall, with_distinct_names
+    from headway.storage import output_file
+
+    if args.gates:
+        raise UsageError(
+            "--fail-if judges two runs; leave --waterfall out", code="gate-needs-two-runs"
+        )
+    if args.html:
+        output_file.check_output(Path(args.html), force=args.force)
+    bars = _bars_of_releases(args) if args.store else _bars_of_runs(args)
+    if len(bars) < 2:
+        what = "one release is in the store" if args.store else "one run is given"
+        raise UsageError(
+            f"a waterfall has two bars or more, but only {what}", code="waterfall-too-short"
+        )
+    made = Waterfall(with_distinct_names(bars))
+    if args.json:
+        import json
+
+        print(json.dumps(made.to_dict(), indent=2))
+    elif args.html:
+        from headway.report.waterfall import waterfall_page
+
+        output_file.write_output(Path(args.html), waterfall_page(made).encode(), force=args.force)
+        print(f"headway: wrote {args.html}")
+    else:
+        from headway.report.screen import console
+        from headway.report.waterfall import print_waterfall
+
+        print_waterfall(made, console())
+    return 0
+
+
+def _bars_of_runs(args: argparse.Namespace) -> list[Bar]:
+    from headway.report.waterfall import bar_of_run
+    from headway.run import load
+
+    for name in ("by", "where", "since"):
+        if getattr(args, name):
+            raise UsageError(
+                f"--{name} is for a store; name it with --store", code="flag-needs-store"
+            )
+    if not args.runs:
+        raise UsageError(
+            "no run is given; name two or more, or a store with --store", code="run-not-given"
+        )
+    return [bar_of_run(load(path).ledger) for path in args.runs]
+
+
+def _bars_of_releases(args: argparse.Namespace) -> list[Bar]:
+    """By the order in which they came; those without a run that trained are left out."""
+    from headway.cli.common import open_store, parse_conditions, store_errors
+    from headway.fleet.queries.dimensions import Filter
+    from headway.fleet.queries.releases import RELEASES, release_bars
+    from headway.fleet.store.reader import QueryFn, run_query
+    from headway.units import parse_time
+
+    release = args.by or RELEASES[0]
+    if args.runs:
+        raise UsageError(
+            f"both a store and the run {args.runs[0]} are given; give one of them",
+            code="store-and-runs",
+        )
+    if release not in RELEASES:
+        raise UsageError(
+            f"--by is {release!r}; give one of {', '.join(RELEASES)}", code="release-field-unknown"
+        )
+    store = open_store(args.store)
+    store.check()
+    now = datetime.now(UTC).replace(tzinfo=None)
+    asked = Filter(since=parse_time(args.since, now), where=parse_conditions(args.where))
+
+    def rows(question: QueryFn) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = run_query(store, question, since=asked.since).rows.to_pylist()
+        return found
+
+    with store_errors(store):
+        found = release_bars(rows, asked, release)
+    if not found:
+        raise UsageError(
+            f"no run with a {release} has trained in {store.url}; give another --by",
+            code="release-not-found",
+        )
+    return found

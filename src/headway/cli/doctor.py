@@ -33,7 +33,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks; 1 if steps would not be seen."""
-    from headway.report.words import one_line
+    from headway.format import one_line
 
     words = args.python[1:] if args.python[:1] == ["--"] else args.python
     found = [
@@ -75,9 +75,9 @@ def _journal_folder() -> Check:
 
 def _child(python: list[str], folder: Path) -> Iterator[Check]:
     from headway.journal.reader import read_journals
-    from headway.launch import attempt, target
+    from headway.launch import attempt, run_folder
 
-    where = target.prepare(python, output=str(folder / "run"), name="doctor", env={})
+    where = run_folder.prepare(python, output=str(folder / "run"), name="doctor", env={})
     job = Path(__file__).with_name("doctor_job.py")  # by its path: it imports torch
     command = [*python, str(job)]
     try:

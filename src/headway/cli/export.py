@@ -27,9 +27,9 @@ from headway.errors import UsageError
 from headway.ledger.model import Ledger
 
 if TYPE_CHECKING:
-    from headway.fleet.database import Database
-    from headway.fleet.store import Store
-    from headway.schedule.publish.gauges import MetricFamily as GaugeFamily
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import Database
+    from headway.schedule.publishers.file import MetricFamily as GaugeFamily
 
 RUN_FORMATS = ("perfetto", "openmetrics", "csv", "otlp")
 TRACKERS = ("wandb", "mlflow", "tensorboard")
@@ -39,7 +39,7 @@ FORMATS = (*RUN_FORMATS, *TRACKERS, "prometheus", *STATIC_FORMATS)
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway export`."""
-    from headway.cli.fleet_metrics import add_window_options
+    from headway.cli.fleet import add_window_options
 
     parser.add_argument("words", metavar="FORMAT RUN", nargs="+", help="and a run, or a store")
     parser.add_argument("--to", choices=FORMATS, help="the format, where no word says it")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if target is None:
         sys.stdout.writelines(_text(form, path, args))
         return 0
-    from headway.report.target import check_output, write_output
+    from headway.storage.output_file import check_output, write_output
 
     check_output(target, force=force)
     text = "".join(_text(form, path, args))
@@ -99,44 +99,44 @@ def _text(form: str, path: str, args: argparse.Namespace) -> Iterable[str]:
 
         return [Path(metrics.__file__).with_name("metrics_rules.yml").read_text()]
     if form == "grafana":
-        from headway.fleet.metrics_grafana import dashboard
+        from headway.fleet.grafana import dashboard
 
         return [dashboard()]
     if form == "prometheus" and (store := _store(path)) is not None:
-        from headway.cli.fleet_metrics import metrics_text, parse_window
+        from headway.cli.fleet import metrics_text, parse_window
 
         return [metrics_text(store, parse_window(args))]
     return _run_text(_ledger(path), form)
 
 
 def _store(path: str) -> Store | Database | None:
-    from headway.cli.fleet_ask import open_any
-    from headway.fleet.store import Store
+    from headway.cli.common import open_any
+    from headway.fleet.store.parquet import Store
 
     found = open_any(path)
     return found if not isinstance(found, Store) or found.exists() else None
 
 
 def _ledger(path: str) -> Ledger:
-    from headway.ledger.run import load
+    from headway.run import load
 
     return load(path).ledger
 
 
 def _run_text(ledger: Ledger, form: str) -> Iterator[str]:
     if form == "perfetto":
-        from headway.report.perfetto import perfetto_lines
+        from headway.export.perfetto import perfetto_lines
 
         return perfetto_lines(ledger)
     if form == "csv":
-        from headway.report.csv import csv_lines
+        from headway.export.csv import csv_lines
 
         return csv_lines(ledger)
     if form == "otlp":
-        from headway.report.otlp import otlp_lines as lines
+        from headway.export.otlp import otlp_lines as lines
 
         return lines(ledger)
-    from headway.report.openmetrics import Family, openmetrics_lines
+    from headway.export.openmetrics import Family, openmetrics_lines
 
     return openmetrics_lines(ledger, (Family(*one) for one in _eviction_cost(ledger)))
 
@@ -144,7 +144,7 @@ def _run_text(ledger: Ledger, form: str) -> Iterator[str]:
 def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
     """What evicting it now would waste; of a run that is over, nothing."""
     from headway.schedule.cost import from_ledger
-    from headway.schedule.publish.gauges import metric_families
+    from headway.schedule.publishers.file import metric_families
 
     return (
         metric_families([({}, from_ledger(ledger))]) if ledger.running and ledger.attempts else []
@@ -152,7 +152,7 @@ def _eviction_cost(ledger: Ledger) -> list[GaugeFamily]:
 
 
 def _track(form: str, path: str, args: argparse.Namespace) -> int:
-    from headway.report.trackers import export_to_tracker
+    from headway.export.trackers import export_to_tracker
 
     where = export_to_tracker(
         _ledger(path), form, args.output if form == "tensorboard" else args.project
@@ -162,7 +162,7 @@ def _track(form: str, path: str, args: argparse.Namespace) -> int:
 
 
 def _send(path: str, endpoint: str) -> int:
-    from headway.report.otlp import send
+    from headway.export.otlp import send
 
     print(f"headway: {endpoint} took {send(_ledger(path), endpoint)} spans")
     return 0

@@ -21,10 +21,295 @@ Every mean is given twice: by accelerator-hours, and by jobs. Runs come into a s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.cli.common import open_any, parse_conditions, print_rows, split_names, store_errors
+from headway.errors import UsageError
+
+if TYPE_CHECKING:
+    from headway.fleet.metrics import Window
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import Database
+    from headway.schedule.publishers.file import MetricFamily as GaugeFamily
+
+INGEST_HELP = """Write the ledgers of runs to a store, where `headway fleet` finds them.
+
+  headway ingest headway/night-1 --store ./store
+  headway ingest headway/* --store s3://team/fleet --label team=ads,model=dlrm
+  TZ=UTC sacct -D --json > jobs.json && headway ingest jobs.json --store ./store
+
+Finished runs and running ones, and files with records of other tools: Slurm, Kubernetes, Kueue,
+Ray and others. Done again, it replaces what is there of the same run.
+"""
+
+
+def prepare_question(parser: argparse.ArgumentParser) -> None:
+    """What every question can be told."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument("--by", metavar="NAMES", help="split by these, such as team,model,week")
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
+    parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
+    parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
+    parser.add_argument("--limit", type=int, metavar="N", help="so many rows at most")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--csv", action="store_true", help="print CSV")
+
+
+def run_question(args: argparse.Namespace) -> int:
+    """Ask, and show the answer."""
+    from headway.units import parse_time
+
+    now = datetime.now(UTC).replace(tzinfo=None)
+    store = open_any(args.store)
+    since, until = parse_time(args.since, now), parse_time(args.until, now)
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(
+            f"--limit is {args.limit}, but it must be 1 or more",
+            code="value-out-of-range",
+            option="--limit",
+        )
+    from headway.fleet.queries.dimensions import Filter
+    from headway.fleet.queries.queries import build_query
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.reader import run_query
+
+    asked = Filter(split_names(args.by), since, until, parse_conditions(args.where), args.limit)
+    put = build_query(args.action, asked)
+    with store_errors(store):
+        if isinstance(store, Store):
+            answer = run_query(store, put, since=since, until=until)
+        else:
+            answer = store.ask(put)
+    for note in answer.notes:
+        print(f"headway: {note}", file=sys.stderr)
+    print_rows(
+        answer.rows.column_names, answer.rows.to_pylist(), as_json=args.json, as_csv=args.csv
+    )
+    return 0
+
+
+METRICS_ADDRESS = "127.0.0.1:9464"
+
+
+def prepare_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default=METRICS_ADDRESS, help=METRICS_ADDRESS
+    )
+    parser.add_argument("--token", help="what a scraper must send; better by HEADWAY_TOKEN")
+    parser.add_argument("--name", action="append", help="a DNS name that this server is known by")
+    parser.add_argument(
+        "--every", type=float, metavar="S", default=60.0, help="the store is read so often; 60"
+    )
+    parser.add_argument(
+        "--runs", metavar="DIR", help="also what evicting each run below it now would waste"
+    )
+    add_window_options(parser)
+
+
+def add_window_options(parser: argparse._ActionsContainer) -> None:
+    """What the figures are of, and what they are split by."""
+    parser.add_argument("--by", metavar="NAMES", help="labels of runs; team,model")
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
+    parser.add_argument("--since", metavar="AGE", help="of the last 24h, or 7d, 2w")
+
+
+def run_metrics(args: argparse.Namespace) -> int:
+    """Serve until it is stopped."""
+    from headway.cli.common import open_any
+    from headway.errors import UsageError
+    from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
+    from headway.fleet.store.parquet import Store
+    from headway.serve import address
+
+    host, port = address.parse_address(args.listen)
+    token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
+    address.check_token(host, token)
+    if not args.every >= 0:
+        raise UsageError(
+            f"--every is {args.every}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--every",
+        )
+    found = parse_window(args)
+    store = open_any(args.store)
+    if isinstance(store, Store):
+        store.check()
+    if args.runs:
+        _eviction_costs(Path(args.runs))
+    bound = address.bind(host, port)
+    runs = Path(args.runs) if args.runs else None
+    names = frozenset(name.lower() for name in (socket.gethostname(), host, *(args.name or ())))
+    rules = AccessRules(token, lambda header: address.is_known_host(header, names))
+    serving = MetricsServer(
+        bound, CachedPage(lambda: metrics_text(store, found, runs), args.every), rules
+    )
+    shown = f"[{host}]" if ":" in host else host
+    print(f"headway: metrics are at http://{shown}:{bound.getsockname()[1]}/metrics", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        serving.serve_forever()
+    return 0
+
+
+def parse_window(args: argparse.Namespace) -> Window:
+    """Out of the flags of `shape`."""
+    from headway.cli.common import parse_conditions, split_names
+    from headway.errors import UsageError
+    from headway.fleet.metrics import BY, SINCE, Window
+    from headway.fleet.queries.dimensions import RUN_DIMENSIONS
+    from headway.units import parse_time
+
+    now = datetime.now(UTC).replace(tzinfo=None)
+    since = parse_time(args.since, now)
+    by = split_names(args.by) or BY
+    for one in by:
+        if one not in RUN_DIMENSIONS:
+            raise UsageError(
+                f"metrics cannot be split by {one!r}; they can by {', '.join(RUN_DIMENSIONS)}",
+                code="split-unknown",
+                split=one,
+            )
+    return Window(SINCE if since is None else now - since, by, parse_conditions(args.where))
+
+
+def metrics_text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
+    """All metrics, as a scraper reads them."""
+    from headway.cli.common import store_errors
+    from headway.export.openmetrics import Family, format_families
+    from headway.fleet.metrics import families
+
+    now = datetime.now(UTC).replace(tzinfo=None)
+    with store_errors(store):
+        found = families(store, window, now)
+    more = _eviction_costs(runs) if runs is not None else []
+    return "".join(format_families((Family(*one) for one in (*found, *more)), {}))
+
+
+def _eviction_costs(runs: Path) -> list[GaugeFamily]:
+    """What evicting each run that goes on would waste."""
+    from headway.schedule.publishers.base import run_costs
+    from headway.schedule.publishers.file import metric_families
+
+    found = run_costs(runs, time.time(), grace=0.0, repeat=0.0)
+    return metric_families([(one.labels, one.price) for one in found if one.price is not None])
+
+
+def prepare_compact(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        default=3600.0,
+        help="what was replaced so long ago is deleted; 3600",
+    )
+
+
+def run_compact(args: argparse.Namespace) -> int:
+    """One round; to be called every hour or day by whoever likes."""
+    from headway.cli.common import open_store, store_errors
+    from headway.errors import UsageError
+
+    if not args.grace >= 0:
+        raise UsageError(
+            f"--grace is {args.grace}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--grace",
+        )
+    store = open_store(args.store)
+    from headway.fleet.store.compaction import compact
+
+    with store_errors(store):
+        done = compact(store, grace_s=args.grace)
+    for note in done.notes:
+        print(f"headway: {note}", file=sys.stderr)
+    print(
+        f"headway: {done.replaced} writes are now {done.files} files with {done.rows:,} rows; "
+        f"{done.deleted} files that nobody needs were deleted"
+    )
+    return 0
+
+
+def prepare_ingest(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway ingest`."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder or URL of a run, or a file")
+    parser.add_argument("--reader", metavar="NAME", help="of the files; by default what they are")
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument("--label", metavar="NAME=VALUE,...", help="over those of the runs")
+    parser.add_argument("--quiet", action="store_true", help="say only what went wrong")
+
+
+def run_ingest(args: argparse.Namespace) -> int:
+    """One after the other; a run that cannot be read does not hold up the others."""
+    from headway import redact
+    from headway.cli.common import open_any
+    from headway.errors import UsageError, with_code
+    from headway.settings import parse_labels
+
+    labels = parse_labels(args.label)
+    store = open_any(args.store)
+    code = 0
+    files = [path for path in args.runs if args.reader or Path(path).is_file()]
+    works = [partial(ingest_run, path, store, labels) for path in args.runs if path not in files]
+    if files:
+        works.append(partial(ingest_files, files, args.reader, store, labels))
+    for work in works:
+        try:
+            told = work()
+        except UsageError as error:
+            text = redact.text(f"headway: {error}")
+            print(with_code(text, code=error.code), file=sys.stderr)
+            code = error.exit_code
+            continue
+        if not args.quiet:
+            print(redact.text(f"headway: {told}"))
+    return code
+
+
+def ingest_files(
+    paths: list[str], name: str | None, store: Store | Database, labels: dict[str, str]
+) -> str:
+    """Write the runs that readers find in files, and say what was written."""
+    from headway.cli.common import store_errors
+    from headway.fleet.importers import import_files, read_sources
+
+    with store_errors(store):
+        runs, attempts = import_files(read_sources(paths), name, store, labels)
+    return f"{len(paths)} file(s): {runs} run(s), {attempts} attempt(s) to {store.url}"
+
+
+def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> str:
+    """Write one run, and say what was written."""
+    from headway.cli.common import store_errors
+    from headway.fleet.rows import as_of, to_rows
+    from headway.launch.run_folder import job_name
+    from headway.run import load
+
+    found = load(path)
+    command = found.ledger.command
+    tables = to_rows(found.ledger, job=job_name(command) if command else None, labels=labels)
+    if not tables:
+        return f"{path} has no attempt yet, nothing is written"
+    with store_errors(store):
+        store.write(tables, as_of=as_of(found.ledger))
+    count = sum(map(len, tables.values()))
+    return f"{path}: {len(tables['attempts'])} attempt(s), {count:,} rows to {store.url}"
+
 
 # Each has `prepare(parser)` and `run(args)`; the name stands in `args.action`.
-ASK = "headway.cli.fleet_ask"
+ASK = "headway.cli.fleet"
 ACTIONS = {
     "ett": (ASK, "ETT%, idleness% and failure%"),
     "tts": (ASK, "Time to Start"),
@@ -34,11 +319,11 @@ ACTIONS = {
     "compile": (ASK, "what compiling costs, and how much came from a cache"),
     "nodes": (ASK, "hosts: what ran there, and what failed there first"),
     "top": (ASK, "where accelerator-hours are lost most"),
-    "regressions": ("headway.cli.fleet_regressions", "what got worse, when, and what changed"),
-    "alerts": ("headway.cli.fleet_alerts", "rules, and whom to tell"),
-    "simulate": ("headway.cli.fleet_simulate", "a fleet that never ran, to try things on"),
-    "metrics": ("headway.cli.fleet_metrics", "a page for Prometheus to scrape"),
-    "compact": ("headway.cli.fleet_compact", "many small files into few"),
+    "regressions": ("headway.cli.fleet_analysis", "what got worse, when, and what changed"),
+    "alerts": ("headway.cli.fleet_analysis", "rules, and whom to tell"),
+    "simulate": ("headway.cli.simulate", "a fleet that never ran, to try things on"),
+    "metrics": ("headway.cli.fleet", "a page for Prometheus to scrape"),
+    "compact": ("headway.cli.fleet", "many small files into few"),
 }
 
 

@@ -24,7 +24,7 @@ from headway.errors import UsageError
 
 if TYPE_CHECKING:
     from headway.plan.measured import Measured
-    from headway.plan.sweep import Plan
+    from headway.plan.plan import Plan
 
 BEST = "best"
 # A flag, the field of a Case that it sets, and its help.
@@ -64,34 +64,34 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, then show."""
-    from headway.report import target
+    from headway.storage import output_file
 
     if args.html:
-        target.check_output(Path(args.html), force=args.force)
+        output_file.check_output(Path(args.html), force=args.force)
     made = _plan(args)
     if args.json:
         import json
 
         print(json.dumps(made.to_dict(), indent=1))
     elif args.csv:
-        from headway.plan.show import csv
+        from headway.plan import view
 
-        print(csv.csv_text(made), end="")
+        print(view.csv_text(made), end="")
     elif args.html:
-        from headway.plan.show.html import html_page
+        from headway.plan.html import html_page
 
-        target.write_output(Path(args.html), html_page(made).encode(), force=args.force)
+        output_file.write_output(Path(args.html), html_page(made).encode(), force=args.force)
         print(f"headway: wrote {args.html}")
     else:
-        from headway.plan.show.text import terminal_text
+        from headway.plan.view import terminal_text
 
         print(terminal_text(made))
     return 0
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    from headway.plan.case import JobSpec
-    from headway.plan.sweep import plan
+    from headway.plan.job import JobSpec
+    from headway.plan.plan import plan
 
     seen = _measured(args) if args.source else None
     values: dict[str, Any] = {**(seen.values if seen else {}), **_typed(args)}
@@ -113,7 +113,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
 def _too_short(seen: Measured, length: str) -> UsageError:
     """The rate that follows from a short run is high because it is unsure."""
-    from headway.report.words import count
+    from headway.format import count
 
     return UsageError(
         f"{seen.source} has {count(seen.failures, 'failure')} in {seen.node_hours:.3g} node-hours, "
@@ -162,7 +162,7 @@ def _interval(text: str) -> float | None:
 
 def _parse_failure_rate(text: str) -> float:
     """`3@64`: seconds between two failures of one node."""
-    from headway.plan.case import DAY
+    from headway.plan.job import DAY
 
     found = _FAILURES.fullmatch(text)
     nodes = int(found[2] or 1) if found else 0
@@ -201,8 +201,8 @@ def _measured(args: argparse.Namespace) -> Measured:
     """By a run or in a store, whichever stands there."""
     if _is_store(args.source):
         return _from_store(args)
-    from headway.ledger.run import load
     from headway.plan.measured import measured_by_run
+    from headway.run import load
 
     if args.where or args.since:
         raise UsageError(
@@ -214,9 +214,9 @@ def _measured(args: argparse.Namespace) -> Measured:
 
 
 def _is_store(source: str) -> bool:
-    from headway.fleet.database import SCHEMES
-    from headway.fleet.store import Store
-    from headway.journal.folder import JOURNAL
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import SCHEMES
+    from headway.journal.run_files import JOURNAL
 
     if source.startswith(SCHEMES):
         return True
@@ -228,11 +228,11 @@ def _is_store(source: str) -> bool:
 def _from_store(args: argparse.Namespace) -> Measured:
     from datetime import datetime
 
-    from headway.cli.fleet_ask import open_any, parse_conditions, store_errors
-    from headway.fleet.engine import QueryFn, run_query
-    from headway.fleet.queries.slices import Filter
-    from headway.fleet.store import Store
-    from headway.plan.of_store import measured_in_store
+    from headway.cli.common import open_any, parse_conditions, store_errors
+    from headway.fleet.queries.dimensions import Filter
+    from headway.fleet.queries.planning import measured_in_store
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.reader import QueryFn, run_query
     from headway.units import parse_time
 
     store = open_any(args.source)

@@ -97,22 +97,22 @@ def _publish(store: SnapshotStore, args: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         raise MissingExtra("a publish needs torch", extra="torch") from None
-    from headway.cli import training
+    from headway.publish import link
 
     if anchor is None:
         from headway.publish.watch import watch
 
         how = {"every_s": args.every, "once": args.once}
-        watch(args.watch, told, store, say=_log, publish=training.publish_linked, **how)
+        watch(args.watch, told, store, say=_log, publish=link.publish_linked, **how)
         return 0
     from headway.publish import claims
-    from headway.publish.after import after_publish
+    from headway.publish.job import after_publish
 
     begun = time.monotonic()
     then = after_publish(told, store, _log)
-    anchor = training.with_training_run(anchor, args.run)
+    anchor = link.with_training_run(anchor, args.run)
     with then.registering(), claims.claim_anchor(anchor) as claim:
-        outcome = training.publish_linked(anchor, told, store, again=args.again)
+        outcome = link.publish_linked(anchor, told, store, again=args.again)
         name = outcome.snapshot.name
         if outcome.fresh:
             _log(_summary_line(outcome.snapshot, serving=True))

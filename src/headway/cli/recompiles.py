@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.errors import UsageError
-from headway.journal.folder import COMMAND_JSON, RUN_JSON
+from headway.journal.run_files import COMMAND_JSON, RUN_JSON
 from headway.redact import MASK
 
 if TYPE_CHECKING:
-    from headway.compile.recompiles.load import RecordedRun
+    from headway.compile.recompiles.learning import RecordedRun
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the journals and show the advice, or try it."""
-    from headway.compile.recompiles.load import load_run
+    from headway.compile.recompiles.learning import load_run
 
     if args.steps is not None and args.steps < 1:
         raise UsageError(
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(loaded.advice.to_dict(), indent=2))
         return 0
-    from headway.compile.recompiles.show import page
+    from headway.compile.recompiles.render import page
     from headway.report.screen import console, print_line
 
     screen = console()
@@ -79,7 +79,7 @@ def _verify(loaded: RecordedRun, args: argparse.Namespace) -> int:
         ]
         print(json.dumps(told, indent=2))
     else:
-        from headway.compile.recompiles.show import trials_table as table
+        from headway.compile.recompiles.render import trials_table as table
         from headway.report.screen import console, print_line
 
         screen = console()
@@ -123,7 +123,7 @@ def _recorded_command(loaded: RecordedRun, run: str) -> tuple[list[str], Path]:
 
 def _untrusted_reason(run: str) -> str:
     """Why somebody else may have written the command of a run; empty if only this user can."""
-    from headway.compile.archive.signing import path_untrusted_reason
+    from headway.storage.signing import path_untrusted_reason
 
     if "://" in run:
         return "what lies behind a URL may be anybody's; verify it in its own folder"

@@ -9,10 +9,22 @@ examples:
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.errors import UsageError
 from headway.ledger.model import Ledger
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+TOP_HELP = """Watch a run live in the terminal; ends when the run ends, or on Ctrl-C.
+
+examples:
+  headway top RUN
+  headway top RUN --once     one picture, then exit; also when the output is no terminal
+"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +38,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the run and show it."""
-    from headway.ledger.run import load
+    from headway.run import load
 
     path, html = _run_and_html(args.run, args.html)
     found = load(path)
@@ -73,7 +85,99 @@ def _is_report(target: Path) -> bool:
 
 def _write_html(ledger: Ledger, target: Path, *, force: bool) -> None:
     from headway.report.html import page
-    from headway.report.target import write_output
+    from headway.storage.output_file import write_output
 
     write_output(target, page(ledger).encode(), force=force)
     print(f"headway: wrote {target}")
+
+
+def prepare_top(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headway top`."""
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("--once", action="store_true", help="show it once and exit")
+    parser.add_argument(
+        "--interval", metavar="S", type=float, default=1.0, help="seconds between two looks (1)"
+    )
+
+
+def run_top(args: argparse.Namespace) -> int:
+    """Show the run, again and again while it is going on."""
+    from headway.report.screen import console
+    from headway.run import load
+
+    if not 0.05 <= args.interval <= 3600:
+        raise UsageError(
+            f"--interval is {args.interval:g}; give seconds from 0.05 to 3600",
+            code="interval-out-of-range",
+        )
+    screen = console()
+    ledger = load(args.run).ledger
+    if args.once or not screen.is_terminal:
+        screen.print(render(ledger, screen))
+        return 0
+    _refresh(args.run, ledger, screen, args.interval)
+    return 0
+
+
+def _refresh(path: str, ledger: Ledger, screen: Console, interval: float) -> None:
+    from rich.live import Live
+
+    from headway.run import load
+
+    with Live(render(ledger, screen), console=screen, auto_refresh=False) as live:
+        try:
+            while ledger.running:
+                began = time.monotonic()
+                time.sleep(interval)
+                ledger = load(path).ledger
+                live.update(render(ledger, screen), refresh=True)
+                # A long run takes long to read: never spend more than half of a core on it.
+                spent = time.monotonic() - began - interval
+                time.sleep(max(0.0, spent - interval))
+        except KeyboardInterrupt:
+            pass
+
+
+def render(ledger: Ledger, console: Console) -> RenderableType:
+    """The causes as in the summary, and where the run is right now."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from headway.report.terminal import overview_lines
+
+    lines = [*overview_lines(ledger, console), Text(f"  {_state_line(ledger)}", style="dim")]
+    if ledger.running and ledger.attempts:
+        lines.append(Text(f"  {_eviction_cost_line(ledger)}", style="dim"))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis" if console.color_system else "crop"
+    return Group(*lines)
+
+
+def _state_line(ledger: Ledger) -> str:
+    from headway.format import duration
+    from headway.report.failures import count_failures
+
+    if not ledger.attempts:
+        return "no attempt has begun"
+    last = ledger.attempts[-1]
+    step = "no step yet" if last.last_step is None else f"step {last.last_step:,}"
+    leaf = ledger.segments[-1].leaf if ledger.segments else "nothing"
+    state = f"in {leaf}" if ledger.running else last.outcome
+    life = f"attempt {last.index}, {duration(last.end - last.start)}"
+    failed = count_failures(ledger.failures_by_owner)
+    return f"now: {state}   {life}   {step}   {failed}"
+
+
+def _eviction_cost_line(ledger: Ledger) -> str:
+    from headway.format import count, duration
+    from headway.schedule.cost import from_ledger
+    from headway.units import NS
+
+    price = from_ledger(ledger)
+    unsaved, recover = (duration(round(s * NS)) for s in (price.unsaved, price.recover))
+    since = "since the last save" if price.save is not None else "since its start, no save yet"
+    held = count(price.accelerators, "accelerator")
+    return (
+        f"evicted now: {price.lost:,.0f} accelerator-seconds lost   {unsaved} {since}   "
+        f"{recover} to recover   {held}"
+    )

@@ -20,7 +20,7 @@ PACKAGES = ("starlette", "uvicorn", "plotly")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway serve`."""
-    from headway.serve.listen import DEFAULT_ADDRESS
+    from headway.serve.address import DEFAULT_ADDRESS
 
     parser.add_argument("store", metavar="STORE", nargs="?", help="folder or URL of the store")
     parser.add_argument(
@@ -34,14 +34,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until it is stopped."""
     from headway import redact
-    from headway.cli.fleet_ask import open_store
+    from headway.cli.common import open_store
     from headway.errors import MissingExtra, UsageError
-    from headway.fleet import arrow
-    from headway.serve import listen
+    from headway.fleet.store import arrow
+    from headway.serve import address
 
-    host, port = listen.parse_address(args.listen)
+    host, port = address.parse_address(args.listen)
     token = args.token if args.token is not None else os.environ.get("HEADWAY_TOKEN")
-    listen.check_token(host, token)
+    address.check_token(host, token)
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(f"`headway serve` needs {package}", extra="serve")
@@ -55,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
             )
     store = open_store(args.store)
     store.check()
-    bound = listen.bind(host, port)
+    bound = address.bind(host, port)
 
     from headway.serve.app import application
-    from headway.serve.guard import TokenAuth
-    from headway.serve.serving import run_server
-    from headway.serve.source import Source
+    from headway.serve.security import TokenAuth
+    from headway.serve.server import run_server
+    from headway.serve.sources import Source
 
     names = {socket.gethostname(), host, *(args.name or ())}
     source = Source(store, folders)

@@ -10,8 +10,8 @@ TYPE_CHECKING = False  # parts of this room run in every process of a job
 if TYPE_CHECKING:
     from typing import Any
 
-    from headway.compile.cached import SharedCache as SharedCache
-    from headway.compile.cached import shared_cache as shared_cache
+    from headway.compile.cache.context import SharedCache as SharedCache
+    from headway.compile.cache.context import shared_cache as shared_cache
 
 __all__ = ["SharedCache", "shared_cache"]
 
@@ -19,6 +19,6 @@ __all__ = ["SharedCache", "shared_cache"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headway.compile' has no attribute {name!r}")
-    from headway.compile import cached
+    from headway.compile.cache import context
 
-    return getattr(cached, name)
+    return getattr(context, name)

@@ -1,1 +1,1 @@
-"""The store of many runs' ledgers, and the questions asked of it."""
+"""A store of many runs: tables, queries, importers, metrics, regressions and alerts."""

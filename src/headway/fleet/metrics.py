@@ -1,4 +1,4 @@
-"""A store as figures for Prometheus: gauges over the last hours, split by labels of runs."""
+"""Metrics of a fleet: columns of queries that alert rules may name, and gauges for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,11 +6,58 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from headway.fleet.database import Database
-from headway.fleet.engine import run_query
-from headway.fleet.queries import build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import build_query
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.postgres import Database
+from headway.fleet.store.reader import run_query
+from headway.units import format_duration
+
+
+class AlertMetric(NamedTuple):
+    """Which question has it, in which column; a time is told in seconds, a share in percent."""
+
+    question: str
+    column: str
+    unit: str
+    words: str
+
+    def text(self, value: float) -> str:
+        """A value as a person reads it."""
+        if self.unit == "s":
+            return format_duration(round(value, 1))
+        return f"{value:.1f} %" if self.unit == "%" else f"{value:,g}"
+
+
+ALERT_METRICS = {
+    "ett": AlertMetric("ett", "ett_percent", "%", "ETT"),
+    "ett_by_jobs": AlertMetric("ett", "ett_percent_by_jobs", "%", "ETT by jobs"),
+    "idleness": AlertMetric("ett", "idleness_percent", "%", "idleness"),
+    "failure": AlertMetric("ett", "failure_percent", "%", "failure"),
+    "jobs": AlertMetric("ett", "jobs", "", "jobs"),
+    "accelerator_hours": AlertMetric("ett", "accelerator_hours", "", "accelerator-hours"),
+    "tts": AlertMetric("tts", "tts_s", "s", "mean TTS"),
+    "tts_p50": AlertMetric("tts", "tts_p50_s", "s", "TTS p50"),
+    "tts_p90": AlertMetric("tts", "tts_p90_s", "s", "TTS p90"),
+    "never_trained": AlertMetric("tts", "never_trained", "", "runs that never trained"),
+    "ttr": AlertMetric("ttr", "ttr_s", "s", "mean TTR"),
+    "ttr_p50": AlertMetric("ttr", "ttr_p50_s", "s", "TTR p50"),
+    "ttr_p90": AlertMetric("ttr", "ttr_p90_s", "s", "TTR p90"),
+    "interruptions": AlertMetric("ttr", "interruptions", "", "interruptions"),
+    "failures": AlertMetric("failures", "failures", "", "failures of infra"),
+    "failures_user": AlertMetric("failures", "failures_user", "", "failures of users"),
+    "failures_scheduler": AlertMetric(
+        "failures", "failures_scheduler", "", "failures of the scheduler"
+    ),
+    "failures_ambiguous": AlertMetric("failures", "failures_ambiguous", "", "ambiguous failures"),
+    "checkpoint_blocked": AlertMetric("checkpoints", "blocked_s", "s", "blocking of a save"),
+    "checkpoint_blocked_p90": AlertMetric(
+        "checkpoints", "blocked_p90_s", "s", "blocking of saves p90"
+    ),
+    "checkpoints_failed": AlertMetric("checkpoints", "failed", "", "saves that failed"),
+    "recompiles": AlertMetric("compile", "recompiles", "", "recompiles"),
+}
+
 
 SINCE = timedelta(hours=24)
 BY = ("team", "model")
@@ -88,7 +135,7 @@ GAUGES = (
 
 
 class Family(NamedTuple):
-    """A metric with its samples, in the shape of headway.report.openmetrics."""
+    """A metric with its samples, in the shape of headway.export.openmetrics."""
 
     name: str
     help: str

@@ -1,4 +1,4 @@
-"""The scrape endpoint: one page, asked of the store at most once a minute."""
+"""Scrape endpoint for Prometheus: one cached page, refreshed at most once per interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger as rows of the store's tables: pure, and the same rows from the same ledger."""
+"""Convert a ledger to rows of the store's tables: pure, and deterministic for the same ledger."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headway import redact
-from headway.fleet.arrow import utc_datetime
 from headway.fleet.schema import FAILURE_COLUMNS, LABELS
-from headway.ledger.leaves import EFFECTIVE, LOST
-from headway.ledger.model import NS, Attempt, Compile, Ledger, Segment
-from headway.ledger.saves import merge_files
+from headway.fleet.store.arrow import utc_datetime
+from headway.ledger.buckets import EFFECTIVE, LOST
+from headway.ledger.model import Attempt, Compile, Ledger
+from headway.ledger.resume import merge_files
+from headway.ledger.segments import Segment
+from headway.units import NS
 
 HOUR = 3600 * NS
 

@@ -1,4 +1,4 @@
-"""The tables of a store, column by column. Times are UTC without a zone; durations are seconds."""
+"""Tables of a fleet store, column by column. Times are UTC without zone, durations seconds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other libraries, one file each; none of them is needed by anything else."""
+"""Adapters for other libraries, one module each."""

@@ -1,4 +1,4 @@
-"""TorchRec: no gather per table of an EmbeddingCollection, and plans that outlive a restart.
+"""TorchRec: metadata of sharded tables without a gather per table, and cached sharding plans.
 
 headway.integrations.torchrec.install(plans="plans")  # before DistributedModelParallel
 """
@@ -23,9 +23,9 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
 
 from headway.errors import MissingExtra, with_code
-from headway.startup.sharding.agree import broadcast_and_check
-from headway.startup.sharding.cache import PlanCache
-from headway.startup.sharding.facts import describe_inputs
+from headway.startup.sharding.broadcast import broadcast_and_check
+from headway.startup.sharding.plan_cache import PlanCache
+from headway.startup.sharding.plan_inputs import describe_inputs
 
 try:
     from torchrec.distributed import embedding, types

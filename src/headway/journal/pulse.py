@@ -13,7 +13,7 @@ import os
 import struct
 from dataclasses import dataclass
 
-from headway.journal import files
+from headway.journal import file_access
 
 MAGIC = int.from_bytes(b"HWPULSE1", "little")
 SIZE = 4096
@@ -78,7 +78,7 @@ def anonymous() -> memoryview:
 def read(path: str) -> Pulse | None:
     """The page at `path`; None where there is none or it is no pulse page."""
     try:
-        with files.open_file(path) as file:
+        with file_access.open_file(path) as file:
             return parse(file.read(CELLS * 8))
     except OSError:
         return None

@@ -1,7 +1,8 @@
-"""Reads journals back, whatever state they are in.
+"""Parse journals, whatever state they are in.
 
-A torn last line, a damaged line, unknown fields and unknown events are passed over and counted;
-only a journal of a newer schema is refused.
+A torn last line, a damaged line, unknown fields and unknown events are skipped and counted; only a
+journal of a newer schema is refused. `has_ended` tells whether the writer of a journal without an
+exit line is dead.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import NewerSchema
-from headway.journal import files, windows
+from headway.journal import file_access, step_windows
 from headway.journal import pulse as pulse_page
 from headway.journal.pulse import LIMIT, Pulse
-from headway.journal.windows import Window, Windows
-from headway.journal.writer import SCHEMA
+from headway.journal.step_windows import Window, Windows
+from headway.journal.writer import SCHEMA, started_at
+from headway.storage.process_identity import boot_id, pid_space
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ def read_journals(folder: str) -> tuple[list[Journal], list[str]]:
             continue
         path = os.path.join(folder, entry)
         try:
-            data = files.read_file(path, files.JOURNAL_LIMIT)
+            data = file_access.read_file(path, file_access.JOURNAL_LIMIT)
         except OSError as error:
             problems.append(f"{entry} could not be read: {error.strerror}")
             continue
@@ -112,7 +114,7 @@ def parse(data: bytes, name: str, pulse: Pulse | None = None) -> Journal | None:
     steps: list[bytes] = []
     others: list[bytes] = []
     for line in lines:
-        (steps if line.startswith(windows.PREFIX) else others).append(line)
+        (steps if line.startswith(step_windows.PREFIX) else others).append(line)
     records, damaged = _decode(line for line in others if line)
     head = records.pop(0) if records and records[0]["ev"] == "head" else None
     if head is None:
@@ -187,7 +189,7 @@ def _from_head(head: Mapping[str, Any], name: str) -> Journal | None:
 def _windows(lines: list[bytes], others: list[dict[str, Any]], journal: Journal) -> Windows:
     """From our own writer's lines; `others` may hold some of another writer."""
     foreign = [record for record in others if record["ev"] == "steps"]
-    found = windows.parse_all(lines) if lines and not foreign else None
+    found = step_windows.parse_all(lines) if lines and not foreign else None
     if found is not None:
         return found
     records, damaged = _decode(lines)
@@ -303,3 +305,23 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     raise TypeError(value)
+
+
+TICK_NS = 20_000_000  # the kernel tells starts in ticks, rounded up here
+SILENT_NS = 600_000_000_000  # a process of another host beats its pulse; file systems delay it
+
+
+def has_ended(journal: Journal, wall: int) -> bool:
+    """Whether it has ended, as far as can be told here; `wall`: now by the wall clock, in ns.
+
+    A process of this boot is looked up by its number, any other one is judged by its last sign of
+    life. Writers that name no space of their numbers are others than ours: nothing is known of how
+    often they give a sign.
+    """
+    pids = journal.facts.get("pids")
+    if pids is None:
+        return False
+    if journal.boot == boot_id() and pids == pid_space():
+        began = started_at(journal.pid)
+        return began is None or began > journal.opened + TICK_NS
+    return wall - (journal.wall + journal.last_sign() - journal.opened) > SILENT_NS

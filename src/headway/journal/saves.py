@@ -1,8 +1,8 @@
-"""Which save a load has read, and from which step of the run each stretch of training went on.
+"""Match loads with the saves they read, and derive from which step each part of training continued.
 
-The launcher asks this of the journals that it follows, the ledger of those that it reads: both
-use the same matcher, so that they cannot differ. A stretch begins where an attempt begins, and
-where a load after steps puts the training back to an earlier save.
+The launcher applies this to the journals that it follows, the ledger to those that it reads: one
+matcher, so that they cannot differ. A stretch begins where an attempt begins, and where a load
+after steps rolls training back to an earlier save.
 """
 
 from __future__ import annotations

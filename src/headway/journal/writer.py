@@ -1,4 +1,4 @@
-"""Writes one journal: a line per event, each one whole in a single append."""
+"""Append events to the journal of one process: one line per event, one append per line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from headway import redact
-from headway.journal import files, pulse
+from headway.journal import file_access, pulse
+from headway.storage.process_identity import boot_id, pid_space
 
 SCHEMA = 1
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -36,7 +37,7 @@ class Writer:
         self.cells = pulse.anonymous()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with files.above_standard_fds():
+            with file_access.above_standard_fds():
                 self._open()
                 self.cells = _page(path.removesuffix(".jsonl") + ".pulse", pid, pages)
         except OSError as error:
@@ -75,7 +76,7 @@ class Writer:
     def _append(self, line: bytes) -> bool:
         try:
             if not self._is_ours():
-                with files.above_standard_fds():
+                with file_access.above_standard_fds():
                     self._open()
             self._first = self._first or line
             if not self._begun:
@@ -147,25 +148,6 @@ def _text(value: object) -> str:
 def now() -> int:
     """The clock of every journal: nanoseconds of CLOCK_MONOTONIC, one per boot of a host."""
     return time.monotonic_ns()
-
-
-def boot_id() -> str:
-    """Which boot of which machine this is: journals of one boot share the monotonic clock."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().decode().strip()
-    except OSError:
-        import socket
-
-        return f"host:{socket.gethostname()}"
-
-
-def pid_space() -> int | None:
-    """In which space of process numbers this process lives: containers have their own."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
 
 
 def _stat(pid: int | str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""One life of the command: started, watched, passed signals, ended, and why it ended."""
+"""One attempt: start the command, watch it, forward signals, end it, and gather why it ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TypeVar
 import headway
 from headway import probe
 from headway.journal.writer import Writer, head, now
-from headway.launch import process, reap, signals, tree
+from headway.launch import child_process, processes, signals
+from headway.launch.child_process import ChildProcess
 from headway.launch.evidence import Evidence
 from headway.launch.failures import Fact, classify
-from headway.launch.follow import RankTail
-from headway.launch.output import StderrTap
-from headway.launch.pages import PulsePages
-from headway.launch.process import ChildProcess
-from headway.launch.target import RunFolder
-from headway.launch.watch import ProcessWatch
+from headway.launch.process_watch import ProcessWatch
+from headway.launch.pulse_pages import PulsePages
+from headway.launch.rank_tail import RankTail
+from headway.launch.run_folder import RunFolder
+from headway.launch.stderr_tap import StderrTap
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Attempt:
         self._doomed = ""
         self._faults: set[str] = set()
         self._pids: set[int] = set()  # everything that was seen below the launcher
-        self.shared_memory = reap.SharedMemory()
+        self.shared_memory = processes.SharedMemory()
 
     def run(
         self, command: Sequence[str], spawn: Callable[..., ChildProcess | None]
@@ -108,7 +108,7 @@ class Attempt:
             if (number := self.hear()) is not None:  # before there was anything to pass it on to
                 self.writer.write({"ev": "exit", "t": now(), "code": -number})
                 return AttemptResult(status=-number, facts=[], lives=[[]], signal=number)
-            child = process.start(command, env, self.output.stdout, self.output.stderr)
+            child = child_process.start(command, env, self.output.stdout, self.output.stderr)
         self.child = child
         try:
             words = {"pid": child.pid, "command": list(command)}
@@ -116,7 +116,7 @@ class Attempt:
             return self._follow(child)
         except Exception as error:  # a fault of ours: the job goes on without a record
             self.fault(error)
-            status = process.wait(child, lambda *got: self.guarded(self._note, *got))
+            status = child_process.wait(child, lambda *got: self.guarded(self._note, *got))
             self.guarded(self.writer.write, {"ev": "exit", "t": now(), "code": status})
             fact = self.guarded(lambda: self.evidence.fact("exit", code=status, at=now()))
             facts = [] if fact is None else [fact]
@@ -210,7 +210,7 @@ class Attempt:
                 return self._end(child)
             for call in self.on_wake:
                 self.guarded(call)
-            taken = signals.next_signal(process.WAKE_S)
+            taken = signals.next_signal(child_process.WAKE_S)
             if taken is not None:
                 number, sender, has_it = taken
                 self._note(number, sender)
@@ -222,11 +222,11 @@ class Attempt:
         """Orphans of the job; those of a whole container, where this process is its init."""
         if not (self.supervised or os.getpid() == 1):
             return
-        seen = tree.process_table()
-        below = tree.descendants(os.getpid(), seen)
+        seen = processes.process_table()
+        below = processes.descendants(os.getpid(), seen)
         self._pids |= below
         self.shared_memory.look(below)
-        reap.reap_zombies({child.pid, *self.spare()}, seen)
+        processes.reap_zombies({child.pid, *self.spare()}, seen)
 
     def _end(self, child: ChildProcess) -> int:
         """Its ranks may save what they can, its agent has nothing left to do."""
@@ -234,7 +234,7 @@ class Attempt:
         ranks = self.watch.ranks()
         alive = {rank.pid for rank in ranks if rank.died is None}
         if alive or not ranks:
-            reap.end_processes(alive or {child.pid}, GRACE_S)
+            processes.end_processes(alive or {child.pid}, GRACE_S)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)
         until, hurried = time.monotonic() + KILLED_S, False
@@ -248,11 +248,11 @@ class Attempt:
 
     def _clear(self) -> list[int]:
         """Everything that the dead attempt leaves behind; the processes that would not go."""
-        below = tree.descendants(os.getpid())
+        below = processes.descendants(os.getpid())
         self._pids |= below
         self.shared_memory.look(below)
         stop = lambda: self.hear() is not None  # noqa: E731
-        left = reap.end_descendants(
+        left = processes.end_descendants(
             self.spare(), grace_s=LEFTOVER_GRACE_S, limit_s=KILLED_S, stop=stop
         )
         self.shared_memory.sweep()

@@ -1,4 +1,4 @@
-"""All that may tell why an attempt ended: journals, exit codes, the kernel, the log, Slurm."""
+"""Gather the facts about an attempt's end: journals, exit codes, the kernel, the log, Slurm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headway.journal.writer import now, pid_space
-from headway.launch.failures import Fact, kernel, read_log, scheduler
-from headway.launch.output import StderrTap
-from headway.launch.watch import ProcessWatch
+from headway.journal.writer import now
+from headway.launch.failures import Fact, kernel_log, read_log, slurm
+from headway.launch.process_watch import ProcessWatch
+from headway.launch.stderr_tap import StderrTap
+from headway.storage.process_identity import pid_space
 
 # The process that a line of the kernel's log is about, by its number in the machine's own space.
 _PROCESS_OF_LINE = re.compile(
@@ -31,7 +32,7 @@ class Evidence:
         self.node = os.uname().nodename
         self.told: list[Fact] = []  # by those that watch: a hang
         self.ended_by_us: int | None = None  # from then on, deaths are our own doing
-        self._kernel = kernel.snapshot()
+        self._kernel = kernel_log.snapshot()
 
     def known(self) -> list[Fact]:
         """What the journals of this host and the watch tell, in a moment."""
@@ -61,7 +62,7 @@ class Evidence:
         """When it is over; `pids` are the processes that belonged to it."""
         facts = self.known()
         mine = pids if pid_space() == _MACHINE_PIDS else set()
-        facts += [fact for fact in kernel.since(self._kernel) if _concerns_job(fact.text, mine)]
+        facts += [fact for fact in kernel_log.since(self._kernel) if _concerns_job(fact.text, mine)]
         with self.output.text() as log:
             facts += read_log(log, node=self.node)
         if self.ended_by_us is None:
@@ -70,7 +71,7 @@ class Evidence:
             name = signal.Signals(told_to_stop).name
             facts.append(self.fact("signal", text=f"the launcher was sent {name}"))
         if told_to_stop is not None or any(f.code in (-9, -15, 137, 143) for f in facts):
-            facts += scheduler.ask_slurm()  # it may have been Slurm's
+            facts += slurm.ask_slurm()  # it may have been Slurm's
         return facts
 
     def fact(

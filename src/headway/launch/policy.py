@@ -1,4 +1,4 @@
-"""What to do after an attempt has failed: a pure function of what happened so far.
+"""What to do after an attempt has failed: a pure function of the attempts so far.
 
 A restart costs GPU hours, so it follows the cause: what will fail again is not tried again.
 """

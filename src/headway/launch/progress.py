@@ -1,12 +1,38 @@
-"""How far the job has come, over its attempts: the step it is at, and the last durable one."""
+"""Durable checkpoints of the ranks, and the step that the job has reached over its attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headway.journal.saves import Event, Lineage
-from headway.launch.follow import RankTail
+from headway.launch.rank_tail import RankTail
+
+NS = 1_000_000_000
+
+DurableSave = tuple[int, int]  # when the state was taken, and when it was durable
+
+
+def durable_saves(ranks: Iterable[RankTail]) -> list[DurableSave]:
+    """The checkpoints of these ranks that one could resume from, files of one step together."""
+    found: dict[tuple[str, object], DurableSave] = {}
+    for rank in ranks:
+        for save in rank.saves:
+            if "level" in save or save.get("part") is True:
+                continue  # a Checkpointer tells itself what became of it
+            _merge_save(found, ("span", save.get("step")), save["t"], save["end"])
+        for told in rank.outcomes:
+            if told.get("level") == "disk" and not told.get("error"):
+                took = round(float(told.get("durable_s") or 0.0) * NS)
+                _merge_save(found, ("told", told.get("step")), told["t"] - took, told["t"])
+    return sorted(found.values(), key=lambda save: save[1])
+
+
+def _merge_save(
+    found: dict[tuple[str, object], DurableSave], key: tuple[str, object], *times: int
+) -> None:
+    start, end = found.get(key, times)
+    found[key] = (min(start, times[0]), max(end, times[1]))
 
 
 class Progress:

@@ -1,10 +1,10 @@
-"""Signals: held while the job runs, and passed on to it as it would have got them.
+"""Signals of the launcher: blocked while the job runs, forwarded as the job would have got them.
 
-They stay blocked and are taken one by one; `limited` bounds the work that follows the job. On a
-terminal the job stays in the launcher's process group, so that Ctrl-C, Ctrl-Z, pipes and
-`fg` work as without a launcher; elsewhere it has a group of its own. A signal that is sent to the
-launcher goes to the whole group of the job, but not to the helpers of a rank (loader workers and
-the like): those are the rank's to end, and a rank whose workers are killed cannot save.
+They stay blocked and are taken one at a time; `run_with_deadline` bounds the work that follows the
+job. On a terminal the job stays in the launcher's process group, so that Ctrl-C, Ctrl-Z, pipes and
+`fg` work as without a launcher; elsewhere it has a group of its own. A signal sent to the launcher
+goes to the whole group of the job, but not to the helpers of a rank (data loader workers and the
+like): the rank ends those, and a rank whose workers are killed cannot save.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-from headway.launch import tree
+from headway.launch import processes
 
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 FORWARDED = STOP_SIGNALS | {signal.SIGUSR1, signal.SIGUSR2}
 AWAITED = FORWARDED | {signal.SIGCHLD}
 FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole group
-PR_SET_PDEATHSIG = 1
+
+
 POLL_S = 0.05  # between two looks where the kernel offers no signalfd
 OVERDUE_AGAIN_S = 1.0  # between two `Overdue`, should the first one get lost in a callback
 
@@ -169,30 +169,6 @@ def has_terminal() -> bool:
         return False
 
 
-class ChildSetup:
-    """What the command does between fork and exec; made ready before the fork."""
-
-    def __init__(self) -> None:
-        self.own_group = not has_terminal()
-        self.launcher = os.getpid()
-        try:
-            import ctypes
-
-            self.prctl: Any = ctypes.CDLL(None).prctl
-        except (ImportError, OSError, AttributeError):
-            self.prctl = None
-
-    def __call__(self) -> None:
-        if self.own_group:
-            with contextlib.suppress(OSError):  # a sandbox may forbid it
-                os.setpgid(0, 0)
-        if self.prctl is not None:  # a launcher that is killed takes the job along
-            self.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() not in (self.launcher, 0):  # 0: it is in another space of numbers
-                os._exit(128 + signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
-
-
 def forward(number: signal.Signals, child: int, recording: set[int]) -> None:
     """Send a signal to the job; `recording` are the processes that keep a journal."""
     try:
@@ -206,11 +182,11 @@ def forward(number: signal.Signals, child: int, recording: set[int]) -> None:
 
 def forward_targets(child: int, recording: set[int]) -> list[int]:
     """The processes of the job's group, without the helpers of those that record."""
-    seen = tree.process_table()
+    seen = processes.process_table()
     group = seen[child].group if child in seen else child
     found = [child]
     for pid, process in seen.items():
-        above = tree.ancestors(pid, child, seen)
+        above = processes.ancestors(pid, child, seen)
         if not above or process.group != group:
             continue
         if pid in recording or not recording.intersection(above):

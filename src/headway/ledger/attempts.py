@@ -1,59 +1,16 @@
-"""Which processes were ranks, which lives they had, and how each life of the run ended."""
+"""Finds the launches and attempts of a run: which processes were ranks, and how each attempt ended."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from headway.journal.reader import Journal
 from headway.ledger.clocks import ClockAlignment
-from headway.ledger.life import RankRecord, exited_cleanly
 from headway.ledger.model import Outcome
-
-MIN_STEPS_OF_OTHERS = 10  # a rank without a step is no trainer once the others made so many
-
-
-@dataclass(slots=True)
-class Launch:
-    """One invocation of the launcher, on the run's axis."""
-
-    name: str
-    begin: int
-    end: int
-    exit_code: int | None
-    ended: bool
-    journals: tuple[Journal, ...] = ()
-    allocated: int | None = None
-    queued: int | None = None
-    stop_signal: int | None = None
-    stopped_at: int | None = None
-    spawned: int | None = None  # when the first launcher started the command
-
-
-@dataclass(slots=True)
-class AttemptRecord:
-    """An attempt in the making."""
-
-    launch: Launch
-    lives: list[RankRecord]
-    begin: int
-    end: int = 0
-    outcome: Outcome = "running"
-    told_to_stop: int | None = None
-    last: bool = True  # of its launch: what the launcher says of the end is about this one
-    recovers: bool = False  # it follows one that was interrupted
-    agents: list[Journal] = field(default_factory=list)
-    others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
-
-    def trainers(self) -> list[RankRecord]:
-        """The ranks that a second of training needs."""
-        most = max((life.steps for life in self.lives), default=0)
-        if most < MIN_STEPS_OF_OTHERS:
-            return self.lives
-        return [life for life in self.lives if life.steps]
+from headway.ledger.record import AttemptRecord, Launch, RankRecord, exited_cleanly
 
 
 def find_launches(

@@ -1,7 +1,7 @@
-"""What the boosters of `headway run --auto` did in a run, and what each brought.
+"""What the boosters of `headway run --auto` did in a run, and what each gained.
 
-A figure is compared with that of the last run of the same job, of the same kind, that was made
-without the booster; where there is none, what it brought is not known.
+A figure is compared with that of the last comparable run of the same job without the booster; where
+there is none, the gain is not known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.journal.reader import Journal
-from headway.ledger.model import NS, AutoRun, BoosterResult, Ledger
+from headway.ledger.model import AutoRun, BoosterResult, Ledger
+from headway.units import NS
 
 # Name, whether it acted, what it did in words, and its ns here and without it.
 Effect = tuple[bool, str, int | None, int | None]

@@ -1,4 +1,4 @@
-"""Process groups that a job makes and needs, and what its ranks tell each other before step one."""
+"""Process groups that a job makes and needs, and collectives of its ranks before the first step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from headway.ledger.attempts import AttemptRecord
 from headway.ledger.model import PreStepCollectives, ProcessGroups
+from headway.ledger.record import AttemptRecord
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -143,3 +143,8 @@ def _most(rows: Iterable[Row], name: str) -> int:
 
 def _least(rows: Iterable[Row], name: str) -> int:
     return min(int(row.get(name, 0)) for row in rows)
+
+
+def is_installed_package(where: str) -> bool:
+    """Whether a place is in an installed package: that is not the user's to change."""
+    return "/site-packages/" in where or "/dist-packages/" in where

@@ -1,4 +1,4 @@
-"""PT2 compiles: each with what it was, what their time went to, and what the caches gave."""
+"""PT2 compiles: each with its cause, the parts of its time, and what the caches had."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from headway.journal.reader import Span
-from headway.ledger import timeline
-from headway.ledger.attempts import AttemptRecord
-from headway.ledger.life import RankRecord
-from headway.ledger.lived import AttemptTimeline
-from headway.ledger.model import Compile, RankCompiles, RecompileLimitHit, Segment
+from headway.ledger import segments
+from headway.ledger import segments as ledger_segments
+from headway.ledger.merge import AttemptTimeline
+from headway.ledger.model import Compile, Ledger, RankCompiles, RecompileLimitHit
+from headway.ledger.record import AttemptRecord, RankRecord
+from headway.ledger.segments import Segment
 
 PT2 = ("start.pt2_compile", "recover.pt2_compile")
 BACKWARD_TRIGGERS = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
-AHEAD = "compile_ahead"  # what a step on a fast batch is called: see headway/startup/ahead.py
+AHEAD = (
+    "compile_ahead"  # what a step on a fast batch is called: see headway/startup/compile_ahead.py
+)
 # Spans that are one part as a whole; the rest of a compile is split by what torch measured in it.
 WHOLE = {
     "compile_import": "import",
@@ -138,7 +141,7 @@ def compiles_by_rank(
     for draft, lives in zip(drafts, lived, strict=True):
         for life, account in zip(draft.lives, lives.lives, strict=True):
             one = _caches(life)
-            parts = timeline.time_by_bucket(split_compile_time(life, account.segments))
+            parts = segments.time_by_bucket(split_compile_time(life, account.segments))
             if not parts and not one.asked:
                 continue
             before = found.get(life.rank, RankCompiles(rank=life.rank))
@@ -161,8 +164,8 @@ def compile_parts(
         ranks.sort(key=lambda parts: -parts[-1].end if parts else 0)
         layers = [[part for part in parts if part.leaf != "other"] for parts in ranks]
         whole = [Segment(s.start, s.end, "other") for s in lives.segments if s.leaf in PT2]
-        painted = timeline.paint(whole, timeline.by_priority(layers))
-        for name, ns in timeline.time_by_bucket(painted).items():
+        painted = segments.paint(whole, segments.by_priority(layers))
+        for name, ns in segments.time_by_bucket(painted).items():
             sums[name] = sums.get(name, 0) + ns
     return sums
 
@@ -174,13 +177,13 @@ def split_compile_time(life: RankRecord, segments: Sequence[Segment]) -> list[Se
         return []
     spans = [s for s in life.journal.spans if s.end is not None]
     named = [Segment(s.start, s.end or 0, WHOLE[s.name]) for s in spans if s.name in WHOLE]
-    inner = timeline.innermost(named)
+    inner = ledger_segments.innermost(named)
     layers = [inner, _graphs(_graph_spans(life), inner)]
     found = [
         Segment(s.start + life.shift, s.end + life.shift, s.leaf)
-        for s in timeline.by_priority(layers)
+        for s in ledger_segments.by_priority(layers)
     ]
-    return timeline.paint(whole, found)
+    return ledger_segments.paint(whole, found)
 
 
 def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
@@ -195,7 +198,7 @@ def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
         if start >= end:
             continue  # within another one, of another thread
         at = end
-        nested = sum(s.end - s.start for s in timeline.clip(inner, start, end))
+        nested = sum(s.end - s.start for s in segments.clip(inner, start, end))
         room = end - start - nested
         for name, ns in _exclusive(span.fields, room, nested):
             start = _lay(out, inner, start, end, name, ns)
@@ -207,7 +210,7 @@ def _lay(
     out: list[Segment], inner: Sequence[Segment], start: int, end: int, name: str, ns: int
 ) -> int:
     """`ns` of a part from `start` on, around what is nested there; where it ends."""
-    for one in timeline.clip(inner, start, end):
+    for one in segments.clip(inner, start, end):
         if ns <= 0:
             break
         piece = min(one.start - start, ns)
@@ -278,3 +281,8 @@ def _counts(told: Any, name: str) -> tuple[int, int]:
 
 def _ns(us: Any) -> int:
     return us * 1000 if type(us) is int and 0 <= us < 1 << 50 else 0
+
+
+def first_compiles(ledger: Ledger, attempt: int | None = None) -> list[Compile]:
+    """Those that no recompile is, of one attempt or of all."""
+    return [one for one in ledger.compiles if not one.recompile and attempt in (None, one.attempt)]

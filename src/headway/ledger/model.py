@@ -1,17 +1,19 @@
-"""What a ledger holds: plain frozen data, times in integer nanoseconds from the run's start."""
+"""The data of a ledger: frozen dataclasses, with times in integer nanoseconds from the run's start."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from headway.ledger.leaves import EFFECTIVE, side
+from headway.ledger.buckets import EFFECTIVE, side
+from headway.ledger.segments import Segment
 
 SCHEMA = 1
-NS = 1_000_000_000
+
 
 # What the time of the pt2_compile leaves goes to, in the order of a compile.
 COMPILE_PARTS = (
@@ -36,15 +38,6 @@ NoticeResponse = Literal["saved", "late", "skipped", "none"]
 def shell_code(status: int) -> int:
     """An exit status as a shell gives it: 143 for a death by signal 15."""
     return 128 - status if status < 0 else status
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One stretch of a timeline: half-open `[start, end)` and the leaf that owns it."""
-
-    start: int
-    end: int
-    leaf: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -510,6 +503,23 @@ class Ledger:
 
     def to_dict(self) -> dict[str, Any]:
         """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""
-        from headway.ledger import contract
+        from headway.ledger import encode
 
-        return contract.to_dict(self)
+        return encode.to_dict(self)
+
+
+def segments_by_attempt(
+    ledger: Ledger, segments: Iterable[Segment]
+) -> Iterator[tuple[int, Segment]]:
+    """Segments with the index of their attempt, cut where an attempt ends.
+
+    The time between two attempts belongs to the later one, as in `Ledger.windows`.
+    """
+    ends = [end for _, end in ledger.windows[:-1]]
+    for segment in segments:
+        start = segment.start
+        while start < segment.end:
+            place = bisect_right(ends, start)
+            end = min([segment.end, *ends[place : place + 1]])
+            yield place, Segment(start, end, segment.leaf)
+            start = end

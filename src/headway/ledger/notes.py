@@ -1,4 +1,4 @@
-"""What a reader of the ledger should know about the record behind it."""
+"""What a reader should know about the record behind the ledger: notes, and the longest unknown gaps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from headway.errors import with_code
 from headway.journal.reader import Journal
-from headway.ledger.attempts import AttemptRecord, Launch
 from headway.ledger.clocks import ClockAlignment
+from headway.ledger.merge import AttemptTimeline
+from headway.ledger.model import Gap
+from headway.ledger.record import AttemptRecord, Launch
 
 MAX_NOTES = 40
 MAX_NOTE_LENGTH = 300  # of a text without its code
@@ -85,3 +87,12 @@ def _missing_ranks(index: int, draft: AttemptRecord) -> list[str]:
             code="ranks-missing",
         )
     ]
+
+
+def longest_gaps(lived: Sequence[AttemptTimeline], zero: int) -> tuple[Gap, ...]:
+    """The longest stretches that no span covers."""
+    found = [gap for lives in lived for life in lives.trainers for gap in life.gaps]
+    found.sort(key=lambda g: (g.start - g.end, g.attempt, g.rank))
+    return tuple(
+        Gap(g.attempt, g.rank, g.start - zero, g.end - zero, g.after, g.before) for g in found[:20]
+    )

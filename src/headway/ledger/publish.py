@@ -1,4 +1,4 @@
-"""A training and the publish of its last checkpoint, each a run that names the other."""
+"""A training run and the publish of its last checkpoint, each a run that names the other."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.ledger.attempts import AttemptRecord
-from headway.ledger.leaves import EFFECTIVE
-from headway.ledger.model import NS, Ledger, Publish
+from headway.ledger.buckets import EFFECTIVE
+from headway.ledger.model import Ledger, Publish
+from headway.ledger.record import AttemptRecord
+from headway.units import NS
 
 
 def publish_from_note(note: Mapping[str, Any]) -> Publish | None:
-    """From what the folder of a training says: see headway/journal/publish.py."""
+    """From what the folder of a training says: see headway/journal/run_files.py."""
     return _publish(note, str(note.get("folder") or "")) if note else None
 
 

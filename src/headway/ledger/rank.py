@@ -6,10 +6,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.journal.reader import Span
-from headway.ledger import timeline
-from headway.ledger.leaves import EFFECTIVE, HANG, PUBLISH, SHUTDOWN, START_STAGES, UNKNOWN
-from headway.ledger.life import AttemptEnd, RankRecord
-from headway.ledger.model import NS, Gap, Segment
+from headway.ledger import segments as ledger_segments
+from headway.ledger.buckets import DETECTION, EFFECTIVE, HANG, PUBLISH, SHUTDOWN, UNKNOWN
+from headway.ledger.model import Gap, Outcome
+from headway.ledger.record import RankRecord
+from headway.ledger.segments import Segment
+from headway.taxonomy import START_STAGES
+from headway.units import NS
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """What the launcher knows of the attempt a rank lived in, on the run's axis."""
+
+    start: int
+    end: int
+    group: str  # "recover" after an interruption, else "start"
+    outcome: Outcome
+    told_to_stop: int | None = None
+    zero: int = 0  # when the run began
+    raised: int | None = None  # when the first rank had an exception
+
+    @property
+    def running(self) -> bool:
+        """It goes on: what is open stays open."""
+        return self.outcome == "running"
+
+    @property
+    def interrupted(self) -> bool:
+        """It did not come to its own end."""
+        return self.outcome in ("failed", "preempted", "stopped")
+
+    @property
+    def rest(self) -> str:
+        """What follows the last sign of life."""
+        if self.running:
+            return UNKNOWN
+        return DETECTION if self.outcome in ("failed", "preempted") else SHUTDOWN
+
 
 # What a span means before the first step, and after it. Stages are named like their leaf.
 _BUCKET_BEFORE_FIRST_STEP = {
@@ -70,10 +104,10 @@ def account_rank(life: RankRecord, fate: AttemptEnd, attempt: int) -> RankAccoun
     train_start = _train_start(life, spans)
     base = _default_timeline(life, fate, train_start, pause, hung)
     owned, hidden = _span_timeline(life, fate, spans, train_start)
-    segments = timeline.paint(base, owned)
-    segments = timeline.paint(segments, _stalls(life, fate, segments))
-    segments = timeline.paint(segments, _drains(life, fate))
-    segments = timeline.clip(segments, fate.start, fate.end)
+    segments = ledger_segments.paint(base, owned)
+    segments = ledger_segments.paint(segments, _stalls(life, fate, segments))
+    segments = ledger_segments.paint(segments, _drains(life, fate))
+    segments = ledger_segments.clip(segments, fate.start, fate.end)
     return RankAccount(
         rank=life.rank,
         segments=segments,
@@ -186,7 +220,7 @@ def _unseen_batch(
     life: RankRecord, before: Sequence[_PlacedSpan], prepared: int, first: int
 ) -> int:
     """No wait for the first batch was seen: allow the first step what a step takes here."""
-    compiles = timeline.union_sorted(
+    compiles = ledger_segments.union_sorted(
         sorted(
             (max(s.start, prepared), min(s.end, first))
             for s in before
@@ -221,11 +255,11 @@ def _default_timeline(
     out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
     if train_start is None or life.last_step_end is None:
         out += _after_last_step(fate, launched, pause, hung, UNKNOWN)
-        return timeline.join(out)
+        return ledger_segments.join(out)
     begin = min(max(train_start, launched), fate.end)
     last = min(max(life.last_step_end, begin), fate.end)
     out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
-    return timeline.join([*out, *_after_last_step(fate, last, pause, hung, fate.rest)])
+    return ledger_segments.join([*out, *_after_last_step(fate, last, pause, hung, fate.rest)])
 
 
 def _after_last_step(fate: AttemptEnd, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
@@ -323,19 +357,21 @@ def _span_timeline(
     spent: dict[str, int] = {}
     for thread, members in threads.items():
         flat = _flatten(life, fate, members, train_start)
-        for leaf, ns in timeline.time_by_bucket(flat).items():
+        for leaf, ns in ledger_segments.time_by_bucket(flat).items():
             spent[leaf] = spent.get(leaf, 0) + ns
         if train_start is not None and thread != life.thread:
-            flat = timeline.clip(flat, fate.start, train_start)
+            flat = ledger_segments.clip(flat, fate.start, train_start)
         last = max((s.end for s in members if _is_waited_for(life, s, train_start)), default=0)
         layers.append((-last, thread, flat))
-    owned = timeline.by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
+    owned = ledger_segments.by_priority(
+        [flat for _, _, flat in sorted(layers, key=lambda x: x[:2])]
+    )
     for span in spans:
         if span.background:
             leaf = _bucket_of(life, fate, span, train_start)
             ns = min(span.end, fate.end) - max(span.start, fate.start)
             spent[leaf] = spent.get(leaf, 0) + max(ns, 0)
-    shown = timeline.time_by_bucket(owned)
+    shown = ledger_segments.time_by_bucket(owned)
     hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
     return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
 
@@ -353,7 +389,7 @@ def _flatten(
 ) -> list[Segment]:
     named = [Segment(s.start, s.end, _bucket_of(life, fate, s, train_start)) for s in spans]
     opaque = frozenset(i for i, s in enumerate(spans) if s.name in _KEEPS_NESTED)
-    return timeline.clip(timeline.innermost(named, opaque), fate.start, fate.end)
+    return ledger_segments.clip(ledger_segments.innermost(named, opaque), fate.start, fate.end)
 
 
 def _bucket_of(
@@ -382,7 +418,7 @@ def _drains(life: RankRecord, fate: AttemptEnd) -> list[Segment]:
         start = max(start, first, out[-1].end if out else 0)
         if start < end:
             out.append(Segment(start, end, EFFECTIVE))
-    return timeline.clip(out, fate.start, fate.end)
+    return ledger_segments.clip(out, fate.start, fate.end)
 
 
 def _gaps(life: RankRecord, segments: Sequence[Segment], attempt: int) -> list[Gap]:

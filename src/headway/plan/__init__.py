@@ -1,1 +1,1 @@
-"""What-if without a run: the ETT% of a job that is only planned."""
+"""Predict the ETT of a job that has not run yet."""

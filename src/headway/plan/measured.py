@@ -1,16 +1,17 @@
-"""What a run has measured, as the values of a plan."""
+"""Inputs of a plan measured by a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headway.checkpoint.rate import UNKNOWN_RATE
-from headway.ledger.interval import NONE_SEEN, count_restartable
-from headway.ledger.interval import ledger_interval_inputs as observed
-from headway.ledger.leaves import DOWNTIME
-from headway.ledger.model import NS, Ledger
-from headway.plan.case import DAY
+from headway.checkpoint.interval import UNKNOWN_RATE
+from headway.ledger.buckets import DOWNTIME
+from headway.ledger.checkpoints import NONE_SEEN, count_restartable
+from headway.ledger.checkpoints import ledger_interval_inputs as observed
+from headway.ledger.model import Ledger
+from headway.plan.job import DAY
+from headway.units import NS
 
 HOURS = 24.0
 

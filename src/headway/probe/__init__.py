@@ -12,15 +12,21 @@ import os
 # The launcher sets these for its children; probe/boot/sitecustomize.py looks at the first.
 ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
 ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
-ENV_PAGES = "HEADWAY_PAGES"  # where pulse pages go, if not beside the journals: launch/pages.py
+ENV_PAGES = (
+    "HEADWAY_PAGES"  # where pulse pages go, if not beside the journals: launch/pulse_pages.py
+)
 ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
 ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
-ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: probe/hooks/chaos.py
-ENV_STEPS = "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/stop.py
-ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # which configs are worth trying: probe/tuning/advice.py
+ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: chaos/probe_hooks.py
+ENV_STEPS = (
+    "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/trial_stop.py
+)
+ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # which configs are worth trying: probe/autotune/advice.py
 ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: checkpoint/behind
-ENV_COMPILE = "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/cached.py
+ENV_COMPILE = (
+    "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/compile_cache.py
+)
 # By which a launcher speaks to the processes of one attempt. A launcher takes them out of the
 # environment that it was started with: there they are of another launcher, further out.
 INTERNAL_ENV = (
@@ -55,13 +61,13 @@ def remember_environment() -> None:
 
 def install() -> None:
     """Watch this process's imports; everything else follows from them. Twice is once."""
-    from headway.probe import imports
+    from headway.probe import import_hook
 
     if os.environ.get(ENV_FOLDER):
         remember_environment()
         if os.environ.get(ENV_ASYNC) == "1":
             _finish_async_saves_last()
-        imports.watch_imports()
+        import_hook.watch_imports()
         atexit.register(_record_early_error)
 
 
@@ -70,7 +76,7 @@ def _finish_async_saves_last() -> None:
     import sys
 
     def last() -> None:
-        watch = sys.modules.get("headway.checkpoint.behind.watch")
+        watch = sys.modules.get("headway.checkpoint.async_save.file_guard")
         if watch is not None:
             watch.last()
 

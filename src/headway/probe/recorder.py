@@ -1,8 +1,8 @@
-"""What this process has noted: spans and events, kept back until there is a reason to write.
+"""Spans and events of this process, buffered until there is a reason to write a journal.
 
-A process that never trains leaves no file, unless an exception ends it. A rank (the environment
-says so) writes from its first event on; any other process from its first event of torch, a helper
-of a rank only once it makes a step.
+A process that never trains leaves no file, unless an exception ends it. A rank (known from the
+environment) writes from its first event on, any other process from its first torch event, and a
+helper of a rank only from its first step.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headway.probe import (
     ENV_OWNER,
     ENV_PAGES,
     ENV_STRICT,
-    imports,
+    import_hook,
     launcher_variable,
-    pace,
+    step_clock,
 )
 
 MAX_PENDING = 1000  # events; a helper that never writes must not grow
@@ -40,7 +40,7 @@ class Recorder:
         self.before_span: list[Callable[[], None]] = []
         self.at_end: list[Callable[[], None]] = []
         self._reset()
-        for name, start, end in imports.EARLY_IMPORTS:
+        for name, start, end in import_hook.EARLY_IMPORTS:
             self.span("import", start, end, module=name)
 
     def _reset(self) -> None:
@@ -105,7 +105,7 @@ class Recorder:
             os.environ[ENV_OWNER] = _owner(self.pid)
         first = head(
             "process",
-            imports.python_started_at,
+            import_hook.python_started_at,
             launch=launcher_variable(ENV_LAUNCH),
             rank=self.rank,
             world=self.world,
@@ -124,7 +124,7 @@ class Recorder:
         _backdate(first)
         writer.write(first)
         self.writer = writer
-        pace.attach_page(writer.cells)
+        step_clock.attach_page(writer.cells)
         pending, self.pending = self.pending, []
         for record in pending:
             writer.write(record)
@@ -150,7 +150,7 @@ class Recorder:
             return 0
         if ident in _THREADS:
             return ident
-        return 0 if pace.step_thread in (0, _MAIN_THREAD) else pace.step_thread
+        return 0 if step_clock.step_thread in (0, _MAIN_THREAD) else step_clock.step_thread
 
     def finish(self) -> None:
         """The process ends by itself: the last steps, the error if there was one, the end."""
@@ -160,7 +160,7 @@ class Recorder:
         try:
             for last in self.at_end:
                 guard("at the end", last)
-            guard("steps", pace.flush)
+            guard("steps", step_clock.flush)
             guard("imported", self.imported)
             error = getattr(sys, "last_value", None)
             if error is not None:
@@ -184,8 +184,8 @@ class Recorder:
 
     def after_fork(self) -> None:
         """A forked child is another process: its own file, and no step yet."""
-        pace.reset_after_fork()
-        imports.python_started_at = monotonic_ns()
+        step_clock.reset_after_fork()
+        import_hook.python_started_at = monotonic_ns()
         self._reset()
         self.helper, self.warm = True, False
 
@@ -200,7 +200,7 @@ class Recorder:
         """
         for settle in self.before_span:
             settle()
-        pace.reset_after_fork()
+        step_clock.reset_after_fork()
         self._reset()
         self.warm, self.begun = True, begun
         if self.rank is not None:
@@ -212,7 +212,7 @@ class Recorder:
         if self.told or self.writer is None or os.environ.get("LOCAL_RANK", "0") != "0":
             return
         self.told = True
-        told = imports.import_log_fields()
+        told = import_hook.import_log_fields()
         if told is not None:
             self.emit("imported", **told)
 
@@ -254,8 +254,8 @@ def _backdate(head: dict[str, Any]) -> None:
     """Give the head the time at which the interpreter was ready, though it is written later."""
     entered = (
         head["t"]
-        if imports.python_started_at is None
-        else max(imports.python_started_at, head["begin"])
+        if import_hook.python_started_at is None
+        else max(import_hook.python_started_at, head["begin"])
     )
     late = max(head["t"] - entered, 0)
     for clock in ("t", "wall", "fs"):
@@ -318,7 +318,7 @@ def _at_process_end(call: Callable[[], None]) -> None:
 _MAIN_THREAD = threading.main_thread().ident or 0
 _THREADS: dict[int, Any] = getattr(threading, "_active", {})  # those that Python has started
 recorder = Recorder()
-pace.on_first_step.append(lambda t: guard("imported", recorder.imported))
-pace.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)
+step_clock.on_first_step.append(lambda t: guard("imported", recorder.imported))
+step_clock.bind(recorder.emit, lambda: recorder.start(trains=True), guard, recorder.thread)
 os.register_at_fork(after_in_child=recorder.after_fork)
 atexit.register(recorder.finish_unseen)

@@ -1,7 +1,8 @@
-"""Lets the launcher ask this process where it stands: all its stacks, on a signal of our own.
+"""The stacks of this process: the line of the job that makes a call, and a full dump on a signal.
 
-They go to memory that the launcher reads through /proc, so that nothing is left of it on disk
-unless there was a reason to ask. faulthandler needs neither the GIL nor a running main thread.
+The launcher asks for a dump. It is written to memory that the launcher reads through /proc, so that
+nothing stays on disk unless there was a reason to ask; faulthandler needs neither the GIL nor a
+running main thread. This module loads no recorder: the launcher and `headway.startup` import it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,29 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from headway.journal import files
+from headway.journal import file_access
+
+
+def calling_line(besides: Any = None) -> str:
+    """The innermost frame that is the job's and not of code `besides`, as `file:line name`."""
+    ours = os.path.dirname(os.path.dirname(__file__))
+    torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or __file__)
+    python = os.path.dirname(os.__file__)
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        foreign = file.startswith((ours + os.sep, torch + os.sep, "<")) or (
+            file.startswith(python + os.sep) and "-packages" not in file
+        )
+        if not foreign and frame.f_code is not besides:
+            return f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
 
 SIGNAL = signal.SIGRTMIN + 11  # free in glibc, torch, NCCL and Slurm; the user's own comes first
 MEMFD_NAME = "headway-stacks"
@@ -22,7 +42,7 @@ def offer_dump(emit: Callable[..., Any]) -> None:
     """Register, and tell the launcher how to ask; nothing where the signal is taken."""
     if not hasattr(os, "memfd_create") or signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
-    with files.above_standard_fds():
+    with file_access.above_standard_fds():
         fd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC)
     faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
     emit("stacks", signal=int(SIGNAL), fd=fd)

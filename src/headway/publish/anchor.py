@@ -1,4 +1,4 @@
-"""Where a publish starts from: a checkpoint of a store, a DCP folder, or a file of `torch.save`."""
+"""Anchors: a checkpoint of a store, a DCP folder, or a file of `torch.save`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store import names
-from headway.checkpoint.store.place import LocalPlace, open_place
-from headway.checkpoint.store.read import Checkpoint, Store, UnreadableCheckpoint
+from headway.checkpoint.store import layout as manifests
+from headway.checkpoint.store.cleanup import pin
+from headway.checkpoint.store.store import Checkpoint, Store, UnreadableCheckpoint
 from headway.errors import CheckpointDamaged, UsageError, split_code, with_code
+from headway.storage.place import LocalPlace, open_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def find_anchor(url: str) -> Anchor:
     good, bad = store.listed()
     if not good and not bad:
         above, _, name = url.rstrip("/").rpartition("/")
-        if names.REMOTE_STEP.fullmatch(name):
+        if manifests.REMOTE_STEP.fullmatch(name):
             return _stored_anchor(Store(above), name)
         raise UsageError(
             f"{url} is no checkpoint, and there is none in it", code="anchor-not-found"
@@ -104,7 +104,7 @@ def _has(path: Path, name: str) -> bool:
 
 
 def _pinned(store: Store, name: str) -> bool:
-    return names.ANCHOR in store.place.names(name)
+    return manifests.ANCHOR in store.place.names(name)
 
 
 def _stored_anchor(store: Store, name: str) -> Anchor:
@@ -180,3 +180,19 @@ def fetch_anchor(one: Anchor, folder: Path) -> Anchor:
                     out.write(piece)
         local.append(Checkpoint(at.name, str(target), at.manifest))
     return Anchor(**{**vars(one), "chain": tuple(local)})
+
+
+def last_anchor(url: str, since: float) -> str | None:
+    """The path of the last anchor that was made since then, or else of the last checkpoint.
+
+    It is an anchor from now on: nobody takes it away before it is published.
+    """
+    store = Store(url)
+    fresh = [one for one in store.checkpoints() if one.manifest.made >= since]
+    good = [one for one in fresh if not store.verify(one)]
+    pinned = [one for one in good if manifests.ANCHOR in store.place.names(one.name)]
+    if not good:
+        return None
+    if not pinned:
+        pin(url, good[0])
+    return (pinned or good)[0].path

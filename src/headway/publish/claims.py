@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from headway.checkpoint.store import names, owners, retain
-from headway.checkpoint.store.place import Place, open_place
+from headway.checkpoint.store import cleanup, layout
 from headway.errors import HeadwayError
 from headway.publish.anchor import Anchor
 from headway.publish.store import SnapshotStore
+from headway.storage import process_identity
+from headway.storage.place import Place, open_place
 
 CLAIMS_FOLDER = "claims"
 CLAIM_EXPIRES_S = 86400.0  # a claim that was not renewed for so long is none
@@ -29,7 +30,7 @@ def claim_recipe(url: str, recipe: str, store: SnapshotStore) -> str:
     """This recipe is watched for; the name of the claim, which stays until it lapses."""
     name = hashlib.sha256(f"{recipe} {store.place.url}".encode()).hexdigest()[:32]
     where = open_place(url)
-    form = names.STEP if where.renames else names.REMOTE_STEP
+    form = layout.STEP if where.renames else layout.REMOTE_STEP
     if any(map(form.fullmatch, where.names())) and not _is_recent(where, name):
         _write(where, name, {"recipe": recipe, "store": store.place.url})
     return name
@@ -50,7 +51,7 @@ def claim_anchor(one: Anchor) -> Iterator[str]:
         yield name
         return
     where = open_place(one.order[0])
-    _write(where, name, {**json.loads(owners.identify_process()), "anchor": one.id})
+    _write(where, name, {**json.loads(process_identity.identify_process()), "anchor": one.id})
     try:
         yield name
     finally:
@@ -62,7 +63,7 @@ def release_anchor(one: Anchor, own: str) -> bool:
     """Let retention have an anchor, unless somebody else waits for it; whether that was done."""
     if one.kind != "store" or _is_claimed(open_place(one.order[0]), one, own):
         return False
-    retain.release(one.order[0], one.chain[-1])
+    cleanup.release(one.order[0], one.chain[-1])
     return True
 
 
@@ -77,7 +78,7 @@ def _is_claimed(where: Place, one: Anchor, own: str) -> bool:
             )
         except FileNotFoundError:
             continue
-        if owners.process_ended(content) or changed < time.time() - CLAIM_EXPIRES_S:
+        if process_identity.process_ended(content) or changed < time.time() - CLAIM_EXPIRES_S:
             where.delete(f"{CLAIMS_FOLDER}/{name}")
         elif _needs_anchor(content, one):
             return True

@@ -1,7 +1,7 @@
-"""Inputs on which everything that is made of a model has to agree, and what the model says to them.
+"""Golden inputs: every target must reproduce the model's outputs on them.
 
-They go with a snapshot, so that whoever serves it can ask the same: `golden.safetensors` has the
-tensors `inputs.N` and `outputs.N`, `config.json` how the inputs are handed over.
+They are part of a snapshot: `golden.safetensors` holds the tensors `inputs.N` and `outputs.N`, and
+`config.json` says how the inputs are passed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from headway.checkpoint.golden import call_arguments
+from headway.checkpoint.anchor import call_arguments
 from headway.errors import PublishFailed, UsageError
 from headway.publish import recipe as recipes
-from headway.publish.model import describe_error, import_function
+from headway.publish.failures import describe_error, raise_if_transient
+from headway.publish.model import import_function
 from headway.publish.source import TensorSource, read_tensor
-from headway.publish.transient import raise_if_transient
 
 GOLDEN_FILE = "golden.safetensors"
 

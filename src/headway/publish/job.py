@@ -1,38 +1,41 @@
-"""One publish: from an anchor to a snapshot that has proven itself, or to why there is none."""
+"""Publish one anchor: make, validate and commit a snapshot; then registry and release."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from headway import __version__
-from headway.checkpoint.golden import SERVING_INFO
-from headway.checkpoint.store.place import os_errors_as_save_failed
+from headway.checkpoint.anchor import SERVING_INFO
 from headway.errors import (
     CheckpointDamaged,
+    HeadwayError,
     PublishDeferred,
     PublishFailed,
+    RegistryFailed,
     SnapshotDamaged,
     UsageError,
     split_code,
 )
-from headway.publish import gates
+from headway.publish import claims, validate
+from headway.publish import registry as registries
 from headway.publish.anchor import Anchor
-from headway.publish.examine import CheckResult, TargetCheck, TargetChecker, check_in_subprocess
-from headway.publish.lease import lease
 from headway.publish.make import SnapshotFiles, make_files
-from headway.publish.packages import CompiledCodeCache
 from headway.publish.recipe import Recipe, complete_recipe
+from headway.publish.registry import Registry
 from headway.publish.snapshot import Manifest, Snapshot, SnapshotFile, TargetRecord
 from headway.publish.source import is_trusted
-from headway.publish.store import SnapshotStore
-from headway.publish.targets import Target, load_target
+from headway.publish.store import CompiledCodeCache, Say, SnapshotStore
+from headway.publish.targets.base import Target, load_target
+from headway.publish.validate import CheckResult, TargetCheck, TargetChecker, check_in_subprocess
+from headway.storage.lease import lease
+from headway.storage.place import os_errors_as_save_failed
 
 UNREADABLE_CODES = (
     "not-readable",
@@ -119,20 +122,22 @@ def _publish(job: _PublishJob, *, reuse: bool) -> Snapshot:
         reasons = [
             reason
             for name, answer in answers.items()
-            for reason in gates.target_reasons(name, answer, job.targets[name].tolerance)
+            for reason in validate.target_reasons(name, answer, job.targets[name].tolerance)
         ]
-        if shelf.reused and any(reason.code not in gates.TRANSIENT_CODES for reason in reasons):
+        if shelf.reused and any(reason.code not in validate.TRANSIENT_CODES for reason in reasons):
             raise CachedCodeMismatch
         before = _check_serving(job, serving, folder / "before")
     product.seconds["examine"] = round(time.monotonic() - begun, 3)
     limits = job.recipe.limits
     manifest = _manifest(job, product, answers)
-    reasons += gates.size_reasons(limits, manifest.size, serving.manifest.size if serving else None)
-    reasons += gates.latency_reasons(limits, answers, before)
+    reasons += validate.size_reasons(
+        limits, manifest.size, serving.manifest.size if serving else None
+    )
+    reasons += validate.latency_reasons(limits, answers, before)
     if reasons:
         text = "; ".join(reasons)
         codes = [reason.code for reason in reasons]
-        if set(codes) <= set(gates.TRANSIENT_CODES):
+        if set(codes) <= set(validate.TRANSIENT_CODES):
             raise PublishDeferred(
                 f"{job.anchor.path} is not published now: {text}",
                 code="snapshot-deferred",
@@ -216,3 +221,48 @@ def _manifest(
         versions=versions,
         seconds=product.seconds,
     )
+
+
+@dataclass(frozen=True)
+class AfterPublish:
+    """As a recipe wants it; it is made before the work begins, so that mistakes are told early."""
+
+    recipe: Recipe
+    store: SnapshotStore
+    registry: Registry | None
+    say: Say
+
+    @contextlib.contextmanager
+    def registering(self) -> Iterator[None]:
+        """Register what was published meanwhile, and what an earlier start has not come to."""
+        try:
+            yield
+        except HeadwayError:
+            with contextlib.suppress(RegistryFailed, SnapshotDamaged):
+                self.register()
+            raise
+        self.register()
+
+    def release(self, anchor: Anchor, own: str) -> None:
+        """Let retention have the anchor, if the recipe says so; `own` is our claim on it."""
+        if self.recipe.release and claims.release_anchor(anchor, own):
+            self.say(f"released {anchor.path}")
+
+    def register(self) -> None:
+        """Bring the registry to where the store is."""
+        told = self.recipe.registry
+        if told is None or self.registry is None:
+            return
+        version = registries.follow(self.store, told, self.registry)
+        if version is not None:
+            self.say(f"registered as version {version} of {told.mlflow}, {told.alias}")
+
+
+def after_publish(recipe: Recipe, store: SnapshotStore, say: Say) -> AfterPublish:
+    """For one publish, or for many."""
+    told = recipe.registry
+    if told is None:
+        return AfterPublish(recipe, store, None, say)
+    registry = registries.open_registry(told)
+    registries.begin(store, told)
+    return AfterPublish(recipe, store, registry, say)

@@ -1,4 +1,4 @@
-"""The loading side: a snapshot as something to call, every byte of it checked first."""
+"""Load a snapshot for serving; every byte of its files is verified first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import SnapshotDamaged, UsageError
-from headway.publish import tensors
-from headway.publish.loose import open_snapshot_folder
+from headway.publish import safetensors_io
+from headway.publish.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile, decode, fetch_verified
 from headway.publish.store import LATEST, SnapshotStore
-from headway.publish.targets import CONFIG, WEIGHTS, SnapshotContent
-from headway.publish.targets import load_target as known
+from headway.publish.targets.base import CONFIG, WEIGHTS, SnapshotContent
+from headway.publish.targets.base import load_target as known
+from headway.storage.place import LocalPlace
+
+
+class SnapshotFolder:
+    """A folder with the files of a snapshot, and its manifest beside them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._place, self._name = LocalPlace(str(folder)), name
+
+    def snapshot(self, name: str) -> Snapshot:
+        """The one that it is, whatever is asked for."""
+        return decode(self._name, self._place.read(f"{self._name}.json"))
+
+    def checked(self, file: SnapshotFile, name: str, folder: Path) -> Path:
+        """A file, every byte of it looked at."""
+        return fetch_verified(self._place, name, file, name, folder)
+
+
+def open_snapshot_folder(folder: str | os.PathLike[str]) -> SnapshotFolder | None:
+    """What lies in a folder, if that is one snapshot by itself."""
+    path = Path(folder)
+    found = [one.stem for one in path.glob("*.json") if SNAPSHOT_NAME.fullmatch(one.stem)]
+    return SnapshotFolder(path, found[0]) if len(found) == 1 else None
 
 
 def load(
@@ -48,7 +71,7 @@ def load(
         if needed not in wanted:
             raise SnapshotDamaged(f"the snapshot {one.name} has no {needed}", code="file-missing")
     files = {file: shelf.checked(one.manifest.files[file], file, folder) for file in wanted}
-    opened = SnapshotContent(files, _config(files), tensors.read(files[WEIGHTS]), factory)
+    opened = SnapshotContent(files, _config(files), safetensors_io.read(files[WEIGHTS]), factory)
     return known(name, options or {}).open(opened)
 
 

@@ -1,4 +1,4 @@
-"""The files of a snapshot, made from an anchor: in memory there is one model, and then none."""
+"""Make the files of a snapshot from an anchor; at most one copy of the model is in memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headway.checkpoint.store import disk
 from headway.errors import HeadwayError, PublishFailed
-from headway.publish import golden, model, tables, tensors
+from headway.publish import failures, golden, model, safetensors_io, tables
 from headway.publish.anchor import Anchor, fetch_anchor
+from headway.publish.failures import raise_if_transient
 from headway.publish.recipe import Recipe
 from headway.publish.snapshot import SnapshotFile
 from headway.publish.source import TensorSource, open_source
 from headway.publish.store import SnapshotStore
-from headway.publish.targets import CONFIG, WEIGHTS, Packages, Target, Work
-from headway.publish.transient import raise_if_transient
+from headway.publish.targets.base import CONFIG, WEIGHTS, Packages, Target, Work
+from headway.storage import disk
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no fault of the anchor
 SHARED_FILES = (WEIGHTS, CONFIG, golden.GOLDEN_FILE)  # what every target is served with
@@ -70,10 +70,11 @@ def make_files(
                 if isinstance(error, OSError) and error.errno in DISK_FULL:
                     raise
                 raise_if_transient(
-                    f"{name} cannot be made now: {model.describe_error(error)}", error
+                    f"{name} cannot be made now: {failures.describe_error(error)}", error
                 )
                 raise PublishFailed(
-                    f"{name} cannot be made: {model.describe_error(error)}", code="target-not-made"
+                    f"{name} cannot be made: {failures.describe_error(error)}",
+                    code="target-not-made",
                 ) from error
             for file in made:
                 files[file] = store.add(_file_pieces(own / file), Path(file).suffix)
@@ -85,9 +86,9 @@ def make_files(
             "tables": told,
             "inputs": inputs.spec,
         }
-        files[WEIGHTS] = store.add(_tensor_pieces(built.state_dict()), tensors.SUFFIX)
+        files[WEIGHTS] = store.add(_tensor_pieces(built.state_dict()), safetensors_io.SUFFIX)
         files[golden.GOLDEN_FILE] = store.add(
-            _tensor_pieces(golden.golden_tensors(inputs, outputs)), tensors.SUFFIX
+            _tensor_pieces(golden.golden_tensors(inputs, outputs)), safetensors_io.SUFFIX
         )
         files[CONFIG] = store.add(lambda: [json.dumps(config, indent=1).encode()], ".json")
     return SnapshotFiles(files, of, seconds)
@@ -131,7 +132,7 @@ def _process_tables(
 
 
 def _tensor_pieces(held: Mapping[str, Tensor]) -> Callable[[], Iterable[memoryview]]:
-    return lambda: tensors.pieces(held)
+    return lambda: safetensors_io.pieces(held)
 
 
 def _file_pieces(path: Path) -> Callable[[], Iterable[memoryview]]:

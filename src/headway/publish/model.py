@@ -1,4 +1,4 @@
-"""The user's model, built by their factory and filled with the weights of an anchor."""
+"""Build the user's model by its factory and load the weights of an anchor."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from torch import nn
 
 from headway.errors import PublishFailed, UsageError
+from headway.publish.failures import describe_error, raise_if_transient
 from headway.publish.recipe import ModelOptions
 from headway.publish.source import TensorSource
-from headway.publish.transient import raise_if_transient
 
 DEFAULT_PARTS = ("model", "state_dict", "")  # where weights lie if nobody says
 WRAPPERS = ("module.", "_orig_mod.")  # of DDP, AveragedModel and torch.compile
@@ -63,12 +63,6 @@ def build_model(factory: str, arguments: Mapping[str, Any], folder: Path) -> nn.
     for tensor in (*made.parameters(), *made.buffers()):
         tensor.data = tensor.data.contiguous()  # as it will lie in the file
     return made.eval().requires_grad_(False)
-
-
-def describe_error(error: Exception) -> str:
-    """What went wrong in code of the user's, in one line."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def build_without_init(make: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -1,23 +1,27 @@
-"""What a publish makes of an anchor: a TOML file, read once, every typo told in a sentence."""
+"""Publish recipes: a TOML file, checked when it is read, without running any user code."""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
+import importlib.util
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.errors import CheckpointUntrusted, PublishFailed, UsageError
-from headway.publish import offered
+from headway.publish.targets import base
 from headway.settings import read_toml
 
 T = TypeVar("T")
 NOT_IN_DIGEST = ("registry", "release", "script")  # a snapshot is the same with or without
 PLAIN_CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict")
-GOLDEN_PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/golden.py
+GOLDEN_PART = "golden"  # where an anchor has golden inputs: see headway/checkpoint/anchor.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +145,7 @@ def read_recipe(path: Path) -> Recipe:
         )
     _parse_value(
         "tuple", found.get("script", []), path.name, "script"
-    )  # for --auto: boosters/recipes.py
+    )  # for --auto: session/auto.py
     made_of = {name: told for name, told in found.items() if name not in NOT_IN_DIGEST}
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode())
     return Recipe(
@@ -218,7 +222,7 @@ def _parse_targets(found: Any, where: str) -> tuple[TargetOptions, ...]:
     made = []
     for name, options in _require_table(found, where).items():
         made.append(TargetOptions(name, _require_table(options, f"{where[:-1]}.{name}]")))
-        offered.check_target_options(name, made[-1].options)
+        base.check_target_options(name, made[-1].options)
     return tuple(made)
 
 
@@ -282,3 +286,56 @@ def _check_keys(given: Mapping[str, Any], known: Any, sentence: str) -> None:
             key=name,
             near=near[0] if near else None,
         )
+
+
+def check_functions(recipe: Recipe) -> None:
+    """Of all that a recipe names; UsageError if a publish on this machine would not find it."""
+    for name in filter(None, (recipe.model.factory, recipe.golden.inputs)):
+        module, _, function = name.partition(":")
+        source = _module_file(module, recipe.folder)
+        if source is None:
+            raise UsageError(
+                f"{name} cannot be imported: there is no module {module.partition('.')[0]!r} "
+                "beside the recipe, and none is installed",
+                code="module-not-found",
+                module=module.partition(".")[0],
+            )
+        if source.suffix == ".py" and not _binds_name(source, function):
+            raise UsageError(
+                f"there is no function {function!r} in {source}",
+                code="function-not-found",
+                function=function,
+            )
+
+
+def _module_file(module: str, folder: Path) -> Path | None:
+    """The file of a module, or some other path where that is not known; None if there is none."""
+    first, dot, _ = module.partition(".")
+    before = sys.path[:]
+    sys.path[:0] = [str(folder), os.getcwd()]  # as a publish has it
+    try:
+        spec = importlib.util.find_spec(first)  # of a first name nothing is imported for that
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path[:] = before
+    if spec is None:
+        return None
+    return Path(spec.origin or "") if not dot else Path()
+
+
+def _binds_name(source: Path, function: str) -> bool:
+    """Whether the name is bound somewhere in it; what cannot be told from its text may be."""
+    try:
+        nodes = list(ast.walk(ast.parse(source.read_bytes())))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"{source} cannot be imported: {error}", code="module-not-importable"
+        ) from None
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return bool({function, "*", "__getattr__"} & names)

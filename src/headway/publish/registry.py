@@ -1,7 +1,8 @@
-"""A model registry that follows a store: it gets each snapshot once, and an alias for what serves.
+"""Keep a model registry in step with a snapshot store: one version per snapshot, an alias for the
+one that serves.
 
-The store says what was registered. Whatever is killed, the next start goes on where that ends: the
-registry finds a snapshot by its tag before it makes a version of it.
+The store records what was registered, so an interrupted update continues at the next start. The
+registry looks a snapshot up by its tag before it makes a version of it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from typing import Any, Protocol
 
 from headway.errors import SnapshotDamaged
 from headway.publish import recipe as recipes
-from headway.publish.lease import wait_for_lease
-from headway.publish.loose import lay_out
-from headway.publish.snapshot import Snapshot
+from headway.publish.snapshot import Snapshot, encode
 from headway.publish.store import SnapshotStore
+from headway.storage.lease import wait_for_lease
 
 REGISTRY_LEASE = "registry"
 
@@ -112,3 +112,12 @@ def _register(store: SnapshotStore, one: Snapshot, registry: Registry) -> str:
     with tempfile.TemporaryDirectory(prefix="headway-registry-") as folder:
         lay_out(store, one, Path(folder))
         return registry.register(one, Path(folder))
+
+
+def lay_out(store: SnapshotStore, one: Snapshot, folder: Path) -> None:
+    """Put a snapshot into an empty folder, every byte of it looked at; on a disk by links."""
+    for name, file in one.manifest.files.items():
+        path = store.checked(file, name, folder)
+        if path != folder / name:
+            (folder / name).symlink_to(path)
+    (folder / f"{one.name}.json").write_bytes(encode(one.manifest)[1])

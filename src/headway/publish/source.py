@@ -1,7 +1,6 @@
-"""The tensors of an anchor by name, each read into memory that is already there.
+"""Read the tensors of an anchor by name into existing memory, from any of its three kinds.
 
-Bytes go straight from the disk to where they belong: reading takes no memory beside the model's.
-Nothing is read that nobody asks for: an optimizer's state stays on the disk.
+Only the tensors that are asked for are read, straight from disk into their destination.
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ import io
 import math
 import mmap
 import os
+import struct
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
@@ -26,15 +28,97 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from headway.checkpoint.store import dcp, packed, trust
-from headway.checkpoint.store.delta import apply_rows
-from headway.checkpoint.store.manifest import Item, UnreadableData
-from headway.checkpoint.store.read import Checkpoint
-from headway.checkpoint.store.sums import summed
+from headway.checkpoint.format import checkpoint_reader, dcp
+from headway.checkpoint.format.delta import apply_rows
+from headway.checkpoint.store.layout import Item
+from headway.checkpoint.store.store import Checkpoint
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError
-from headway.publish import zipped
 from headway.publish.anchor import Anchor
-from headway.publish.transient import raise_if_transient
+from headway.publish.failures import raise_if_transient
+from headway.storage import codecs, disk
+from headway.storage.codecs import UnreadableData, summed
+
+ZIP_HEADER_SIZE = (
+    30  # bytes before the name of an entry; the lengths of name and extra are its last
+)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """The bytes of a tensor's storage, and how the tensor lies in it."""
+
+    at: int  # in the file
+    size: int
+    crc32: int
+    tensor: torch.Tensor  # without memory
+
+    @property
+    def straight(self) -> bool:
+        """Whether the bytes are the tensor's, in order."""
+        whole = self.tensor.numel() * self.tensor.element_size() == self.size
+        return whole and self.tensor.is_contiguous() and self.tensor.storage_offset() == 0
+
+
+class _FileSlice(io.RawIOBase):
+    """A part of a file as if it were one."""
+
+    def __init__(self, file: BinaryIO, at: int, length: int) -> None:
+        self._file, self._at, self._length = file, at, length
+        self._here = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._here = offset + (0, self._here, self._length)[whence]
+        return self._here
+
+    def readinto(self, buffer: Any) -> int:
+        room = memoryview(buffer)[: max(0, self._length - self._here)]
+        self._file.seek(self._at + self._here)
+        got = self._file.readinto(room)  # type: ignore[attr-defined]
+        self._here += got
+        return int(got)
+
+
+def read_record(file: BinaryIO, at: int, length: int) -> StoredTensor | None:
+    """The one tensor in a stretch of a file; None if it is something else that torch may know."""
+    view = _FileSlice(file, at, length)
+    if view.read(4) != b"PK\3\4":
+        return None
+    with zipfile.ZipFile(view) as entries:
+        data = [one for one in entries.infolist() if "/data/" in one.filename]
+        if len(data) != 1 or data[0].compress_type != zipfile.ZIP_STORED:
+            return None
+        for one in entries.infolist():
+            if one is not data[0] and one.CRC:
+                entries.read(one)  # compares the checksum
+    view.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = torch.load(view, map_location="meta", weights_only=True)  # type: ignore[arg-type]
+    view.seek(data[0].header_offset + ZIP_HEADER_SIZE - 4)
+    lengths = struct.unpack("<HH", view.read(4))
+    begin = at + data[0].header_offset + ZIP_HEADER_SIZE + sum(lengths)
+    return StoredTensor(begin, data[0].file_size, data[0].CRC, tensor)
+
+
+def first_damaged_entry(path: str) -> str:
+    """The first entry of a zip that is not as it was written; empty if all are."""
+    with zipfile.ZipFile(path) as entries:
+        for one in entries.infolist():
+            if one.CRC:
+                try:
+                    with entries.open(one) as content:
+                        while content.read(1 << 20):
+                            pass
+                except zipfile.BadZipFile:
+                    return one.filename
+    return ""
+
 
 READ_SIZE = 64 << 20  # bytes that are read at once
 MADV_PAGEOUT = 21  # of madvise
@@ -61,7 +145,7 @@ def open_source(one: Anchor) -> TensorSource:
 
 def is_trusted(one: Anchor) -> bool:
     """Whether nobody but this user can have written an anchor."""
-    return one.kind == "store" and all(trust.only_user_can_write(at.path) for at in one.chain)
+    return one.kind == "store" and all(disk.only_user_can_write(at.path) for at in one.chain)
 
 
 def read_tensor(given: TensorSource, name: str) -> torch.Tensor:
@@ -78,7 +162,7 @@ Tensors = dict[str, TensorStorageMetadata]
 def _metadata(path: str, trusted: bool | None) -> tuple[Tensors, Mapping[MetadataIndex, Any]]:
     """What a checkpoint has of tensors, and where each part of one lies."""
     try:
-        found = dcp.CheckpointReader(path, trusted=trusted).read_metadata()
+        found = checkpoint_reader.CheckpointReader(path, trusted=trusted).read_metadata()
         tensors = {
             name: one
             for name, one in found.state_dict_metadata.items()
@@ -193,7 +277,7 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
                 raise _damaged(path, f"it ends before {item.name}", code="truncated")
             if summed(data) != item.crc32:
                 raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
-            packed.decompress_into(data, at, dcp.tensor_bytes(room))
+            codecs.decompress_into(data, at, dcp.tensor_bytes(room))
     except FileNotFoundError:
         raise _damaged(path, "it is missing", code="file-missing") from None
     except UnreadableData as error:
@@ -244,7 +328,7 @@ class _DcpSource:
         path = Path(self._path, info.relative_path)
         try:
             with path.open("rb") as file:
-                found = zipped.read_record(file, info.offset, info.length)
+                found = read_record(file, info.offset, info.length)
         except FileNotFoundError:
             raise _damaged(path, "it is missing", code="file-missing") from None
         except Exception as error:  # a damaged pickle may raise anything
@@ -267,7 +351,7 @@ class _DcpSource:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-                reader, planner = dcp.CheckpointReader(self._path), _TensorsOnly()
+                reader, planner = checkpoint_reader.CheckpointReader(self._path), _TensorsOnly()
                 load({name: into}, storage_reader=reader, planner=planner, no_dist=True)
         except (CheckpointException, RuntimeError, OSError, UnpicklingError, EOFError) as error:
             _raise_if_transient(self._path, error)
@@ -306,7 +390,7 @@ class _TorchFileSource:
         except (RuntimeError, EOFError, ValueError) as error:
             _raise_if_transient(path, error)
             raise _not_loaded(path, error) from None
-        if wrong := zipped.first_damaged_entry(path):
+        if wrong := first_damaged_entry(path):
             raise CheckpointDamaged(
                 f"{path} cannot be loaded: {wrong} in it was changed", code="checksum-mismatch"
             )

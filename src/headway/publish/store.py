@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,20 +26,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoint.store import disk, names
-from headway.checkpoint.store.place import LocalPlace, Place, open_place, os_errors_as_save_failed
+from headway.checkpoint.store import layout
 from headway.errors import Reason, SaveFailed, SnapshotDamaged, UsageError, with_code
-from headway.publish.lease import exclusive_change
 from headway.publish.snapshot import (
     SNAPSHOT_NAME,
     Manifest,
     Snapshot,
     SnapshotFile,
+    damage_reason,
     decode,
     decode_file,
     encode,
+    fetch_verified,
+    is_present,
+    verified,
 )
-from headway.publish.whole import damage_reason, fetch_verified, is_present, verified
+from headway.storage import disk
+from headway.storage.lease import exclusive_change
+from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 
 LATEST = "latest"
 REGISTRY_FILE = "registry.json"
@@ -408,7 +413,9 @@ class SnapshotStore:
         for folder in ("", "files", "snapshots", "packages", "anchors"):
             for name in self.place.names(folder):
                 path = f"{folder}/{name}" if folder else name
-                left = names.REPLACEMENT.fullmatch(name) is not None or name.startswith(WORK_PREFIX)
+                left = layout.REPLACEMENT.fullmatch(name) is not None or name.startswith(
+                    WORK_PREFIX
+                )
                 left |= folder == "files" and path not in needed
                 if left and (before is None or self.place.changed(path) < before):
                     doomed.append(path)
@@ -421,3 +428,33 @@ class SnapshotStore:
             if self.package(os.path.splitext(name)[0]) is None:
                 self.place.delete(f"packages/{name}")
         return doomed
+
+
+class CompiledCodeCache:
+    """What one publish takes from the store, and what it adds once that has proven itself."""
+
+    def __init__(self, store: SnapshotStore, *, reuse: bool) -> None:
+        self._store, self._reuse = store, reuse
+        self._made: dict[str, Path] = {}
+        self.reused = False
+
+    def get(self, signature: str, path: Path) -> bool:
+        """Put the code there, if it is known and as it was."""
+        file = self._store.package(signature) if self._reuse else None
+        if file is None:
+            return False
+        try:
+            shutil.copyfile(self._store.checked(file, path.name, path.parent), path)
+        except SnapshotDamaged:
+            return False
+        self.reused = True
+        return True
+
+    def put(self, signature: str, path: Path) -> None:
+        """It was compiled now."""
+        self._made[signature] = path
+
+    def keep(self, files: dict[str, SnapshotFile]) -> None:
+        """It works: the next publish of the graph need not compile it."""
+        for signature, path in self._made.items():
+            self._store.keep_package(signature, files[path.name])

@@ -19,13 +19,12 @@ from headway.errors import (
     with_code,
 )
 from headway.publish import claims, job
-from headway.publish.after import AfterPublish, after_publish
 from headway.publish.anchor import Anchor, pending_anchors
-from headway.publish.examine import TargetChecker, check_in_subprocess
-from headway.publish.job import Outcome
-from headway.publish.lease import AlreadyPublishing
+from headway.publish.job import AfterPublish, Outcome, after_publish
 from headway.publish.recipe import Recipe
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import TargetChecker, check_in_subprocess
+from headway.storage.lease import AlreadyPublishing
 
 FIRST_RETRY_S = 60.0  # after the first try; each wait is twice as long as the one before
 MAX_RETRY_S = 3600.0

@@ -1,9 +1,12 @@
-"""What saves cost and how often to make them, in words, where a Checkpointer tells it."""
+"""Saves in words: what they cost, how often to save, which ones failed, and asynchronous saves."""
 
 from __future__ import annotations
 
-from headway.ledger.model import NS, CheckpointOutcome, Ledger, SaveInterval
-from headway.report.words import count, duration, one_line, percent
+from headway.format import count, duration, one_line, percent
+from headway.ledger.model import CheckpointOutcome, Ledger, SaveInterval
+from headway.ledger.resume import Save
+from headway.ledger.resume import merge_files as gathered
+from headway.units import NS
 
 DAY = 86_400 * NS
 PLACES = {"memory": "in memory", "disk": "to disk"}
@@ -69,3 +72,30 @@ def _describe_loss(share: float | None) -> str:
     if share >= 100:
         return ": all of the loop is lost"
     return f": {percent(share)} of the loop is lost, {duration(round(share / 100 * DAY))} a day"
+
+
+def merged_saves(ledger: Ledger) -> list[Save]:
+    """Saves in time order; ranks that saved the same step in one attempt are one save."""
+    return gathered(ledger.checkpoints)
+
+
+SHOWN_REASONS = 3  # reasons
+
+
+def async_save_facts(ledger: Ledger) -> list[tuple[str, str]]:
+    """Name and value of each fact."""
+    told = ledger.behind
+    if told is None:
+        return []
+    text = f"{count(told.saves, 'save')}, {duration(told.blocked)} blocked, "
+    text += f"{duration(told.written)} written behind"
+    text += f", {duration(told.waited)} waited for" if told.waited else ""
+    text += f", {told.failed} failed" if told.failed else ""
+    found = [("asynchronous", text)]
+    if told.plain:
+        most = sorted(told.plain.items(), key=lambda item: -item[1])
+        whys = "; ".join(f"{number} x {one_line(why, 100)}" for why, number in most[:SHOWN_REASONS])
+        more = len(most) - SHOWN_REASONS
+        whys += f"; and {count(more, 'more reason')}" if more > 0 else ""
+        found.append(("plain all the same", f"{count(sum(told.plain.values()), 'save')}: {whys}"))
+    return found

@@ -1,11 +1,12 @@
-"""Process groups and early collectives in words, each with what can be done about it."""
+"""Process groups and early collectives in words, each with advice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headway.format import count, duration
+from headway.ledger.communication import is_installed_package
 from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
-from headway.report.words import count, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,6 @@ def collective_findings(ledger: Ledger) -> list[Finding]:
     ]
 
 
-def is_installed_package(where: str) -> bool:
-    """Whether a place is in an installed package: that is not the user's to change."""
-    return "/site-packages/" in where or "/dist-packages/" in where
-
-
 def _describe_groups(one: ProcessGroups) -> str:
     name = f" {one.desc}" if one.desc else ""
     kind = f"{one.backend}, {count(one.size, 'rank')} each"
@@ -75,13 +71,15 @@ def _group_advice(one: ProcessGroups) -> str:
     if is_installed_package(one.where):
         return ""
     if one.unused and one.unused == one.made:
-        return "leave it out, or make it at its first use: headway.startup.groups"
+        return "leave it out, or make it at its first use: headway.startup.process_groups"
     if one.calls > one.made:
-        return "make only this rank's own: headway.startup.groups.partition or .split"
+        return "make only this rank's own: headway.startup.process_groups.partition or .split"
     if one.again:
-        return "one is enough, unless both must be busy at once: headway.startup.groups.group"
+        return (
+            "one is enough, unless both must be busy at once: headway.startup.process_groups.group"
+        )
     if one.unused:
-        return "make them at their first use: headway.startup.groups"
+        return "make them at their first use: headway.startup.process_groups"
     return ""
 
 

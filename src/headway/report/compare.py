@@ -1,4 +1,4 @@
-"""Two ledgers side by side, and gates that say when the second is too much worse."""
+"""Two ledgers compared, and gates that fail when the second is too much worse."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from headway.errors import UsageError
-from headway.ledger.leaves import BUCKETS, group
-from headway.ledger.model import FAILURE_OWNERS, NS, Ledger
+from headway.ledger.buckets import BUCKETS, group
+from headway.ledger.model import FAILURE_OWNERS, Ledger
+from headway.units import NS
 
 Unit = Literal["percent", "seconds", "count"]
 

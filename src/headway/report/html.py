@@ -8,48 +8,38 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway import __version__
-from headway.ledger.interval import blocked_each
-from headway.ledger.leaves import BUCKETS, EFFECTIVE
-from headway.ledger.model import NS, Ledger
+from headway.format import count, duration, one_line, percent
+from headway.ledger import compiles as ledger_compiles
+from headway.ledger.buckets import BUCKETS, EFFECTIVE, GROUP_MEANING, MEANING, stage_of
+from headway.ledger.checkpoints import blocked_each
+from headway.ledger.model import Ledger
 from headway.report import (
-    ahead,
-    auto,
-    behind,
+    boosters,
     checkpoints,
     communication,
-    findings,
-    graph,
-    notice,
+    compiles,
+    failures,
+    overview,
     publish,
+    startup_stages,
 )
-from headway.report.failed import failure_facts, run_failure
-from headway.report.hints import hint
-from headway.report.tracks import pack_tracks, script_json
-from headway.report.words import (
-    GROUP_MEANING,
-    MEANING,
-    PART_MEANING,
-    bucket_color,
-    count,
-    duration,
-    one_line,
-    percent,
-    stage_of,
-)
-from headway.serve.static import ASSETS
+from headway.report.compiles import PART_MEANING
+from headway.report.failures import failure_facts, run_failure
+from headway.report.overview import hint
+from headway.report.timeline import pack_tracks
+from headway.units import NS
+from headway.web.page import ASSETS, script_json, template_environment
+from headway.web.theme import bucket_color, numbered_palette
 
 LIMIT: Final = 1_000_000  # bytes of the whole page
 GENERATOR: Final = "headway"
-TEMPLATES: Final = Path(__file__).parent / "templates"
-SAVE_BUCKET: Final = "waste.checkpoint_block"
+
+
 _MAX_ROWS: Final = 100  # of each table
 _MAX_DOTS: Final = 1000  # of the plot of saves
 _MAX_TEXT: Final = 2000  # characters of evidence, reason or note
@@ -96,15 +86,6 @@ def fragment(ledger: Ledger) -> str:
     )
 
 
-@cache
-def template_environment() -> Environment:
-    """The templates of this folder, compiled once; all that is put into them is escaped."""
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-
-
 def _render(context: Mapping[str, Any], data: str) -> str:
     script = (ASSETS / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -121,21 +102,6 @@ def _render(context: Mapping[str, Any], data: str) -> str:
         )
     )
     return text.encode("utf-8", "replace").decode()
-
-
-def numbered_palette() -> str:
-    def variables(dark: bool) -> str:
-        found = "".join(
-            f"--l{i}:{bucket_color(leaf, dark=dark)};" for i, leaf in enumerate(BUCKETS)
-        )
-        return f"{found}--save:{bucket_color(SAVE_BUCKET, dark=dark)};"
-
-    light, dark = variables(dark=False), variables(dark=True)
-    return (
-        f":root{{{light}}}"
-        f"@media(prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
-        f":root[data-theme=dark]{{{dark}}}"
-    )
 
 
 # What the page says in words.
@@ -159,32 +125,35 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "loss": _loss(ledger),
         "failed": _failed(ledger),
         "attempts": ledger.attempts[:_MAX_ROWS],
-        "stages": graph.draw_stages(ledger),
-        "stage_rows": graph.MAX_STAGES,
+        "stages": startup_stages.draw_stages(ledger),
+        "stage_rows": startup_stages.MAX_STAGES,
         "failures": [_failure(ledger, i) for i in range(min(len(ledger.failures), _MAX_ROWS))],
         "faults": [_fault(ledger, i) for i in range(min(len(ledger.faults), _MAX_ROWS))],
-        "saves": findings.merged_saves(ledger)[:_MAX_ROWS],
+        "saves": checkpoints.merged_saves(ledger)[:_MAX_ROWS],
         "blocked_each": blocked_each(ledger),
         "save_plot": _save_plot(ledger),
-        "save_facts": [*checkpoints.checkpoint_facts(ledger), *behind.async_save_facts(ledger)],
+        "save_facts": [
+            *checkpoints.checkpoint_facts(ledger),
+            *checkpoints.async_save_facts(ledger),
+        ],
         "failed_saves": checkpoints.failed_saves(ledger)[:_MAX_ROWS],
         "resumed": checkpoints.describe_resume,
-        "boosters": auto.booster_facts(ledger),
+        "boosters": boosters.booster_facts(ledger),
         "published": publish.publish_facts(ledger),
         "first_compiles": _first_compiles(ledger),
         "compile_parts": _compile_parts(ledger),
-        "archives": findings.describe_cache_loads(ledger),
-        "caches": findings.describe_torch_caches(ledger),
-        "bypassed": findings.cache_bypasses(ledger)[:_MAX_ROWS],
-        "missed_ahead": ahead.precompile_misses(ledger)[:_MAX_ROWS],
-        "gave_up": findings.limit_hits_by_place(ledger)[:_MAX_ROWS],
-        "recompiles": findings.group_recompiles(ledger)[:_MAX_ROWS],
+        "archives": compiles.describe_cache_loads(ledger),
+        "caches": compiles.describe_torch_caches(ledger),
+        "bypassed": compiles.cache_bypasses(ledger)[:_MAX_ROWS],
+        "missed_ahead": compiles.precompile_misses(ledger)[:_MAX_ROWS],
+        "gave_up": compiles.limit_hits_by_place(ledger)[:_MAX_ROWS],
+        "recompiles": compiles.group_recompiles(ledger)[:_MAX_ROWS],
         "communication": communication.communication_facts(ledger),
         "talk": (
             communication.process_group_findings(ledger)[:_MAX_ROWS],
             communication.collective_findings(ledger)[:_MAX_ROWS],
         ),
-        "own_losses": findings.own_losses(ledger)[:_MAX_ROWS],
+        "own_losses": overview.own_losses(ledger)[:_MAX_ROWS],
         "gaps": sorted(ledger.gaps, key=lambda g: g.start - g.end)[:_MAX_ROWS],
         "notes": [one_line(note, _MAX_TEXT) for note in ledger.notes[:_MAX_ROWS]],
         "places": {leaf: i for i, leaf in enumerate(BUCKETS)},
@@ -214,7 +183,7 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
     beside = ", ".join(f"{n:,} {owner}" for owner, n in owners.items() if n and owner != "infra")
     remark = f"of infra; beside it {beside}" if beside else "of infra"
     yield "Failures", f"{owners['infra']:,}", remark
-    lost = sum(last - first + 1 for first, last in findings.rolled_back_steps(ledger))
+    lost = sum(last - first + 1 for first, last in failures.rolled_back_steps(ledger))
     yield "Steps", f"{ledger.steps:,}", f"{lost:,} rolled back" if lost else "none rolled back"
     hosts = {host for rank in ledger.ranks for host in rank.hosts}
     yield "Ranks", f"{len(ledger.ranks):,}", count(len(hosts), "host") if hosts else "one run"
@@ -224,7 +193,7 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
 
 def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]]]:
     """The legend, its groups laid out so that the columns are about equally long."""
-    found = {name: (name, total, leaves) for name, total, leaves in findings.bucket_groups(ledger)}
+    found = {name: (name, total, leaves) for name, total, leaves in overview.bucket_groups(ledger)}
     plan = (("train", "start"), ("waste", "failure", "stop", "unknown"), ("recover",))
     columns = [[found[name] for name in names if name in found] for names in plan]
     return [column for column in columns if column]
@@ -262,14 +231,14 @@ def _slice(ledger: Ledger, leaf: str, ns: int, left: float) -> Slice:
 
 
 def _loss(ledger: Ledger) -> dict[str, str | None] | None:
-    loss = findings.largest_loss(ledger)
+    loss = overview.largest_loss(ledger)
     if loss is None or not ledger.steps or ledger.percent(loss.ns) < 0.5:
         return None
     return {
         "leaf": loss.leaf,
         "time": duration(loss.ns),
         "share": percent(ledger.percent(loss.ns)),
-        "without": percent(findings.ett_without(ledger, loss.ns)),
+        "without": percent(overview.ett_without(ledger, loss.ns)),
         "hint": hint(ledger, loss),
     }
 
@@ -291,18 +260,18 @@ def _failure(ledger: Ledger, place: int) -> dict[str, Any]:
         "owner": one_line(failure.owner, 200),
         "retry": one_line(failure.retry, 200),
         "rank": failure.root_rank,
-        "step": findings.last_step_before(ledger, failure),
+        "step": failures.last_step_before(ledger, failure),
         "recovered": None if recovery is None else duration(recovery),
         "evidence": _lines(failure.evidence),
         "node": one_line(failure.node or "", 100),
         "decision": one_line(failure.decision or "", 200),
-        "notice": notice.notice_of_attempt(ledger, failure.attempt),
+        "notice": failures.notice_of_attempt(ledger, failure.attempt),
     }
 
 
 def _fault(ledger: Ledger, place: int) -> dict[str, Any]:
     fault = ledger.faults[place]
-    detected, decision = findings.outcome_of(ledger, fault)
+    detected, decision = failures.outcome_of(ledger, fault)
     return {
         "planned": one_line(fault.planned, _MAX_TEXT),
         "attempt": fault.attempt,
@@ -321,7 +290,7 @@ def _lines(text: str) -> str:
 
 def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
     """Each save as a stem: when, and how long training stood still for it."""
-    saves = findings.merged_saves(ledger)
+    saves = checkpoints.merged_saves(ledger)
     if not saves or not ledger.wall:
         return None
     top = max(max(s.blocked for s in saves), 1)
@@ -343,7 +312,7 @@ def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
 
 def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
     """The pt2_compile leaves as a bar of their own, in shades of one colour."""
-    split = findings.compile_split(ledger)
+    split = compiles.compile_split(ledger)
     whole = sum(ns for _, ns in split)
     return [
         {
@@ -358,7 +327,7 @@ def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _first_compiles(ledger: Ledger) -> dict[str, Any]:
-    first = findings.first_compiles(ledger)
+    first = ledger_compiles.first_compiles(ledger)
     cached = sum(c.cached for c in first)
     longest = max((c.ns for c in first), default=0)
     return {"cold": len(first) - cached, "cached": cached, "longest": duration(longest)}

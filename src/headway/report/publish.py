@@ -1,10 +1,11 @@
-"""What publishing cost the training, and would have cost it, in words."""
+"""What publishing cost the training run, and what it would have cost, in words."""
 
 from __future__ import annotations
 
+from headway.format import count, duration, one_line, truncate_left
 from headway.ledger import publish
-from headway.ledger.model import NS, Ledger, Publish
-from headway.report.words import count, duration, one_line, truncate_left
+from headway.ledger.model import Ledger, Publish
+from headway.units import NS
 
 
 def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:

@@ -1,13 +1,14 @@
-"""The terminal itself: what it can show, and printing a line to it."""
+"""The terminal: what it can show, the style of each bucket group, and printing a line."""
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from headway.report.words import printable
+from headway.format import printable
 
 WIDTH = 100  # where there is no terminal to ask
 
@@ -48,3 +49,14 @@ def print_line(console: Console, line: Text) -> None:
 
 def _is_unicode(console: Console) -> bool:
     return console.encoding.lower().startswith("utf")
+
+
+GROUP_STYLES: Final = {
+    "train": "green",
+    "start": "blue",
+    "waste": "yellow",
+    "failure": "red",
+    "recover": "magenta",
+    "stop": "cyan",
+    "unknown": "bright_black",
+}

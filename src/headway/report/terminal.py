@@ -1,4 +1,4 @@
-"""A ledger in a terminal: the answer first, then the causes, then what to do next."""
+"""A ledger in a terminal: the result first, then the causes, then what to do next."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from headway.ledger.interval import blocked_each
-from headway.ledger.leaves import BUCKETS, EFFECTIVE, LOST, UNKNOWN, group
-from headway.ledger.model import NS, Ledger
-from headway.report import auto, findings
-from headway.report.failed import RunFailure, failure_facts, run_failure
-from headway.report.hints import hint
-from headway.report.screen import ascii_only, print_line
-from headway.report.sections import describe_failure, describe_gap, limit_hit_warnings, sections
-from headway.report.words import (
-    GROUP_STYLES,
+from headway.format import count, duration, one_line, percent, truncate_left
+from headway.ledger.buckets import (
+    BUCKETS,
+    EFFECTIVE,
     GROUPS,
+    LABELS,
+    LOST,
     MEANING,
-    count,
-    count_failures,
-    duration,
-    one_line,
-    percent,
+    UNKNOWN,
+    group,
     stage_of,
-    truncate_left,
 )
+from headway.ledger.checkpoints import blocked_each
+from headway.ledger.model import Ledger
+from headway.report import boosters, compiles, failures, overview
+from headway.report.failures import RunFailure, count_failures, failure_facts, run_failure
+from headway.report.overview import hint
+from headway.report.screen import GROUP_STYLES, ascii_only, print_line
+from headway.report.terminal_sections import (
+    describe_failure,
+    describe_gap,
+    limit_hit_warnings,
+    sections,
+)
+from headway.units import NS
 
 SHOWN = 5  # causes in the summary; the rest is one row
 
@@ -56,7 +61,7 @@ def print_summary(ledger: Ledger, run_path: Path | str, console: Console) -> Non
         print_line(console, line)
     for line in _injected_faults(ledger):
         print_line(console, line)
-    for text in auto.booster_lines(ledger):
+    for text in boosters.booster_lines(ledger):
         print_line(console, Text(f"  {text}"))
     print_line(console, _next(run_path))
 
@@ -138,7 +143,7 @@ def _failure_lines(end: RunFailure | None) -> Iterator[Text]:
 def _injected_faults(ledger: Ledger) -> Iterator[Text]:
     """Planned faults, each with what was made of it."""
     for fault in ledger.faults[:SHOWN]:
-        made = ", ".join(filter(None, findings.outcome_of(ledger, fault)))
+        made = ", ".join(filter(None, failures.outcome_of(ledger, fault)))
         yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(made, 160)}")
     if len(ledger.faults) > SHOWN:
         yield Text(f"  and {len(ledger.faults) - SHOWN:,} more planned faults in the report")
@@ -175,7 +180,7 @@ def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
     if ascii_only(console):
         filled = round(width * ledger.ett_percent / 100)
         return Text("#" * filled + "." * (width - filled))
-    totals = {name: ns for name, ns, _ in findings.bucket_groups(ledger)}
+    totals = {name: ns for name, ns, _ in overview.bucket_groups(ledger)}
     order = ("train", *(name for name in GROUPS if name != "train"))
     bar, drawn, so_far = Text(), 0, 0
     for name in order:
@@ -190,7 +195,7 @@ def _stacked(ledger: Ledger, console: Console, width: int) -> Text:
 
 
 def _rows(ledger: Ledger) -> list[Row]:
-    totals = {name: ns for name, ns, _ in findings.bucket_groups(ledger)}
+    totals = {name: ns for name, ns, _ in overview.bucket_groups(ledger)}
     causes = [
         Row("start", "start", totals.get("start", 0), _stages(ledger, "start")),
         Row("recovery", "recover", totals.get("recover", 0), _recovery(ledger)),
@@ -213,22 +218,12 @@ def _rows(ledger: Ledger) -> list[Row]:
     return rows
 
 
-LABELS = {
-    "waste.checkpoint_block": "checkpoints",
-    "waste.data_stall": "data stalls",
-    "waste.recompile": "recompiles",
-    "waste.evaluation": "evaluation",
-    "waste.blocked": "blocked",
-    "failure.hang": "hang",
-}
-
-
 def _detail(ledger: Ledger, leaf: str) -> str:
     if leaf == "waste.checkpoint_block" and ledger.saves:
         each = blocked_each(ledger)
         saves = count(ledger.saves, "save")
         return saves if each is None else f"{saves}, {duration(each)} blocked each"
-    if leaf == "waste.recompile" and (again := findings.group_recompiles(ledger)):
+    if leaf == "waste.recompile" and (again := compiles.group_recompiles(ledger)):
         return f"{sum(r.times for r in again)} over all ranks; most in {truncate_left(again[0].where, 50)}"
     return MEANING[leaf]
 
@@ -244,12 +239,12 @@ def _recovery(ledger: Ledger) -> tuple[str, ...]:
         return _stages(ledger, "recover")
     first = ledger.failures[0]
     text = f"{count_failures(ledger.failures_by_owner)}: {describe_failure(first)}"
-    step = findings.last_step_before(ledger, first)
+    step = failures.last_step_before(ledger, first)
     return (text,) if step is None else (text, f"after step {step:,}")
 
 
 def _rolled_back(ledger: Ledger) -> str:
-    stretches = findings.rolled_back_steps(ledger)
+    stretches = failures.rolled_back_steps(ledger)
     if not stretches:
         return MEANING[LOST]
     ranges = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in stretches]
@@ -267,11 +262,11 @@ def _largest_gap(ledger: Ledger) -> str:
 def _advice(ledger: Ledger) -> list[str]:
     if not ledger.steps:
         return [] if ledger.publishes or run_failure(ledger) else _no_steps_help(ledger)
-    loss = findings.largest_loss(ledger)
+    loss = overview.largest_loss(ledger)
     if loss is None or ledger.percent(loss.ns) < 0.5:
         return []
     share = f"{duration(loss.ns)}, {percent(ledger.percent(loss.ns))}"
-    without = f"without it ETT would be {percent(findings.ett_without(ledger, loss.ns))}"
+    without = f"without it ETT would be {percent(overview.ett_without(ledger, loss.ns))}"
     todo = hint(ledger, loss)
     lines = [f"Largest loss: {loss.leaf} ({share}); {without}."]
     return [*lines, f"  Try: {todo}."] if todo else lines

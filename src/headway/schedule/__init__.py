@@ -1,1 +1,1 @@
-"""What an eviction costs, who is evicted, and a simulator of clusters that proves it."""
+"""Eviction cost, preemption policies, and the publishers and the Slurm controller that use them."""

@@ -1,41 +1,29 @@
-"""The price of an eviction: accelerator-seconds that are lost if a run is evicted now."""
+"""Eviction cost of a run, from its ledger or from what its launcher reported."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
-from headway.eviction_cost import eviction_cost, recovery_time, save_time
-from headway.ledger import price
-from headway.ledger.durable import durable_saves
-from headway.ledger.leaves import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST, group
-from headway.ledger.model import NS, Ledger
+from headway import eviction_cost as headway_eviction_cost
+from headway.eviction_cost import EvictionCost, eviction_cost, recovery_time, save_time
+from headway.ledger.buckets import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST, group
+from headway.ledger.model import Ledger
 from headway.ledger.publish import accelerators_held
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionCost:
-    """What a run would lose, and what that is made of; all but the two counts in seconds."""
-
-    accelerators: int
-    unsaved: float  # since the newest durable checkpoint, or since the attempt began
-    save: float | None  # until a checkpoint is durable, 95th percentile; None: it never saved
-    recover: float  # from an interruption to training again
-    preemptions: int  # that it had before
-    lost: float  # accelerator-seconds
+from headway.ledger.resume import durable_saves
+from headway.units import NS
 
 
 def from_run(
     path: str | os.PathLike[str], *, grace: float = 0.0, repeat: float = 0.0
 ) -> EvictionCost:
     """The price of a run on disk, also while it is going on."""
-    from headway.ledger.run import load
+    from headway.run import load
 
     return from_ledger(load(path).ledger, grace=grace, repeat=repeat)
 
 
 def from_cost_report(
-    told: price.CostReport, *, grace: float = 0.0, repeat: float = 0.0
+    told: headway_eviction_cost.CostReport, *, grace: float = 0.0, repeat: float = 0.0
 ) -> EvictionCost:
     """The price that the launcher of a run tells, as it is by now."""
     return EvictionCost(

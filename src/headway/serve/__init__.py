@@ -1,1 +1,1 @@
-"""Web pages over a store: read-only, on this machine unless a token is given."""
+"""Read-only web pages over a store; reachable from this machine only, unless a token is set."""

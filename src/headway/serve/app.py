@@ -1,4 +1,4 @@
-"""The pages as a web application: small HTML at once, the data of each panel after it."""
+"""The web application: each page is sent at once, the data of its panels on separate requests."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ from starlette.types import ASGIApp
 
 from headway import __version__, redact
 from headway.errors import HeadwayError, with_code
-from headway.serve import static
-from headway.serve.guard import (
+from headway.fleet.queries.releases import RELEASES
+from headway.serve.pages import PAGES, PANELS, alerts
+from headway.serve.pages.panel import Page
+from headway.serve.pages.run import RUN_PAGE
+from headway.serve.query import AGES, FILTERS, SPLITS, BadQuery, PageQuery
+from headway.serve.security import (
     LOGIN,
     MAX_BODY_BYTES,
     SecurityConfig,
@@ -31,9 +35,9 @@ from headway.serve.guard import (
     TokenAuth,
     too_many_guesses,
 )
-from headway.serve.panels import PAGES, PANELS, RUN_PAGE, Page, alerts
-from headway.serve.source import NotFound, Source
-from headway.serve.wanted import AGES, FILTERS, RELEASES, SPLITS, BadQuery, PageQuery
+from headway.serve.sources import NotFound, Source
+from headway.web import page
+from headway.web import page as web_page
 
 RUN_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
 _SHARED_PARAMETERS = ("since", "until", "by", *SPLITS)  # goes along from page to page
@@ -81,7 +85,7 @@ def application(
 def _render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
     text = _templates.get_template(template).render(
         status=status,
-        address=static.static_url,
+        address=page.static_url,
         nonce=request.state.nonce,
         version=__version__,
         pages=PAGES,
@@ -103,7 +107,7 @@ def _page(request: Request, page: Page, wanted: PageQuery, **context: Any) -> Re
     return _render(
         request,
         "page.html",
-        sheets=static.plotly_style_ids(),
+        sheets=web_page.plotly_style_ids(),
         page=page,
         wanted=wanted,
         shared=wanted.kept(*_SHARED_PARAMETERS),
@@ -173,7 +177,7 @@ def _json(told: dict[str, Any]) -> Response:
 
 async def static_file(request: Request) -> Response:
     """By name; nothing else of the disk can be had."""
-    file = static.static_files().get(request.path_params["name"])
+    file = page.static_files().get(request.path_params["name"])
     if file is None:
         raise NotFound("there is no such file", code="file-not-found")
     headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable", "Vary": "Accept-Encoding"}

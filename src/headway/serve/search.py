@@ -1,6 +1,6 @@
-"""Changes, bad hosts and jobs that fall behind: looked for by a process of its own.
+"""Search for regressions, bad hosts and slow jobs in a separate process.
 
-It computes for seconds to minutes; here it would hold up the pages.
+The search takes seconds to minutes and would delay the pages if it ran in the server.
 """
 
 from __future__ import annotations

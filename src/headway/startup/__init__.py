@@ -6,16 +6,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from headway.startup import groups as groups
+    from headway.startup import process_groups as process_groups
     from headway.startup import sharding as sharding
-    from headway.startup.ahead import CompileAhead as CompileAhead
-    from headway.startup.batches import Schema as Schema
+    from headway.startup.batch_schema import Schema as Schema
     from headway.startup.batches import fast_batch as fast_batch
     from headway.startup.batches import recording as recording
+    from headway.startup.compile_ahead import CompileAhead as CompileAhead
     from headway.startup.stages import Stages as Stages
 
 _WHERE = {
-    "CompileAhead": "headway.startup.ahead",
+    "CompileAhead": "headway.startup.compile_ahead",
     "Schema": "headway.startup.batches",
     "Stages": "headway.startup.stages",
     "fast_batch": "headway.startup.batches",

@@ -1,4 +1,4 @@
-"""Counts the process groups that a job's set-up makes, as any rank of any world, without a network.
+"""Count the process groups that a job's setup creates, as any rank of any world, without a network.
 
 print(audit(lambda: init_device_mesh("cuda", (4, 4, 4)), world_size=64))
 """
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from headway.errors import UsageError
-from headway.probe import frames
+from headway.probe import stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _record_groups() -> Iterator[list[tuple[str, Any]]]:
         key = None
         if isinstance(group, c10d.ProcessGroup):
             key = (tuple(c10d.get_process_group_ranks(group)), c10d.get_backend(group))
-        made.append((frames.calling_line(), key))
+        made.append((stacks.calling_line(), key))
         return group
 
     c10d._new_group_with_tag = noted

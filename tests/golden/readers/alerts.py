@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.fleet.alerts.kept import AlertStateStore
-from headway.fleet.store import Store
+from headway.fleet.alerts.state import AlertStateStore
+from headway.fleet.store.parquet import Store
 from tests.golden.cases import asked
 
 

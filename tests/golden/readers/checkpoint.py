@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from headway.checkpoint import Checkpointer
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.store import Store
 from headway.publish.anchor import fetch_anchor, find_anchor
 from headway.publish.source import open_source, read_tensor
 from tests.golden.cases import described, leaves

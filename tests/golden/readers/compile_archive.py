@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headway.compile.archive.keep import list_archives
-from headway.compile.archive.signing import read_key
-from headway.compile.archive.store import ArchiveStore, CacheKey
+from headway.compile.cache.archive import ArchiveStore
+from headway.compile.cache.cleanup import list_archives
+from headway.compile.cache.keys import CacheKey
+from headway.storage.signing import read_key
 from tests.golden.cases import asked, command, sums
 
 SEALED = ("hmac", "ed25519", "superseded", "zlib")

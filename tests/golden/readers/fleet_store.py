@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headway.fleet.schema import TABLES
-from headway.fleet.store import Store
-from headway.fleet.view import open_view
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.view import open_view
 from tests.golden.cases import asked, command
 
 # Each with the ways to split it. The other stores have the same rows, and so the same answers.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from headway import probe as headway_probe
 from headway.compile.autotune import advice
-from headway.compile.recompiles import learned
-from headway.launch.warm.recipe import WarmState
-from headway.probe.tuning import advice as narrowed
+from headway.compile.recompiles import learning
+from headway.launch.warm.preload_plan import WarmState
+from headway.probe.autotune import advice as narrowed
 from tests.golden.cases import asked
 
 
@@ -31,10 +32,10 @@ def _auto(files: Path) -> Any:
 
 def _learn(files: Path) -> Any:
     found = {}
-    for path in sorted((files / learned.LEARNED_FOLDER).glob("*.json")):
-        known = learned.read_learned(path)
+    for path in sorted((files / learning.LEARNED_FOLDER).glob("*.json")):
+        known = learning.read_learned(path)
         ways = {
-            name: learned.settings_to_apply(known, name, {})[0]
+            name: learning.settings_to_apply(known, name, {})[0]
             for name in ("another", *known.paces)
         }
         found[path.stem] = {"known": asdict(known), "set": ways}
@@ -56,7 +57,7 @@ def _narrowed(path: Path) -> Any:
     machine = {name: content[name] for name in narrowed.ALL_GUARDS}
     found: dict[str, Any] = {}
     with (
-        mock.patch.dict(os.environ, {narrowed.ENV_AUTOTUNE: str(path)}),
+        mock.patch.dict(os.environ, {headway_probe.ENV_AUTOTUNE: str(path)}),
         mock.patch.object(narrowed, "tuning_facts", lambda: machine),
     ):
         for one in content["kernels"]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headway.boosters.learn import baseline
+from headway.session.learning import baseline
 from tests.golden.cases import asked
 
 

@@ -67,9 +67,9 @@ def _position(files: Path) -> Any:
 
 
 def _guards(files: Path) -> Any:
-    from headway.compile.precompile import dropped
+    from headway.compile.precompile import guards
 
-    return [asdict(one) for one in dropped.read_guards(str(files))]
+    return [asdict(one) for one in guards.read_guards(str(files))]
 
 
 def sealed(files: Path) -> list[Path]:

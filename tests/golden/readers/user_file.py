@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headway.cli.chaos import read_plan
-from headway.fleet.alerts.read import read_rules
+from headway.chaos.plan_file import read_plan
+from headway.fleet.alerts.rules import read_rules
 from headway.publish.recipe import read_recipe
-from headway.schedule.simulate import quotas
+from headway.schedule import quotas
 from tests.golden.cases import asked
 
 

@@ -103,10 +103,10 @@ def _interrupted(files: Path) -> None:
     """What saves leave that were killed at different instants, beside a good checkpoint."""
     import torch
 
-    from headway.checkpoint.store import given_up, names
+    from headway.checkpoint.format.rank_file import BytesItem, write_part
+    from headway.checkpoint.store import commit, layout
     from headway.checkpoint.store.commit import Draft
-    from headway.checkpoint.store.manifest import MANIFEST
-    from headway.checkpoint.store.part import BytesItem, write_part
+    from headway.checkpoint.store.layout import MANIFEST
     from tests.golden.states import State
 
     store = files / "store"
@@ -115,15 +115,15 @@ def _interrupted(files: Path) -> None:
         checkpointer = _checkpointer(store, State(parts={"tensor": tensor, "epoch": step}))
         checkpointer.save(step)
         checkpointer.close()
-    data = store / names.step_name(2) / "__0_0.distcp"
+    data = store / layout.step_name(2) / "__0_0.distcp"
     os.truncate(data, data.stat().st_size // 2)  # a disk that lost the second half
     with Draft(store, 3, "half", 2) as draft:  # the part of rank 1 never came
         write_part(draft.folder, 0, [BytesItem("epoch", b"3")])
     with Draft(store, 4, "given-up", 2) as draft:
-        assert given_up.write_abort_mark(draft, given_up.AbortMark(1, "the disk is full"))
-    (store / names.step_name(5)).mkdir()  # not of Headway
-    (store / names.step_name(5) / "model.pt").write_bytes(b"another program's")
-    trash = store / names.trash_name(0)  # a deletion that was cut short
+        assert commit.write_abort_mark(draft, commit.AbortMark(1, "the disk is full"))
+    (store / layout.step_name(5)).mkdir()  # not of Headway
+    (store / layout.step_name(5) / "model.pt").write_bytes(b"another program's")
+    trash = store / layout.trash_name(0)  # a deletion that was cut short
     trash.mkdir()
     (trash / MANIFEST).write_bytes(b"")
     (store / ".new-latest").write_bytes(b"step-")

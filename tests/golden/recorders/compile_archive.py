@@ -2,7 +2,7 @@
 
 The jobs compile nothing: what a compiler writes names its own folders. They fill the cache folder
 with files of every kind that is treated in a way of its own, and talk to the launcher as a job does
-in which torch compiles; see headway/probe/hooks/cached.py.
+in which torch compiles; see headway/probe/hooks/compile_cache.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headway.compile.archive import chunks, keys
-from headway.compile.archive.signing import SigningKey, read_key
-from headway.compile.archive.store import ArchiveStore, CacheKey, CacheLookup
-from headway.compile.archive.tree import CacheFolder
+from headway.compile.cache.archive import ArchiveStore, CacheLookup
+from headway.compile.cache.folder import CacheFolder
+from headway.compile.cache.keys import CacheKey
+from headway.probe import host_facts
+from headway.storage import chunks
+from headway.storage.signing import SigningKey, read_key
 from tests.golden.cases import command
 
 FACTS: dict[str, Any] = {
@@ -113,7 +115,7 @@ def _unsigned(files: Path) -> None:
     content = {name: value.hex() for name, value in _content(1).items()}
     Path("content.json").write_text(json.dumps(content))
     where = ["-o", "run", "--compile-cache", str(files / "store")]
-    job = [sys.executable, "train.py", keys.compat(FACTS)]
+    job = [sys.executable, "train.py", host_facts.compile_key(FACTS)]
     code, _ = command("run", *where, "--", *job)
     assert code == 0 and (files / "store" / "archives").is_dir()
     store = ArchiveStore(str(files / "store"))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from headway.fleet import log
-from headway.fleet.compact import compact
-from headway.fleet.place import LocalFleetFiles
-from headway.fleet.store import Store
+from headway.fleet.store import manifest
+from headway.fleet.store.compaction import compact
+from headway.fleet.store.parquet import Store
+from headway.storage.fleet_files import LocalFleetFiles
 from headway.testing import FakeRun
 from tests.golden.cases import command
 from tests.golden.recorders import run as runs
@@ -81,9 +81,9 @@ def _interrupted(files: Path) -> None:
     _ingest(store, "everything", "failed")
     compact(Store(str(store)))  # what it has replaced is still there
     _ingest(store, "preempted", "publishing", "running")
-    with _killed_before(log.COMPACTIONS), contextlib.suppress(Killed):
+    with _killed_before(manifest.COMPACTIONS), contextlib.suppress(Killed):
         compact(Store(str(store)))
-    with _killed_before(log.COMMITS), tempfile.TemporaryDirectory() as place:
+    with _killed_before(manifest.COMMITS), tempfile.TemporaryDirectory() as place:
         lost = runs.write(runs.failed(3 * runs.DAY), Path(place) / "lost", "lost")
         assert command("ingest", str(lost), "--store", str(store))[0] == 70
 

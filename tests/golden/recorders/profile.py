@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.boosters import names
-from headway.boosters.kept import ProfileStore
-from headway.boosters.profile import Baseline, DisabledBooster
-from headway.compile.recompiles import learned
-from headway.compile.recompiles.steps import StepTime
-from headway.launch.warm.recipe import WarmState
+from headway.compile.recompiles import learning
+from headway.compile.recompiles.learning import StepTime
+from headway.launch.warm.preload_plan import WarmState
+from headway.session import registry
+from headway.session.profile import Baseline, DisabledBooster, ProfileStore
 from tests.golden.cases import command
 from tests.golden.recorders import run as runs
 
@@ -45,8 +44,10 @@ def _auto(files: Path) -> None:
         "runs": 7,
         "last_run": "train-1116-101010",
         "off": {
-            names.ASYNC_SAVE: off,
-            names.PUBLISH: DisabledBooster(why="no factory", versions="headway 0.1.0", of="0" * 16),
+            registry.ASYNC_SAVE: off,
+            registry.PUBLISH: DisabledBooster(
+                why="no factory", versions="headway 0.1.0", of="0" * 16
+            ),
         },
         "measured": {
             "torch 2.13.0, NVIDIA H200, 8 rank(s)": measured,
@@ -66,15 +67,15 @@ def _auto(files: Path) -> None:
 def _learn(files: Path) -> None:
     """By the recompiles of a run, and one that has everything in it."""
     run = runs.write(runs.everything(), Path("everything"), "everything")
-    lesson = learned.RecompileLearner(files, "train", ["python", "train.py"], lambda text: None)
+    lesson = learning.RecompileLearner(files, "train", ["python", "train.py"], lambda text: None)
     lesson.end(run, 0)
     marked, plain = StepTime(ns=2_000_000, steps=90), StepTime(ns=1_000_000, steps=80)
-    known = learned.LearnedSources(
+    known = learning.LearnedSources(
         torch="2.13.0",
         env={"TORCH_COMPILE_DYNAMIC_SOURCES": "L['x']:0"},
-        paces={"0" * 16: learned.StepTimes(plain, marked, "with them a step took longer")},
+        paces={"0" * 16: learning.StepTimes(plain, marked, "with them a step took longer")},
     )
-    learned.write_learned(files / learned.LEARNED_FOLDER / "serve.json", "serve", known)
+    learning.write_learned(files / learning.LEARNED_FOLDER / "serve.json", "serve", known)
 
 
 def _warm(files: Path) -> None:

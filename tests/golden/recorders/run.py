@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headway.journal import publish as notes
+from headway.journal import run_files as notes
 from headway.testing import FakeJournal, FakeRun, Host
 from tests.golden.cases import command
 

@@ -118,7 +118,7 @@ def _registered(path: Path) -> None:
 
 def _aoti(files: Path) -> None:
     """What a compiler makes names its own folders: other bytes stand in its place."""
-    from headway.publish import examine
+    from headway.publish import validate
     from headway.publish.targets import aoti
 
     _anchors(10, 20)
@@ -127,7 +127,7 @@ def _aoti(files: Path) -> None:
         Path(path).write_bytes(b"compiled code")
 
     def answer(asked: Any) -> Any:
-        return examine.CheckResult(latency_ms=0.5, load_s=0.25, peak_mb=100.0)
+        return validate.CheckResult(latency_ms=0.5, load_s=0.25, peak_mb=100.0)
 
     # The worker binds its examine when it is defined.
     from headway.publish import watch
@@ -142,7 +142,7 @@ def _aoti(files: Path) -> None:
 
 def _loose(files: Path) -> None:
     """One snapshot by itself, as a registry hands it out."""
-    from headway.publish.loose import lay_out
+    from headway.publish.registry import lay_out
     from headway.publish.store import SnapshotStore
 
     _anchors(10)

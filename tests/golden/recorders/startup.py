@@ -55,8 +55,7 @@ def _position(files: Path) -> None:
 
 def _guards(files: Path) -> None:
     """Beside a package of compiled code."""
-    from headway.compile.precompile.dropped import DroppedGuard, PackageGuards
-    from headway.compile.precompile.identity import identity
+    from headway.compile.precompile.guards import DroppedGuard, PackageGuards, identity
 
     guards = PackageGuards()
     values = {"G['json']": json, "L['self'].write": json.dumps, "G['kind']": dict}

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoint.store import disk
-from headway.checkpoint.store.read import Store
-from headway.checkpoint.writer import wire
+from headway.checkpoint.engine.buffers import READY
+from headway.checkpoint.store.store import Store
+from headway.checkpoint.writer import protocol
 from headway.checkpoint.writer.client import peek
-from headway.checkpoint.writer.images import READY
+from headway.storage import disk
 from tests.integration.checkpointed.forks import (
     Hurt,
     Nursery,
@@ -117,7 +117,7 @@ def _planned(chance: random.Random, world: int) -> Kill:
     if how == "disk":
         return Kill(who, rank, LATEST_S, True, writer_call=dies(disk, DISK, chance.randint(1, 100)))
     if how == "wire":
-        call = dies(wire, WIRE, chance.randint(1, 40))
+        call = dies(protocol, WIRE, chance.randint(1, 40))
         if chance.random() < 0.5:
             return Kill(who, rank, LATEST_S, True, writer_call=call)
         return Kill(who, rank, LATEST_S, True, trainer_call=call)
@@ -236,7 +236,7 @@ def _in_memory(story: Story) -> int:
     for rank in range(story.world):
         seen = peek(name(story.store, rank, story.job))
         images, handles = (seen[0]["images"], seen[1]) if seen else ([], [])
-        wire.close(handles)
+        protocol.close(handles)
         mine = {(one["save"], one["step"]) for one in images if one["state"] == READY}
         common = mine if common is None else common & mine
     return max((step for _, step in common or ()), default=0)

@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from headway.checkpoint.checkpointer import writer_name
-from headway.checkpoint.store import commit, disk
+from headway.checkpoint.store import commit
 from headway.checkpoint.writer import client, process
+from headway.checkpoint.writer.client import writer_name
+from headway.storage import disk
 from tests.integration.checkpointed.tiny import Life, Log, train
 
 Hurt = Callable[[], None]  # done to a process at its start

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from headway.checkpoint import Checkpointer
-from headway.checkpoint.preempt import ignore_in_worker
+from headway.checkpoint.preemption import ignore_in_worker
 
 warnings.filterwarnings("ignore", message="Sparse invariant checks")
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

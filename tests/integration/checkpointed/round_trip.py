@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 from headway.checkpoint import plan as plans
+from headway.checkpoint.engine.dense import HostTensors
+from headway.checkpoint.format import dcp
+from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_part
 from headway.checkpoint.restore import from_store
-from headway.checkpoint.snapshot.host import HostTensors
-from headway.checkpoint.state import StateTree
-from headway.checkpoint.store import dcp
+from headway.checkpoint.state_tree import StateTree
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.errors import CheckpointMismatch, UsageError
 from tests.random_states import ModuleSpec, StateSpec, build, contents, copied, difference
 

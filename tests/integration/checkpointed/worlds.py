@@ -15,10 +15,10 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader, l
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from headway.checkpoint.store import dcp
+from headway.checkpoint.format import checkpoint_reader, dcp
+from headway.checkpoint.format.rank_file import write_part
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.store import Store
 
 ROWS, COLUMNS = 101, 7
 
@@ -65,9 +65,9 @@ def check(store: str) -> None:
     assert found is not None
     for reader in (
         FileSystemReader(found.path),
-        dcp.CheckpointReader(found.path),
-        dcp.CheckpointReader(found.path, check=True, threads=1),
-        dcp.CheckpointReader(found.path, mapped=False),
+        checkpoint_reader.CheckpointReader(found.path),
+        checkpoint_reader.CheckpointReader(found.path, check=True, threads=1),
+        checkpoint_reader.CheckpointReader(found.path, mapped=False),
     ):
         loaded, wanted = state(0.0), state(3.0)
         load(loaded, storage_reader=reader)

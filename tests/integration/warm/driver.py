@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headway.launch import reap, tree
-from headway.launch.signals import ChildSetup
-from headway.launch.warm import WarmStart
+from headway.launch import processes
+from headway.launch.child_process import ChildSetup
+from headway.launch.warm.booster import WarmStart
 
 
 class Driver:
@@ -39,8 +39,8 @@ class Driver:
     def close(self) -> dict[str, Any]:
         """What is left of the zygote and what waited below it."""
         self.warm.close()
-        seen = tree.process_table()
-        return {"left": [seen[pid].state for pid in tree.descendants(os.getpid(), seen)]}
+        seen = processes.process_table()
+        return {"left": [seen[pid].state for pid in processes.descendants(os.getpid(), seen)]}
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """One command to its end."""
@@ -129,7 +129,7 @@ def conditions(
 
 
 def main() -> None:
-    reap.adopt_orphans()  # as a launcher that restarts
+    processes.adopt_orphans()  # as a launcher that restarts
     way = socket.socket(fileno=int(sys.argv[1]))
     way.set_inheritable(False)
     lines = way.makefile("rw")

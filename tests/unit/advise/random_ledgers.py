@@ -7,9 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headway.ledger.leaves import BUCKETS
+from headway.ledger.buckets import BUCKETS
 from headway.ledger.model import (
-    NS,
     Attempt,
     Checkpoint,
     CheckpointOutcome,
@@ -22,6 +21,7 @@ from headway.ledger.model import (
     StageRow,
 )
 from headway.taxonomy import OWNERS
+from headway.units import NS
 from tests.unit.report.ledgers import Line, ledger_of, rank_of
 
 REASON = "tensor 'x' size mismatch at index 0. expected 4, actual 8"

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.advise import rules
-from headway.advise.intervals import length, union
+from headway.advise.gather import advise
 from headway.advise.model import (
     CONFIDENCES,
     AdviceReport,
@@ -19,9 +19,10 @@ from headway.advise.model import (
 )
 from headway.advise.replay import accelerator_ns, replay, time_in
 from headway.advise.resolve import resolve
-from headway.advise.run import advise
-from headway.ledger.leaves import EFFECTIVE
-from headway.ledger.model import NS, Ledger
+from headway.ledger.buckets import EFFECTIVE
+from headway.ledger.model import Ledger
+from headway.ledger.segments import length, union
+from headway.units import NS
 from tests.support import examples
 from tests.unit.advise.random_ledgers import ledgers
 from tests.unit.report.ledgers import Line, ledger_of

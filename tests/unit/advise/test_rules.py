@@ -11,9 +11,8 @@ import pytest
 from headway.advise import rules
 from headway.advise.model import AdviceReport, Evidence, OtherRun, Proposal, Tuning
 from headway.advise.resolve import resolve
-from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.ledger.buckets import EFFECTIVE, LOST
 from headway.ledger.model import (
-    NS,
     AsyncSave,
     Attempt,
     Checkpoint,
@@ -28,6 +27,7 @@ from headway.ledger.model import (
     StageRow,
 )
 from headway.report import communication
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.advise.random_ledgers import REASON
 from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, rank_of

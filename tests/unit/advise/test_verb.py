@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from headway.advise import rules
-from headway.advise.contract import to_dict
+from headway.advise.gather import advise, gather
 from headway.advise.model import Evidence
-from headway.advise.run import advise, gather
-from headway.advise.show import report_lines
+from headway.advise.show import report_lines, to_dict
 from headway.cli import VERBS, main
 from headway.cli.run import prepare
 from headway.ledger.model import AutoRun, BoosterResult

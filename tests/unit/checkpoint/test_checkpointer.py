@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headway.checkpoint.pacing import Level
-from headway.checkpoint.preempt import Preemption
+from headway.checkpoint.preemption import Preemption
+from headway.checkpoint.schedule import Level
 from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.manifest import data_name
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.layout import data_name
+from headway.checkpoint.store.store import Store
 from headway.errors import HeadwayWarning, SaveFailed, UsageError
 from tests.support import has_code, lazy, wait_until
-from tests.unit.checkpoint.images import mapped_buffers as images_here
+from tests.unit.checkpoint.buffer_maps import mapped_buffers as images_here
 
 if TYPE_CHECKING:
     from tests.writers import Started
@@ -27,13 +27,13 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 load = lazy("torch.distributed.checkpoint.state_dict_loader:load")
 choice = lazy("headway.checkpoint.checkpointer:_choose_buffer")
-name_of = lazy("headway.checkpoint.checkpointer:writer_name")
-newest_common = lazy("headway.checkpoint.checkpointer:newest_common_save")
+name_of = lazy("headway.checkpoint.writer.client:writer_name")
+newest_common = lazy("headway.checkpoint.restore:newest_common_save")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-Taker = lazy("headway.checkpoint.snapshot.take:StateCapture")
-HostImages = lazy("headway.checkpoint.snapshot.host:HostTensors")
+Taker = lazy("headway.checkpoint.engine.capture:StateCapture")
+HostImages = lazy("headway.checkpoint.engine.dense:HostTensors")
 Staging = lazy("headway.checkpoint.staging:StagingBuffers")
-dcp = lazy("headway.checkpoint.store.dcp")
+dcp = lazy("headway.checkpoint.format.dcp")
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("writers")]
 

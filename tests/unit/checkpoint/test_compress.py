@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headway.checkpoint.store.read import Store
-from headway.checkpoint.store.retain import Policy
+from headway.checkpoint.store.cleanup import Policy
+from headway.checkpoint.store.store import Store
 from headway.errors import HeadwayWarning, MissingExtra, UsageError
 from tests.support import has_code, lazy
 

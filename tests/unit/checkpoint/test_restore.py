@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headway.checkpoint.store import manifest as manifests
+from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_part
+from headway.checkpoint.store import layout as manifests
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import IDS_SUFFIX, ROWS_SUFFIX
-from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
-from headway.checkpoint.store.place import FsspecPlace
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX
+from headway.checkpoint.store.store import Checkpoint, Store
 from headway.errors import CheckpointDamaged, HeadwayWarning
+from headway.storage.place import FsspecPlace
 from tests.support import code_of, has_code, lazy
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 plans = lazy("headway.checkpoint.plan")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state:StateTree")
-dcp = lazy("headway.checkpoint.store.dcp")
+Parts = lazy("headway.checkpoint.state_tree:StateTree")
+dcp = lazy("headway.checkpoint.format.dcp")
 
 pytestmark = pytest.mark.timeout(60)
 State = dict[str, "Tensor"]

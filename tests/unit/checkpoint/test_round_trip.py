@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.random_states import StateSpec
 
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state:StateTree")
+Parts = lazy("headway.checkpoint.state_tree:StateTree")
 random_states = lazy("tests.random_states")
 saved = lazy("tests.unit.checkpoint.test_state:saved")
 packed = lazy("tests.integration.checkpointed.round_trip:packed")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_part
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
 from headway.errors import CheckpointMismatch, UsageError
 from tests.support import has_code, lazy
 
@@ -18,11 +18,11 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 plans = lazy("headway.checkpoint.plan")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state:StateTree")
+Parts = lazy("headway.checkpoint.state_tree:StateTree")
 flattened = lazy("headway.checkpoint.state:flatten")
-dcp = lazy("headway.checkpoint.store.dcp")
-HostImages = lazy("headway.checkpoint.snapshot.host:HostTensors")
-Keyed = lazy("tests.unit.checkpoint.modules:Keyed")
+dcp = lazy("headway.checkpoint.format.dcp")
+HostImages = lazy("headway.checkpoint.engine.dense:HostTensors")
+Keyed = lazy("tests.unit.checkpoint.torch_classes:Keyed")
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.checkpoint.interval import wasted, young
-from headway.checkpoint.rate import FailureRate
+from headway.checkpoint.interval import FailureRate, wasted, young
 from headway.checkpoint.tuner import SaveCost, Tuner
 from headway.errors import UsageError
 from tests.support import Golden, examples, has_code

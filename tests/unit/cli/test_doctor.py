@@ -16,7 +16,7 @@ def test_it_says_what_is_missing_without_torch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "headway.launch.checkup", raising=False)
+    monkeypatch.delitem(sys.modules, "headway.cli.doctor_job", raising=False)
     assert main(["doctor", "--json", "--", "false"]) == 1
     checks = json.loads(capsys.readouterr().out)
     assert [check["good"] for check in checks if check["code"] == "job-runs"] == [False]

@@ -26,7 +26,7 @@ def test_a_fault_of_headway_is_still_one(tmp_path: Path, monkeypatch: pytest.Mon
     def fail(*_: object) -> int:
         raise OSError("what no path caused")
 
-    monkeypatch.setattr("headway.cli.config.run_config", fail)
+    monkeypatch.setattr("headway.cli.settings.run_config", fail)
     done = cli("config", cwd=tmp_path)
     assert (done.returncode, code_of(done.stderr)) == (70, "internal-fault")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.recompiles import _recorded_command
-from headway.compile.recompiles.load import load_run
+from headway.compile.recompiles.learning import load_run
 from headway.errors import UsageError
-from headway.journal.folder import write_command
+from headway.journal.run_files import write_command
 from headway.redact import MASK
 from headway.testing import FakeRun
 from tests.support import has_code

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.fleet.queries import QUERIES
+from headway.fleet.queries.queries import QUERIES
 
 ROOT = Path(__file__).parents[3]
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "fleet.json").read_text())

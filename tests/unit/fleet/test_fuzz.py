@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.fleet.compact import clear, compact
-from headway.fleet.store import Store
+from headway.fleet.store.compaction import clear, compact
+from headway.fleet.store.parquet import Store
 from tests.support import codes
-from tests.unit.fleet.made import START, merge_rows, run_rows
-from tests.unit.fleet.readers.found import SAMPLES
+from tests.unit.fleet.importers.ledgers import SAMPLES
+from tests.unit.fleet.store_rows import START, merge_rows, run_rows
 
 pytestmark = [pytest.mark.timeout(3000), pytest.mark.xdist_group("fuzz")]
 SEED = 21
@@ -134,9 +134,9 @@ VALUES: list[Any] = [
 
 def samples() -> dict[str, str]:
     """A file of each importer, by the importer's name."""
-    from tests.unit.fleet.readers.test_kubernetes import listed, pod
-    from tests.unit.fleet.readers.test_kueue import ADMITTED, workload
-    from tests.unit.fleet.readers.test_ray import T, actor, job
+    from tests.unit.fleet.importers.test_kubernetes import listed, pod
+    from tests.unit.fleet.importers.test_kueue import ADMITTED, workload
+    from tests.unit.fleet.importers.test_ray import T, actor, job
 
     pods = [
         pod("a", 0, 1, 10, 100, code=137, disrupted=(95, "PreemptionByScheduler")),

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.fleet import metrics, metrics_grafana, metrics_http
+from headway.fleet import grafana, metrics, metrics_http
 from headway.fleet.metrics import Window, families
 from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
-from headway.fleet.store import Store
-from headway.serve import listen
+from headway.fleet.store.parquet import Store
+from headway.serve import address
 from tests.support import codes, metric_families, wait_until
-from tests.unit.fleet.made import START, merge_rows, run_rows
+from tests.unit.fleet.store_rows import START, merge_rows, run_rows
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.xdist_group("metrics")]
 NOW = START + timedelta(hours=3)
@@ -92,7 +92,7 @@ def test_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     from tests.unit.report.ledgers import killed
 
     run = SimpleNamespace(ledger=killed())
-    monkeypatch.setattr("headway.ledger.run.load", lambda path: run)
+    monkeypatch.setattr("headway.run.load", lambda path: run)
     assert main(["export", "prometheus", "some-run"]) == 0
     assert 'headway_ett_percent{run="train-0815"}' in capsys.readouterr().out
 
@@ -164,7 +164,7 @@ def test_the_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
     known = {figure.name for figure in metrics.GAUGES} | {"headway_fleet_read_time_seconds"}
-    text = RULES.read_text() + metrics_grafana.dashboard()
+    text = RULES.read_text() + grafana.dashboard()
     assert set(re.findall(r"(?<![:\w])headway_fleet_\w+", text)) <= known
 
 
@@ -172,7 +172,7 @@ def test_the_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "grafana"]) == 0
     told = json.loads(capsys.readouterr().out)
     places = [tuple(panel["gridPos"].values()) for panel in told["panels"]]
-    assert len(set(places)) == len(places) == len(metrics_grafana.PANELS)
+    assert len(set(places)) == len(places) == len(grafana.PANELS)
     assert all(x + w <= 24 for x, _, w, _ in places)
     assert {one["name"] for one in told["templating"]["list"]} == {"team", "model"}
     assert told["__inputs"][0]["pluginId"] == "prometheus"
@@ -184,7 +184,7 @@ def scraped() -> Iterator[Any]:
     running = []
 
     def start(make: Any, every_s: float = 60.0, token: str | None = None) -> str:
-        bound = listen.bind("127.0.0.1", 0)
+        bound = address.bind("127.0.0.1", 0)
         made = MetricsServer(
             bound, CachedPage(make, every_s), AccessRules(token, lambda host: "evil" not in host)
         )
@@ -220,7 +220,7 @@ def test_a_scrape_reads_the_store_once_a_minute(scraped: Any) -> None:
 
 
 def test_a_store_that_fails_is_said_and_tried_again(scraped: Any, tmp_path: Path) -> None:
-    from headway.cli.fleet_metrics import metrics_text
+    from headway.cli.fleet import metrics_text
 
     store = Store(str(tmp_path / "none"))
     url = scraped(lambda: metrics_text(store, Window()))

@@ -13,14 +13,14 @@ import pytest
 
 from headway.cli import main
 from headway.errors import UsageError
-from headway.fleet.queries import QUERIES, build_query
-from headway.fleet.queries.slices import Filter
-from headway.fleet.store import Store
-from headway.ledger.leaves import EFFECTIVE
-from headway.serve import questions
-from headway.serve.reading import StoreCache
+from headway.fleet.queries import pages
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES, build_query
+from headway.fleet.store.parquet import Store
+from headway.ledger.buckets import EFFECTIVE
+from headway.serve.cache import StoreCache
 from tests.support import Golden, has_code
-from tests.unit.fleet.made import START, merge_rows, run_rows
+from tests.unit.fleet.store_rows import START, merge_rows, run_rows
 
 pytestmark = pytest.mark.xdist_group("questions")
 WEEK = timedelta(days=7)
@@ -193,7 +193,7 @@ def test_a_run_that_shrank_counts_what_each_attempt_held(tmp_path: Path) -> None
         (ett,), (tts,) = answer(reading, "ett"), answer(reading, "tts")
         assert ett["accelerator_hours"] == tts["accelerator_hours"] == 64 + 8 * 99
         assert tts["starting_accelerator_hours"] == pytest.approx(64 * 90 / 3600)
-        (run,) = reading.rows(questions.matching_runs(Filter(), {}, skip=0, most=9))
+        (run,) = reading.rows(pages.matching_runs(Filter(), {}, skip=0, most=9))
         assert run["accelerator_hours"] == ett["accelerator_hours"]
         assert run["lost_hours"] == pytest.approx(ett["accelerator_hours"] / 6)
 
@@ -248,7 +248,7 @@ def test_the_number_of_failures_is_that_of_the_infrastructure(tmp_path: Path) ->
             "failures_ambiguous": 2,
             "failures_all": 10,
         }
-        runs = reading.rows(questions.matching_runs(Filter(), {}, skip=0, most=9))
+        runs = reading.rows(pages.matching_runs(Filter(), {}, skip=0, most=9))
         assert [(run["failures"], run["failures_beside"]) for run in runs] == [(2, 3), (2, 3)]
 
 
@@ -316,8 +316,8 @@ def test_other_engines_can_be_told_the_same(name: str, dialect: str) -> None:
     """Only that Ibis has words for it: the engines themselves are not asked here."""
     import ibis
 
-    from headway.fleet.arrow import arrow_schema
     from headway.fleet.schema import TABLES
+    from headway.fleet.store.arrow import arrow_schema
 
     unbound = {
         key: ibis.table(ibis.schema(arrow_schema(table)), name=key) for key, table in TABLES.items()

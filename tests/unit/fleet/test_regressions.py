@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from headway.cli import main
-from headway.fleet.queries.slices import Filter
-from headway.fleet.regressions.find import ScanOptions, find, slots
-from headway.fleet.regressions.read import read_hosts, read_jobs, read_paces, read_shares
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.regressions.cohorts import Series
+from headway.fleet.regressions.findings import ScanOptions, find, slots
+from headway.fleet.regressions.load import read_hosts, read_jobs, read_paces, read_shares
 from headway.fleet.regressions.running import expected_share
-from headway.fleet.regressions.series import Series
-from headway.fleet.simulate.assumed import STEP_S
-from headway.fleet.simulate.fleet import simulate
-from headway.fleet.simulate.plan import make_scenario
-from headway.fleet.store import Store
+from headway.fleet.store.parquet import Store
+from headway.sim.fleet.defaults import STEP_S
+from headway.sim.fleet.scenario import make_scenario
+from headway.sim.fleet.simulation import simulate
 from tests.support import Golden
-from tests.unit.fleet.made import START, run_rows
-from tests.unit.fleet.seen import SCAN_RESULT
+from tests.unit.fleet.scan_result import SCAN_RESULT
+from tests.unit.fleet.store_rows import START, run_rows
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("regressions")]
 ROOT = Path(__file__).parents[3]
@@ -261,7 +261,7 @@ def test_what_the_terminal_shows(
         (SCAN_RESULT, "--gains"),
         (replace(SCAN_RESULT, findings=[], lemons=[], alarms=[]),),
     ):
-        monkeypatch.setattr("headway.fleet.regressions.look.scan", lambda *_, seen=seen: seen)
+        monkeypatch.setattr("headway.fleet.regressions.scan.scan", lambda *_, seen=seen: seen)
         assert main(["fleet", "regressions", "--store", store.url, *more]) == 0
         shown = capsys.readouterr()
         assert "a note" in shown.err

@@ -12,15 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.errors import UsageError
-from headway.fleet.regressions.changed import field_shifts
-from headway.fleet.regressions.decompose import by_cell, decompose
-from headway.fleet.regressions.discovery import benjamini_hochberg
-from headway.fleet.regressions.energy import CELLS, Deviations
-from headway.fleet.regressions.lemons import binomial_tail, find_lemons
-from headway.fleet.regressions.live import EDetector, average_run_length
-from headway.fleet.regressions.permutation import best_split
+from headway.fleet.regressions.attribution import by_cell, decompose, field_shifts
+from headway.fleet.regressions.changepoint import CELLS, Deviations, best_split
+from headway.fleet.regressions.cohorts import cap_weights, duration_bins, standardize_within_cohort
+from headway.fleet.regressions.e_detector import EDetector, average_run_length
+from headway.fleet.regressions.hosts import benjamini_hochberg, binomial_tail, find_lemons
 from headway.fleet.regressions.running import SavedStep, seconds_per_step, watch_running
-from headway.fleet.regressions.series import cap_weights, duration_bins, standardize_within_cohort
 from tests.support import examples, has_code
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from headway.fleet.rows import as_of, run_id, to_rows
-from headway.fleet.store import Store
-from headway.ledger.model import NS, Ledger
+from headway.fleet.store.parquet import Store
+from headway.ledger.model import Ledger
 from headway.testing import EPOCH, FakeRun, Host
-from tests.unit.fleet.made import content
+from headway.units import NS
+from tests.unit.fleet.store_rows import content
 
 
 def interrupted() -> Ledger:

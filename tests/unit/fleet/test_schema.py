@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headway.cli.fleet import ACTIONS, ASK
-from headway.fleet.queries import QUERIES
-from headway.fleet.queries.slices import DIMENSIONS
+from headway.fleet.queries.dimensions import DIMENSIONS
+from headway.fleet.queries.queries import QUERIES
 from headway.fleet.schema import SCHEMA, TABLES, TYPES
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "fleet.md").read_text()

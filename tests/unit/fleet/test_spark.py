@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.fleet.spark import hadoop_path
+from headway.fleet.store.spark import hadoop_path
 
 
 @pytest.mark.parametrize(

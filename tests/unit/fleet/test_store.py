@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError, MissingExtra, NewerSchema, UsageError
-from headway.fleet import log
-from headway.fleet.engine import run_query
 from headway.fleet.schema import SCHEMA, TABLES, RowsInvalid
-from headway.fleet.store import Store
+from headway.fleet.store import manifest
+from headway.fleet.store.parquet import Store
+from headway.fleet.store.reader import run_query
 from tests.support import codes, has_code
-from tests.unit.fleet.made import START, content, contents, files, merge_rows, run_rows, walls
+from tests.unit.fleet.store_rows import START, content, contents, files, merge_rows, run_rows, walls
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_attempts_are_replaced_one_by_one(store: Store) -> None:
 def test_a_write_without_its_commit_is_not_there(store: Store) -> None:
     store.write(run_rows("a"))
     version = store.write(run_rows("b"))
-    store.place.delete(log.commit_marker(version))
+    store.place.delete(manifest.commit_marker(version))
     assert walls(store) == [("a", 3600.0)]
 
 
@@ -98,7 +98,7 @@ def test_a_write_that_fails_half_way_is_not_there(
 def test_a_writer_that_took_too_long_does_not_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.fleet.store.WRITE_S", -1.0)
+    monkeypatch.setattr("headway.fleet.store.parquet.WRITE_S", -1.0)
     with pytest.raises(HeadwayError, check=has_code("store-too-slow")):
         store.write(run_rows("a"))
     assert walls(store) == []

@@ -9,11 +9,11 @@ import pytest
 
 from headway.cli import main
 from headway.cli.fleet import ACTIONS
-from headway.fleet.store import Store
-from headway.ledger.run import Run, load
+from headway.fleet.store.parquet import Store
+from headway.run import Run, load
 from tests.support import codes
 from tests.unit.report.ledgers import killed
-from tests.unit.schedule.made import write_active_run
+from tests.unit.schedule.launcher_journal import write_active_run
 
 pytestmark = pytest.mark.xdist_group("pages")
 TABLE = [
@@ -172,9 +172,7 @@ def test_wrong_use_is_one_line_with_its_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     night = Run(path=folder, name="night", ledger=killed())
-    monkeypatch.setattr(
-        "headway.ledger.run.load", lambda path: night if path == "night" else load(path)
-    )
+    monkeypatch.setattr("headway.run.load", lambda path: night if path == "night" else load(path))
     monkeypatch.chdir(folder)
     for name in ("HEADWAY_TOKEN", "HEADWAY_STORE", "NOT_SET"):
         monkeypatch.delenv(name, raising=False)

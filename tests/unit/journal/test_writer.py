@@ -10,6 +10,7 @@ import pytest
 
 from headway.journal import pulse, reader, writer
 from headway.journal.writer import Writer
+from headway.storage import process_identity
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -46,7 +47,7 @@ def test_the_head_has_all_that_a_reader_needs(tmp_path: Path) -> None:
     assert found is not None
     assert (found.pid, found.rank, found.launch) == (os.getpid(), 1, "L0")
     assert 0 < found.begin <= found.opened
-    assert found.boot == writer.boot_id()
+    assert found.boot == process_identity.boot_id()
 
 
 def test_where_nothing_can_be_written_the_job_goes_on(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from headway import probe
-from headway.launch import attempt, process
+from headway.launch import attempt, child_process
 from headway.launch.attempt import Attempt, environment, uses_elastic_restarts
-from headway.launch.process import UNKNOWN_STATUS, ChildProcess
-from headway.launch.target import RunFolder
+from headway.launch.child_process import UNKNOWN_STATUS, ChildProcess
+from headway.launch.run_folder import RunFolder
 from tests.support import NO_PROCESS
 
 
@@ -49,7 +49,7 @@ def test_a_process_that_cannot_be_killed_is_not_waited_for(
 
 
 def test_an_exit_status_that_was_taken_is_no_success() -> None:
-    child = process.start(["true"], os.environ)
+    child = child_process.start(["true"], os.environ)
     os.waitpid(child.pid, 0)
     assert child.poll() == UNKNOWN_STATUS
 

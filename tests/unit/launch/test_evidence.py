@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.launch.evidence import _concerns_job, _exception_text
-from headway.launch.failures.kernel import NO_OOM
+from headway.launch.failures.kernel_log import NO_OOM
 
 
 @pytest.mark.parametrize(

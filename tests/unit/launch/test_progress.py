@@ -9,8 +9,8 @@ import pytest
 
 import headway
 from headway.journal.pulse import Pulse
-from headway.launch.follow import RankTail
 from headway.launch.progress import Progress
+from headway.launch.rank_tail import RankTail
 from headway.testing import FakeRun
 
 

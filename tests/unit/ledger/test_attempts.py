@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from headway.ledger.attempts import AttemptRecord, find_attempts, find_launches
+from headway.ledger.attempts import find_attempts, find_launches
 from headway.ledger.clocks import align_clocks
-from headway.ledger.model import NS
+from headway.ledger.record import AttemptRecord
 from headway.testing import FakeRun
+from headway.units import NS
 
 
 def drafts_of(job: FakeRun) -> list[AttemptRecord]:

@@ -9,7 +9,7 @@ import pytest
 
 from headway.ledger.boosters import comparison_key
 from headway.ledger.model import AutoRun, BoosterResult
-from headway.ledger.run import load
+from headway.run import load
 from headway.testing import FakeRun
 
 KIND = comparison_key("", [], 1)

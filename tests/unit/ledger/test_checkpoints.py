@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.model import NS, Ledger
-from headway.report import findings
+from headway.ledger.model import Ledger
+from headway.report import checkpoints
 from headway.testing import FakeJournal, FakeRun
+from headway.units import NS
 
 ADVICE = {
     "interval_s": 60.0,
@@ -149,5 +150,5 @@ def test_a_checkpoint_of_several_files_blocks_for_all_of_them() -> None:
     launcher.exit(13, code=0)
     ledger = job.ledger()
     assert ledger.buckets["waste.checkpoint_block"] == 3 * NS
-    (saved,) = findings.merged_saves(ledger)
+    (saved,) = checkpoints.merged_saves(ledger)
     assert saved.blocked == 3 * NS

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from headway.ledger.clocks import ClockAlignment, align_clocks
-from headway.ledger.model import NS
 from headway.testing import EPOCH, FakeJournal, FakeRun, Host
+from headway.units import NS
 
 NODE1 = Host("node1", "boot-1", monotonic=3.0)
 BEHIND = Host("node1", "boot-1", monotonic=3.0, wall=-400.0)

@@ -10,7 +10,7 @@ from headway.ledger.model import Ledger, PreStepCollectives, ProcessGroups
 from headway.report import html
 from headway.testing import FakeRun
 from tests.support import Golden
-from tests.unit.report.shown import text_of, words_of
+from tests.unit.report.rendering import text_of, words_of
 
 MS = 1_000_000
 EVIL = "<script>alert(1)</script>"

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from headway.ledger.model import NS, Ledger, RecompileLimitHit
+from headway.ledger.model import Ledger, RecompileLimitHit
 from headway.testing import FakeJournal, FakeRun
+from headway.units import NS
 
 PARTS = {
     "dynamo": 9_500_000,

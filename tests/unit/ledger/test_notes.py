@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headway.ledger.account import build_ledger
+from headway.ledger.build import build_ledger
 from headway.ledger.notes import MAX_NOTES
 from headway.testing import FakeRun
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import headway
 from headway.errors import HeadwayError
 from headway.journal import pulse
-from headway.ledger.account import build_ledger
-from headway.ledger.leaves import BUCKETS
-from headway.ledger.model import COMPILE_PARTS, NS, Ledger, Segment
+from headway.ledger.buckets import BUCKETS
+from headway.ledger.build import build_ledger
+from headway.ledger.model import COMPILE_PARTS, Ledger
+from headway.ledger.segments import Segment
 from headway.testing import FakeJournal, FakeRun, Host
+from headway.units import NS
 from tests.support import examples
 from tests.truth.interruptions import killed_before_a_background_save_was_durable
 from tests.truth.interruptions import the_elastic_agent_sees_a_worker_fail as elastic

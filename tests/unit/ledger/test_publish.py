@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headway.journal import publish as notes
+from headway.journal import run_files as notes
 from headway.ledger import publish
-from headway.ledger.model import NS
-from headway.ledger.run import load
+from headway.run import load
+from headway.units import NS
 from tests.unit.report.ledgers import Line, ledger_of
 
 NOTE = {"run": "t-publish", "folder": "/r/t-publish", "anchor": "/a", "store": "/s"}

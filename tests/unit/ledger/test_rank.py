@@ -7,8 +7,9 @@ import pytest
 
 import headway
 from headway.journal import pulse
-from headway.ledger.model import NS, Ledger
+from headway.ledger.model import Ledger
 from headway.testing import FakeJournal, FakeRun
+from headway.units import NS
 
 
 def ledger_of(write: Callable[[FakeJournal], None], end: float, code: int = 0) -> Ledger:

@@ -1,4 +1,4 @@
-"""Files that belong together, and how often to save by them."""
+"""Files that belong together, and how often to save."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.interval import NONE_SEEN, IntervalInputs, interval_inputs
-from headway.ledger.model import NS, Checkpoint, CheckpointOutcome, Failure
-from headway.ledger.saves import Save, merge_files
+from headway.ledger.checkpoints import NONE_SEEN, IntervalInputs, interval_inputs
+from headway.ledger.model import Checkpoint, CheckpointOutcome, Failure
+from headway.ledger.resume import Save, merge_files
+from headway.units import NS
 
 
 def _file(start: float, end: float, *, rank: int = 0, step: int = 5, **others: Any) -> Checkpoint:

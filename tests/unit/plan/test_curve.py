@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from headway.plan.case import DAY, JobSpec
-from headway.plan.curve import POINTS, curve, formulas, point
+from headway.plan.analytic import POINTS, curve, formulas, point
+from headway.plan.job import DAY, JobSpec
 
 META = JobSpec(nodes=1, mtbf=DAY / 3, length=14 * DAY, block=15)
 

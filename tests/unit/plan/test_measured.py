@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headway.advise.model import Evidence
-from headway.advise.rules import interval
+from headway.advise.rules import checkpoint
 from headway.errors import UsageError
-from headway.fleet.queries.slices import Filter
-from headway.ledger.interval import recommended_interval
-from headway.ledger.model import NS, Checkpoint, CheckpointOutcome, Failure
-from headway.plan.case import JobSpec
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.planning import measured_in_store
+from headway.ledger.checkpoints import recommended_interval
+from headway.ledger.model import Checkpoint, CheckpointOutcome, Failure
+from headway.plan.job import JobSpec
 from headway.plan.measured import measured_by_run
-from headway.plan.of_store import measured_in_store
+from headway.units import NS
 from tests.support import has_code
 from tests.unit.report.ledgers import Line, killed, ledger_of
 from tests.unit.serve.fleet import RUNS
 
 if TYPE_CHECKING:
-    from headway.fleet.engine import QueryFn
-    from headway.serve.source import Source
+    from headway.fleet.store.reader import QueryFn
+    from headway.serve.sources import Source
 
 
 def test_the_values_of_a_run() -> None:
@@ -111,7 +112,7 @@ def test_one_answer_to_how_often_to_save() -> None:
         line, steps=9000, failures=(failure,), checkpoints=(save,), saves=1,
         recommended_interval=shown,
     )  # fmt: skip
-    (advised,) = interval.propose_interval(Evidence(ledger=ledger))
+    (advised,) = checkpoint.propose_interval(Evidence(ledger=ledger))
     planned = JobSpec(nodes=1, length=86400.0, **measured_by_run(ledger, "x").values).best()
     assert f"interval={shown / NS:.3g})" in advised.code[0]
     assert planned.interval == pytest.approx(shown / NS)

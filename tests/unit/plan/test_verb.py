@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.journal import alive
-from headway.ledger.model import NS, Checkpoint
-from headway.ledger.run import Run
+from headway.journal import reader
+from headway.ledger.model import Checkpoint
+from headway.run import Run
+from headway.units import NS
 from tests.journals.recorded import NAMES, load, unpack
 from tests.support import Golden, code_of
 from tests.unit.report.ledgers import Line, killed, ledger_of
@@ -99,7 +100,7 @@ def night(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`night` is a run."""
     (tmp_path / "night" / "journal").mkdir(parents=True)
     run = Run(path=tmp_path, name="<i>night</i>", ledger=killed())
-    monkeypatch.setattr("headway.ledger.run.load", lambda path: run)
+    monkeypatch.setattr("headway.run.load", lambda path: run)
     monkeypatch.chdir(tmp_path)
 
 
@@ -128,7 +129,7 @@ def test_a_recorded_run_has_one_recommended_interval(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the report, the advice and the plan; by a Checkpointer too, if it had one."""
-    monkeypatch.setattr(alive, "SILENT_NS", math.inf)  # as it was loaded: nobody has ended
+    monkeypatch.setattr(reader, "SILENT_NS", math.inf)  # as it was loaded: nobody has ended
     shown = load(name).ledger.recommended_interval
     assert shown is not None
     folder = str(unpack(name, tmp_path))
@@ -176,7 +177,7 @@ def test_from_a_run_without_a_failure(
     ledger = ledger_of(line, steps=9, checkpoints=(save,), saves=1, time_to_start=3 * NS)
     (tmp_path / "calm" / "journal").mkdir(parents=True)
     run = Run(path=tmp_path, name="calm", ledger=ledger)
-    monkeypatch.setattr("headway.ledger.run.load", lambda path: run)
+    monkeypatch.setattr("headway.run.load", lambda path: run)
     monkeypatch.chdir(tmp_path)
     words = ("plan", "--from", "calm", "--length", "6h", "--trials", "5")
     found = as_json(capsys, *words)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import headway
 from headway import probe, sdk
 from headway.journal import pulse, reader
-from headway.journal.folder import JOURNAL
-from headway.probe import pace
+from headway.journal.run_files import JOURNAL
 from headway.probe import recorder as module
+from headway.probe import step_clock
 from headway.probe.recorder import Recorder, guard, guard_end
 
 
@@ -35,18 +35,18 @@ class Process:
         monkeypatch.setattr(module, "_disabled_hooks", set())
         lists = ("on_first_step", "on_step", "on_read", "on_wait", "on_evaluated", "before_flush")
         for name in lists:
-            monkeypatch.setattr(pace, name, [])
+            monkeypatch.setattr(step_clock, name, [])
         monkeypatch.setattr(sdk, "_step_clock", None)
         self.begin()
 
     def begin(self) -> None:
-        pace.reset_after_fork()
+        step_clock.reset_after_fork()
         self.recorder = Recorder()
         self.monkeypatch.setattr(module, "recorder", self.recorder)
         open_journal = lambda: self.recorder.start(trains=True)  # noqa: E731
         bound = {"_emit": self.recorder.emit, "_open": open_journal, "_guard": guard}
         for name, value in {**bound, "_thread": self.recorder.thread}.items():
-            self.monkeypatch.setattr(pace, name, value)
+            self.monkeypatch.setattr(step_clock, name, value)
 
     def journal(self) -> reader.Journal:
         journals, problems = reader.read_journals(str(self.folder))
@@ -58,7 +58,7 @@ class Process:
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     yield Process(tmp_path / JOURNAL, monkeypatch)
-    pace.reset_after_fork()
+    step_clock.reset_after_fork()
 
 
 def test_a_failing_hook_is_noted_once_and_switched_off(process: Process) -> None:
@@ -89,7 +89,9 @@ def test_a_device_that_fails_costs_no_batch(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process.recorder.start()
-    monkeypatch.setattr(pace, "mark_device", process.recorder.end)  # it raises, within our code
+    monkeypatch.setattr(
+        step_clock, "mark_device", process.recorder.end
+    )  # it raises, within our code
     assert list(headway.track([1, 2])) == [1, 2]
     assert [note["hook"] for note in process.journal().named("note")] == ["device"]
 
@@ -154,7 +156,7 @@ def test_without_a_launcher_nothing_is_counted(
     monkeypatch.delenv("HEADWAY_DIR")
     headway.step()
     headway.progress(samples=1, step=1)
-    assert pace.steps == 0 and not process.folder.exists()
+    assert step_clock.steps == 0 and not process.folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_the_reader_takes_all_that_the_writer_writes(
             if act == "step":
                 steps += 1
                 headway.step()
-                pace.force_slow_path()  # each step has a line
+                step_clock.force_slow_path()  # each step has a line
             elif act == "progress":
                 headway.progress(samples=args[0], step=args[1])
             elif act == "span":
@@ -220,7 +222,7 @@ def test_the_reader_takes_all_that_the_writer_writes(
         journal = process.journal()
         assert process.recorder.writer is not None
         process.recorder.writer.close()
-        pace.reset_after_fork()
+        step_clock.reset_after_fork()
     assert journal.damaged == 0
     assert list(journal.named("note")) == []
     assert all(span.end is not None for span in journal.spans)

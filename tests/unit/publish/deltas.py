@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner
 
-from headway.checkpoint.store import dcp
+from headway.checkpoint.format import dcp
+from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_part
+from headway.checkpoint.store.cleanup import pin
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.manifest import IDS_SUFFIX, ROWS_SUFFIX
-from headway.checkpoint.store.part import BytesItem, TensorItem, write_part
-from headway.checkpoint.store.retain import pin
-from tests.unit.publish.made import state
-from tests.unit.publish.served import trained
+from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX
+from tests.unit.publish.anchors import state
+from tests.unit.publish.dlrm import trained
 
 TABLE = "tables.0.weight"
 

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store import owners
-from headway.checkpoint.store.read import Store as Checkpoints
-from headway.checkpoint.store.retain import Policy, retain
+from headway.checkpoint.store.cleanup import Policy, retain
+from headway.checkpoint.store.store import Store as Checkpoints
 from headway.publish import claims
 from headway.publish.anchor import find_anchor, pending_anchors
-from headway.publish.examine import CheckResult, TargetCheck, check_here
 from headway.publish.recipe import Recipe
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import CheckResult, TargetCheck, check_here
+from headway.storage import process_identity
 from tests.support import codes, lazy
-from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.anchors import checkpoint, recipe, state
 
-trained = lazy("tests.unit.publish.served:trained")
+trained = lazy("tests.unit.publish.dlrm:trained")
 watch = lazy("headway.publish.watch:watch")
 
 
 @pytest.fixture(autouse=True)
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three calls are enough here."""
-    monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+    monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
 
 
 def told(folder: Path, *, release: bool = True, digest: str = "") -> Recipe:
@@ -111,7 +111,7 @@ def test_a_publish_on_its_way(tmp_path: Path) -> None:
         assert not claims.release_anchor(one, own) and anchors(tmp_path) == [1]
     assert list((tmp_path / "anchors" / "claims").iterdir()) == []
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    who = json.loads(owners.identify_process(gone.pid))
+    who = json.loads(process_identity.identify_process(gone.pid))
     claim = tmp_path / "anchors" / "claims" / "x"
     claim.write_text(json.dumps({**who, "anchor": one.id}))
     assert not claims.release_anchor(one, "")

@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store.place import open_place
 from headway.errors import PublishDeferred, PublishFailed
-from headway.publish import claims, examine
+from headway.publish import claims, validate
 from headway.publish import watch as watching
 from headway.publish.anchor import find_anchor, pending_anchors
-from headway.publish.examine import CheckResult, TargetCheck, check_here
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import CheckResult, TargetCheck, check_here
+from headway.storage.place import open_place
 from tests.support import codes, has_code, lazy
-from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.anchors import checkpoint, recipe, state
 
 torch = lazy("torch")
-is_transient = lazy("headway.publish.transient:is_transient")
+is_transient = lazy("headway.publish.failures:is_transient")
 publish = lazy("headway.publish.job:publish")
-trained = lazy("tests.unit.publish.served:trained")
+trained = lazy("tests.unit.publish.dlrm:trained")
 
 
 def no_room(asked: TargetCheck) -> CheckResult:
@@ -42,7 +42,7 @@ class Worker:
     """Looks at an anchor once in a while."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **sections: str) -> None:
-        monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+        monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
         monkeypatch.setattr(watching, "time", self)
         self.now = 1e9
         self.url, self.store = str(folder / "anchor"), SnapshotStore(folder / "store")
@@ -154,7 +154,7 @@ def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code)
         )
-        return examine.check_in_subprocess(asked)
+        return validate.check_in_subprocess(asked)
 
     assert [ended(-one).transient for one in (signal.SIGKILL, signal.SIGTERM)] == [True, True]
     assert [ended(-one).transient for one in (signal.SIGSEGV, signal.SIGILL)] == [False, False]
@@ -164,7 +164,7 @@ def test_what_a_fresh_process_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         raise subprocess.TimeoutExpired("python", 1)
 
     monkeypatch.setattr(subprocess, "run", late)
-    assert examine.check_in_subprocess(asked).transient
+    assert validate.check_in_subprocess(asked).transient
 
 
 def caused(error: Exception, by: Exception) -> Exception:
@@ -192,7 +192,7 @@ def test_who_is_to_blame(error: Exception | None, passes: bool) -> None:
 
 
 def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.unit.publish import served
+    from tests.unit.publish import dlrm
 
     checkpoint(tmp_path / "anchor", state(trained()))
     store, told = SnapshotStore(tmp_path / "store"), recipe(tmp_path)
@@ -202,7 +202,7 @@ def test_no_memory_for_the_golden_inputs(tmp_path: Path, monkeypatch: pytest.Mon
     def forward(*args: Any) -> None:
         raise error
 
-    monkeypatch.setattr(served.Dlrm, "forward", forward)
+    monkeypatch.setattr(dlrm.Dlrm, "forward", forward)
     with pytest.raises(PublishDeferred, check=has_code("machine-not-able")):
         publish(anchor, told, store, examine=check_here)
     error = ValueError("no")

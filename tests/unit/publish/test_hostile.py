@@ -17,29 +17,29 @@ import pytest
 
 from headway.cli import publish as command
 from headway.errors import HeadwayError, SnapshotDamaged
-from headway.publish.examine import check_here
-from headway.publish.lease import AlreadyPublishing
+from headway.publish.safetensors_io import pieces
 from headway.publish.store import SnapshotStore
-from headway.publish.tensors import pieces
+from headway.publish.validate import check_here
+from headway.storage.lease import AlreadyPublishing
 from tests.mutations import altered, bent
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.anchors import checkpoint, recipe, state
 from tests.unit.publish.snapshots import publish
 
 find = lazy("headway.publish.anchor:find_anchor")
 load = lazy("headway.publish:load")
 make = lazy("headway.publish.job:publish")
-tensors = lazy("headway.publish.tensors")
+tensors = lazy("headway.publish.safetensors_io")
 torch = lazy("torch")
-trained = lazy("tests.unit.publish.served:trained")
-build = lazy("tests.unit.publish.served:build")
+trained = lazy("tests.unit.publish.dlrm:trained")
+build = lazy("tests.unit.publish.dlrm:build")
 
 
 class Attacked:
     """A store with two snapshots of a model, and somebody who may write there."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+        monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
         self.folder, self.root = folder, folder / "store"
         self.store = SnapshotStore(self.root)
         self.told = recipe(folder)

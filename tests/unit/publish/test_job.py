@@ -14,11 +14,11 @@ import pytest
 
 from headway.errors import HeadwayError, PublishFailed, SaveFailed, SnapshotDamaged, UsageError
 from headway.publish.anchor import find_anchor
-from headway.publish.examine import CheckResult, TargetCheck, check_here
-from headway.publish.lease import AlreadyPublishing, lease
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import CheckResult, TargetCheck, check_here
+from headway.storage.lease import AlreadyPublishing, lease
 from tests.support import codes, has_code, lazy
-from tests.unit.publish.made import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
+from tests.unit.publish.anchors import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
 
 if TYPE_CHECKING:
     from headway.publish.job import Outcome
@@ -28,15 +28,15 @@ nn = lazy("torch.nn")
 load = lazy("headway.publish:load")
 publish = lazy("headway.publish.job:publish")
 watch = lazy("headway.publish.watch:watch")
-build = lazy("tests.unit.publish.served:build")
-golden = lazy("tests.unit.publish.served:golden")
-trained = lazy("tests.unit.publish.served:trained")
+build = lazy("tests.unit.publish.dlrm:build")
+golden = lazy("tests.unit.publish.dlrm:golden")
+trained = lazy("tests.unit.publish.dlrm:trained")
 
 
 @pytest.fixture(autouse=True)
 def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three calls are enough here."""
-    monkeypatch.setattr("headway.publish.examine.TIMED_S", 0)
+    monkeypatch.setattr("headway.publish.validate.TIMED_S", 0)
 
 
 def made(

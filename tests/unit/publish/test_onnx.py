@@ -10,14 +10,14 @@ import pytest
 from headway.errors import MissingExtra
 from headway.publish import load
 from headway.publish.anchor import find_anchor
-from headway.publish.examine import check_here
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import check_here
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint, recipe, state
+from tests.unit.publish.anchors import checkpoint, recipe, state
 
 torch = lazy("torch")
 publish = lazy("headway.publish.job:publish")
-served = lazy("tests.unit.publish.served")
+served = lazy("tests.unit.publish.dlrm")
 
 INSTALLED = importlib.util.find_spec("onnxscript") and importlib.util.find_spec("onnxruntime")
 

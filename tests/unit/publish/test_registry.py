@@ -11,7 +11,7 @@ import pytest
 
 from headway.errors import MissingExtra, RegistryFailed, SnapshotDamaged, UsageError
 from headway.publish import recipe as recipes
-from headway.publish.loose import open_snapshot_folder
+from headway.publish.loading import open_snapshot_folder
 from headway.publish.registry import begin, follow, open_registry, remembered_options
 from headway.publish.registry_mlflow import tags
 from headway.publish.snapshot import Snapshot
@@ -51,7 +51,7 @@ class Known:
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SnapshotStore:
-    monkeypatch.setattr("headway.publish.lease.SETTLE_S", 0)
+    monkeypatch.setattr("headway.storage.lease.SETTLE_S", 0)
     there = tmp_path / "s" if request.param == "folder" else f"memory://{secrets.token_hex(8)}"
     return SnapshotStore(there)
 

@@ -11,12 +11,12 @@ import pytest
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, UsageError
 from headway.publish.anchor import Anchor, fetch_anchor, find_anchor, pending_anchors
 from tests.support import code_of, has_code, lazy
-from tests.unit.publish.made import checkpoint, dcp_checkpoint, state
+from tests.unit.publish.anchors import checkpoint, dcp_checkpoint, state
 
 torch = lazy("torch")
 source = lazy("headway.publish.source:open_source")
 whole = lazy("headway.publish.source:read_tensor")
-trained = lazy("tests.unit.publish.served:trained")
+trained = lazy("tests.unit.publish.dlrm:trained")
 
 
 def made(kind: str, folder: Path) -> Anchor:

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store import disk
 from headway.errors import SaveFailed, SnapshotDamaged, UsageError
-from headway.publish import lease
 from headway.publish.snapshot import Snapshot, SnapshotFile
 from headway.publish.store import SnapshotStore
+from headway.storage import disk, lease
 from tests.support import has_code
-from tests.unit.checkpoint.store.crashing import Crash, Disk
 from tests.unit.publish.snapshots import content, only_what_is_needed, publish
+from tests.unit.storage.crashing_disk import Crash, Disk
 
 
 @pytest.fixture(params=["folder", "memory"])

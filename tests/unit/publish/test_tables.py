@@ -11,7 +11,7 @@ from headway.errors import HeadwayError, PublishFailed, UsageError
 from headway.publish.anchor import find_anchor
 from headway.publish.recipe import Prune, TableOptions
 from tests.support import lazy
-from tests.unit.publish.made import checkpoint
+from tests.unit.publish.anchors import checkpoint
 
 if TYPE_CHECKING:
     from headway.publish.source import TensorSource

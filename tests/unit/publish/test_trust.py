@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.place import open_place
+from headway.checkpoint.store import layout as manifests
 from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError, PublishFailed
 from headway.publish.anchor import Anchor, fetch_anchor, find_anchor
-from headway.publish.examine import check_here
 from headway.publish.recipe import GOLDEN_PART, GoldenOptions, complete_recipe
 from headway.publish.store import SnapshotStore
+from headway.publish.validate import check_here
 from headway.publish.watch import MAX_TRIES
+from headway.storage.place import open_place
 from tests.support import codes, has_code, lazy
-from tests.unit.publish.made import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
+from tests.unit.publish.anchors import MODEL_MODULE, checkpoint, dcp_checkpoint, recipe, state
 
 torch = lazy("torch")
 source = lazy("headway.publish.source:open_source")
 publish = lazy("headway.publish.job:publish")
 watch = lazy("headway.publish.watch:watch")
-trained = lazy("tests.unit.publish.served:trained")
+trained = lazy("tests.unit.publish.dlrm:trained")
 FACTORY = f"{MODEL_MODULE}:build"
 
 

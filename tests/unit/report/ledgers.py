@@ -6,18 +6,10 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from headway.ledger.leaves import START_STAGES
-from headway.ledger.model import (
-    NS,
-    Attempt,
-    Checkpoint,
-    Compile,
-    Failure,
-    Gap,
-    Ledger,
-    RankLedger,
-    Segment,
-)
+from headway.ledger.model import Attempt, Checkpoint, Compile, Failure, Gap, Ledger, RankLedger
+from headway.ledger.segments import Segment
+from headway.taxonomy import START_STAGES
+from headway.units import NS
 
 STARTED_AT = 1_767_225_600 * NS  # 2026-01-01 00:00:00 UTC
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.ledger.model import NS, CheckpointOutcome, Ledger, SaveInterval
+from headway.ledger.model import CheckpointOutcome, Ledger, SaveInterval
 from headway.report import checkpoints
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of
-from tests.unit.report.shown import page_of, text_of
+from tests.unit.report.rendering import page_of, text_of
 
 
 def save(step: int, level: str = "disk", **others: Any) -> CheckpointOutcome:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from headway.errors import UsageError
-from headway.ledger.model import NS, Attempt, Failure, Ledger, Outcome
+from headway.ledger.model import Attempt, Failure, Ledger, Outcome
 from headway.report.compare import compare, parse_gate
+from headway.units import NS
 from tests.support import has_code
 from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps
 

@@ -1,19 +1,17 @@
-"""The compiler's part of the reports: what its time went to, its caches, and where it gave up."""
+"""Compiles in the reports, and what was compiled ahead in vain."""
 
 from __future__ import annotations
 
-from headway.ledger.model import (
-    NS,
-    Compile,
-    CompileCacheLoad,
-    Ledger,
-    RankCompiles,
-    RecompileLimitHit,
-)
-from headway.report import findings, html
+import pytest
+
+from headway.ledger.model import Compile, CompileCacheLoad, Ledger, RankCompiles, RecompileLimitHit
+from headway.report import compiles, html
+from headway.report.compiles import precompile_misses
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of
-from tests.unit.report.shown import summary_of, text_of, words_of
+from tests.unit.report.rendering import page_of, summary_of, text_of, words_of
+from tests.unit.report.starts import compiled_ahead
 
 EVIL = "<script>alert(1)</script>"
 
@@ -54,7 +52,7 @@ def test_a_storm_is_in_the_summary_too(golden: Golden) -> None:
 
 
 def test_one_place_is_one_warning() -> None:
-    ((_, limit, ranks),) = findings.limit_hits_by_place(compiled())
+    ((_, limit, ranks),) = compiles.limit_hits_by_place(compiled())
     assert (limit, ranks) == ("recompile_limit", [0, 1])
 
 
@@ -75,7 +73,7 @@ def test_without_caches_or_parts(golden: Golden) -> None:
 
 def test_even_misses_name_no_rank(golden: Golden) -> None:
     ranks = tuple(RankCompiles(rank=rank, fx=(1, 2)) for rank in range(4))
-    (line,) = findings.describe_torch_caches(compiled(rank_compiles=ranks))
+    (line,) = compiles.describe_torch_caches(compiled(rank_compiles=ranks))
     golden("compiles-even-misses.txt", f"{line}\n")
 
 
@@ -86,8 +84,56 @@ def test_a_job_that_compiles_nothing_has_no_section() -> None:
     )
     line = Line().add("train.effective", 10)
     eager = ledger_of(line, steps=10, archives=(miss,))
-    assert findings.describe_cache_loads(eager) == []
+    assert compiles.describe_cache_loads(eager) == []
     assert "Compiles (" not in text_of(eager)
     assert "<h2>Compiles" not in html.page(eager)
     stored = ledger_of(line, steps=10, archives=(miss,), archived=1)
-    assert findings.describe_cache_loads(stored) and "Compiles (" in text_of(stored)
+    assert compiles.describe_cache_loads(stored) and "Compiles (" in text_of(stored)
+
+
+SIZE = "0/0: tensor 'ids' size mismatch at index 0. expected 256, actual 300"
+
+
+def test_a_hit_is_not_reported(golden: Golden) -> None:
+    ledger = compiled_ahead()
+    assert not precompile_misses(ledger)
+    golden("ahead-hit.txt", text_of(ledger) + page_of(ledger))
+
+
+def test_which_source_differed_and_what_cures_it(golden: Golden) -> None:
+    ledger = compiled_ahead(SIZE, caller="/job/train.py:40 step")
+    (miss,) = precompile_misses(ledger)
+    assert miss.where == "/job/train.py:7 forward"
+    golden("ahead-miss.txt", text_of(ledger) + page_of(ledger))
+    (told,) = ledger.to_dict()["compile"]["recompiles"]
+    assert told["missed_ahead"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "seen"),
+    [
+        ("integer", "0/0: L['n'] == 3", {"L['n']": 5}),
+        ("dtype", "0/0: tensor 'x' dtype mismatch. expected Float, actual Double", {}),
+        ("stride", "0/0: tensor 'x' stride mismatch at index 0. expected 4, actual 1", {}),
+        ("range", "0/0: 2 <= x.size()[1]", {"x": [4, 1]}),
+        ("state", "0/0: GLOBAL_STATE changed: grad_mode", {}),
+        ("unknown", "something new in torch", {}),
+    ],
+)
+def test_other_differences(name: str, reason: str, seen: dict[str, object], golden: Golden) -> None:
+    (miss,) = precompile_misses(compiled_ahead(reason, seen=seen))
+    assert miss.said and miss.cure
+    golden(f"ahead-{name}.txt", f"{miss.said}\n{miss.cure}\n")
+
+
+def test_ranks_are_merged_and_attempts_are_not(golden: Golden) -> None:
+    lines = [miss.said for miss in precompile_misses(compiled_ahead(SIZE, attempts=2, ranks=2))]
+    assert len(lines) == 2
+    golden("ahead-attempts.txt", "\n".join(lines) + "\n")
+
+
+def test_a_journal_is_text_and_nothing_else() -> None:
+    evil = "<img src=x>\x1b[31m"
+    ledger = compiled_ahead(f"0/0: tensor '{evil}' size mismatch at index 0. expected 2, actual 3")
+    assert "<img" not in html.page(ledger)
+    assert "\x1b[31m" not in text_of(ledger)

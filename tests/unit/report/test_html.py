@@ -9,23 +9,17 @@ from typing import Any
 
 import pytest
 
-from headway.ledger.leaves import BUCKETS
-from headway.ledger.model import (
-    NS,
-    Attempt,
-    Checkpoint,
-    Failure,
-    Gap,
-    Ledger,
-    Publish,
-    Segment,
-)
+from headway.ledger.buckets import BUCKETS
+from headway.ledger.model import Attempt, Checkpoint, Failure, Gap, Ledger, Publish
+from headway.ledger.segments import Segment
 from headway.report.html import LIMIT, fragment, page
-from headway.report.tracks import encode, script_json
-from headway.report.words import bucket_color
+from headway.report.timeline import encode
+from headway.units import NS
+from headway.web.page import script_json
+from headway.web.theme import bucket_color
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, killed, large, ledger_of, no_steps, still_running
-from tests.unit.report.shown import page_of, words_of
+from tests.unit.report.rendering import page_of, words_of
 
 EVIL = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>\"'&\x1b[31m{{ 7*7 }}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.ledger.model import NS, Attempt, Ledger, Publish
+from headway.ledger.model import Attempt, Ledger, Publish
 from headway.report import html, publish
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of
-from tests.unit.report.shown import page_of, text_of
+from tests.unit.report.rendering import page_of, text_of
 
 OTHER = Publish(run="t-publish", folder="/r/t-publish", anchor="/a", store="/s", log="/r/t/p.log")
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from headway.ledger.model import NS, Failure, Ledger
+from headway.ledger.model import Failure, Ledger
 from headway.report.html import page
 from headway.report.terminal import print_report, print_summary
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.report.ledgers import (
     Line,
@@ -21,7 +22,7 @@ from tests.unit.report.ledgers import (
     rank_of,
     still_running,
 )
-from tests.unit.report.shown import text_of
+from tests.unit.report.rendering import text_of
 
 Show = Callable[[Ledger, str, Console], None]
 

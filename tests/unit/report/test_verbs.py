@@ -13,7 +13,7 @@ from rich.console import Console
 
 from headway.cli import main
 from headway.ledger.model import Ledger
-from headway.ledger.run import Run
+from headway.run import Run
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, killed, ledger_of, no_steps, still_running
 
@@ -26,7 +26,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def load(path: str) -> Run:
         return Run(path=tmp_path, name=path, ledger=samples[path]())
 
-    monkeypatch.setattr("headway.ledger.run.load", load)
+    monkeypatch.setattr("headway.run.load", load)
     monkeypatch.chdir(tmp_path)
 
 
@@ -155,7 +155,7 @@ class Screen:
         self.slept: list[float] = []
         console = Console(file=self.out, force_terminal=True, width=100, _environ={})
         monkeypatch.setattr("headway.report.screen.console", lambda: console)
-        monkeypatch.setattr("headway.cli.top.time.sleep", self.slept.append)
+        monkeypatch.setattr("headway.cli.report.time.sleep", self.slept.append)
         following = self.reads = iter(reads)
 
         def load(path: str) -> Run:
@@ -164,7 +164,7 @@ class Screen:
                 return Run(path=Path(path), name=path, ledger=read)
             raise read
 
-        monkeypatch.setattr("headway.ledger.run.load", load)
+        monkeypatch.setattr("headway.run.load", load)
 
 
 def test_top_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from headway.cli import main
-from headway.ledger.model import NS, Ledger
-from headway.ledger.run import Run, load
+from headway.ledger.model import Ledger
 from headway.report.waterfall import OTHER, Waterfall, bar_of_run, by_stage, with_distinct_names
+from headway.run import Run, load
+from headway.units import NS
 from tests.support import Golden
 from tests.unit.report.ledgers import Line, ledger_of, no_steps
-from tests.unit.report.shown import words_of
+from tests.unit.report.rendering import words_of
 
 
 def made(run: str, compiled: float, data: float, trained: float = 60) -> Ledger:
@@ -36,7 +37,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def sample(path: str) -> Run:
         return Run(path=tmp_path, name=path, ledger=RUNS[path]) if path in RUNS else load(path)
 
-    monkeypatch.setattr("headway.ledger.run.load", sample)
+    monkeypatch.setattr("headway.run.load", sample)
     monkeypatch.chdir(tmp_path)
 
 

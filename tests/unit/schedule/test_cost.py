@@ -9,9 +9,9 @@ import pytest
 
 from headway.cli import main
 from headway.eviction_cost import eviction_cost
-from headway.ledger.model import NS
 from headway.schedule.cost import from_ledger, from_run
 from headway.testing import FakeRun
+from headway.units import NS
 
 
 def test_the_formula() -> None:

@@ -9,12 +9,9 @@ import pytest
 
 from headway.errors import UsageError
 from headway.schedule import policies
-from headway.schedule.policies.least_cost import LeastCost
-from headway.schedule.policies.newest import Newest
-from headway.schedule.policies.policy import PreemptionContext
-from headway.schedule.simulate.cluster import Cluster
-from headway.schedule.simulate.job import Job, JobSpec
-from headway.schedule.simulate.tenant import Tenant
+from headway.schedule.model import Cluster, Job, JobSpec, Tenant
+from headway.schedule.policies import LeastCost, Newest
+from headway.schedule.preemption import PreemptionContext
 from tests.support import has_code
 
 NOW = 10_000.0
@@ -148,6 +145,6 @@ def test_wrong_names(text: str, code: str, fields: dict[str, str]) -> None:
 
 
 def test_others_come_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "headway.schedule.policies.newest:Newest", policies.GROUP)
+    point = EntryPoint("mine", "headway.schedule.policies:Newest", policies.GROUP)
     monkeypatch.setattr(policies, "entry_points", lambda group: [point])
     assert policies.parse_policy("mine:notice=on") == Newest(notice=True)

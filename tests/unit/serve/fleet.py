@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from headway.fleet.store import Store
-from headway.ledger.leaves import EFFECTIVE, LOST
+from headway.fleet.store.parquet import Store
+from headway.ledger.buckets import EFFECTIVE, LOST
 from headway.serve.search import Regressions, Search
-from tests.unit.fleet.made import START, merge_rows, run_rows
+from tests.unit.fleet.store_rows import START, merge_rows, run_rows
 
 EVIL = "<script>alert(1)</script>"
 DAY = timedelta(days=1)

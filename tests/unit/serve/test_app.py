@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headway.fleet.rows import to_rows
-from headway.fleet.store import Store
-from headway.ledger.run import load
-from headway.serve.panels import PAGES
-from headway.serve.source import Source
+from headway.fleet.store.parquet import Store
+from headway.run import load
+from headway.serve.pages import PAGES
+from headway.serve.sources import Source
 from tests.support import codes, pages
-from tests.unit.fleet.made import run_rows
+from tests.unit.fleet.store_rows import run_rows
 from tests.unit.serve.fleet import EVIL
 from tests.unit.test_docs import code
 

@@ -9,7 +9,7 @@ import pytest
 
 from headway.cli import main
 from headway.errors import install_command
-from headway.fleet.store import Store
+from headway.fleet.store.parquet import Store
 from tests.support import codes
 
 pytestmark = pytest.mark.xdist_group("pages")

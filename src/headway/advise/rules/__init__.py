@@ -1,6 +1,6 @@
-"""Rules: each is one file, Headway's own or one of the user's packages.
+"""The rules, grouped by subject, and the registry that also finds rules of other packages.
 
-A rule is a module, or any object, with the function of `Rule`. A package of yours names it in the
+A rule of another package is a module or object with a `proposals` function, named in the
 entry-point group `headway.rules`.
 """
 

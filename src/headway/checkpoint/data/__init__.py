@@ -1,6 +1,6 @@
-"""Where the reader is, so that no sample is trained twice or left out after a restart."""
+"""The position in the data, so that no sample is repeated or skipped after a restart."""
 
-from headway.checkpoint.data.batches import GlobalBatches
 from headway.checkpoint.data.position import Position
+from headway.checkpoint.data.sampler import GlobalBatches
 
 __all__ = ["GlobalBatches", "Position"]

@@ -1,4 +1,4 @@
-"""The place in the data up to which training has come, to be saved with the weights."""
+"""The position in the data that training has reached, saved with the weights."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headway.checkpoint.data.batches import GlobalBatches
-from headway.checkpoint.data.ranks import rank_and_world
-from headway.checkpoint.data.readers import (
+from headway.checkpoint.coordinator import rank_and_world
+from headway.checkpoint.data.sampler import GlobalBatches
+from headway.checkpoint.data.sources import (
     CountingSource,
     Cursor,
     DataSource,

@@ -1,4 +1,10 @@
-"""From drafts to checkpoints: all parts or none, and never in the place of one that is whole."""
+"""Commit a draft as a checkpoint, or mark it as aborted.
+
+A commit takes all parts or none, and keeps a valid checkpoint of the same step until the new one
+has its name. The mark of an aborted save lies beside the draft, because a rank may look for it
+after the draft was removed. It is needed until all ranks have looked; the next checkpoint of the
+job exists only after that.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +16,18 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from headway.checkpoint.store import disk, names, owners
-from headway.checkpoint.store import manifest as manifests
-from headway.checkpoint.store.manifest import METADATA, File, Manifest, RankPart, UnreadableData
-from headway.checkpoint.store.place import LocalPlace, Place, open_place, os_errors_as_save_failed
-from headway.checkpoint.store.read import Checkpoint, Store
+from headway.checkpoint.store import layout
+from headway.checkpoint.store import layout as manifests
+from headway.checkpoint.store.layout import METADATA, File, Manifest, RankPart
+from headway.checkpoint.store.store import Checkpoint, Store
 from headway.errors import SaveFailed, UsageError
+from headway.storage import disk, process_identity
+from headway.storage.codecs import UnreadableData
+from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_save_failed
 
 MetadataBuilder = Callable[[Sequence[RankPart]], bytes]  # the content of .metadata
 
@@ -33,7 +42,7 @@ class Draft:
             )
         self.step, self.save_id, self.world = step, save_id, world
         self.place: Place = open_place(store)
-        named = names.draft_name if self.place.renames else names.remote_step_name
+        named = layout.draft_name if self.place.renames else layout.remote_step_name
         self.name = named(step, save_id)
         self._lock: int | None = None
         self._read: dict[int, RankPart] = {}  # of which rank the note is known
@@ -56,7 +65,7 @@ class Draft:
                 self._hold()
             else:
                 self.place.write(
-                    f"{self.name}/{owners.owner_file_name()}", owners.identify_process()
+                    f"{self.name}/{layout.owner_file_name()}", process_identity.identify_process()
                 )
         return self
 
@@ -66,7 +75,7 @@ class Draft:
             self.place.make(self.name)
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    self._lock = disk.lock(f"{self.folder}/{names.DRAFT_LOCK}", shared=True)
+                    self._lock = disk.lock(f"{self.folder}/{layout.DRAFT_LOCK}", shared=True)
                 except disk.NoLocks:
                     return
 
@@ -81,7 +90,7 @@ class Draft:
             disk.close(self._lock)
             self._lock = None
         elif not self.place.renames:
-            self.place.delete(f"{self.name}/{owners.owner_file_name()}")
+            self.place.delete(f"{self.name}/{layout.owner_file_name()}")
 
     def parts(self) -> list[RankPart]:
         """Those that are done, by rank, each read once; what cannot be read is not done."""
@@ -137,7 +146,7 @@ def commit(
                 extra=told,
             )
             name = _make_visible(draft, one)
-            draft.place.write(names.LATEST, f"{name}\n".encode())
+            draft.place.write(layout.LATEST, f"{name}\n".encode())
             _remove_draft_files(draft.place, name)
     return Checkpoint(name, draft.place.path(name), one)
 
@@ -188,7 +197,7 @@ def _make_visible(draft: Draft, one: Manifest) -> str:
     draft.place.write(f"{draft.name}/{manifests.MANIFEST}", manifests.manifest_to_bytes(one))
     if not isinstance(draft.place, LocalPlace):
         return draft.name
-    name = names.step_name(draft.step)
+    name = layout.step_name(draft.step)
     _rename_existing(draft.place, name)
     draft.place.rename(draft.name, name)
     return name
@@ -208,7 +217,7 @@ def _rename_existing(where: LocalPlace, name: str) -> None:
         old = manifests.manifest_from_bytes(where.read(f"{name}/{manifests.MANIFEST}")).save_id
     except UnreadableData:
         old = secrets.token_hex(8)
-    where.rename(name, names.replaced_name(int(name.removeprefix("step-")), old))
+    where.rename(name, layout.replaced_name(int(name.removeprefix("step-")), old))
 
 
 def _remove_draft_files(where: Place, name: str) -> None:
@@ -222,7 +231,60 @@ def _remove_draft_files(where: Place, name: str) -> None:
 def is_draft_file(name: str) -> bool:
     """Whether a file belongs to a draft, and not to a checkpoint."""
     return (
-        name == names.DRAFT_LOCK
-        or name.startswith((names.OWNER_PREFIX, "part-"))
-        or names.REPLACEMENT.fullmatch(name) is not None
+        name == layout.DRAFT_LOCK
+        or name.startswith((layout.OWNER_PREFIX, "part-"))
+        or layout.REPLACEMENT.fullmatch(name) is not None
     )
+
+
+@dataclass(frozen=True)
+class AbortMark:
+    """What the mark says."""
+
+    rank: int
+    why: str
+    code: str = ""  # of the problem
+
+
+def write_abort_mark(draft: Draft, given: AbortMark) -> bool:
+    """Leave it, in the place of one that is there; False if the store does not take it."""
+    owner = json.loads(process_identity.identify_process())
+    content = json.dumps({**asdict(given), "owner": owner}).encode()
+    where = draft.place
+    try:
+        where.make()
+        with where.locked():  # or a sweep takes away what is half written
+            where.write(layout.abort_mark_name(draft.step, draft.save_id), content)
+    except Exception:  # of whatever the store is
+        return False
+    return True
+
+
+def find_abort_mark(draft: Draft) -> AbortMark | None:
+    """What was left; None if nobody has given it up."""
+    try:
+        found = json.loads(draft.place.read(layout.abort_mark_name(draft.step, draft.save_id)))
+        return AbortMark(int(found["rank"]), str(found["why"]), str(found.get("code", "")))
+    except Exception:  # of whatever the store is: looked for again
+        return None
+
+
+def remove_abort_marks(where: Place, before: float) -> None:
+    """After a checkpoint: take marks of this process and of dead ones away, and very old ones."""
+    for name in where.names():
+        if layout.ABORT_MARK.fullmatch(name) is None:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if _is_expired(where, name, before):
+                where.delete(name)
+
+
+def _is_expired(where: Place, name: str, before: float) -> bool:
+    try:
+        owner = json.dumps(json.loads(where.read(name))["owner"]).encode()
+    except (ValueError, KeyError, TypeError):
+        owner = b""
+    if owner == process_identity.identify_process():
+        return True
+    gone = process_identity.process_ended(owner)
+    return where.changed(name) < before if gone is None else gone

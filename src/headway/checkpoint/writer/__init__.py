@@ -1,1 +1,1 @@
-"""A process beside each rank that holds the images and writes them; it outlives the rank."""
+"""The writer process: owns the staging buffers of a rank, writes them, and outlives the rank."""

@@ -1,8 +1,7 @@
-"""Where writers listen: sockets in a folder that nobody but this user may enter.
+"""Sockets of the writer processes, in a folder that only this user can access.
 
-So nobody else can take the name of a writer, before it starts or after it has ended; and each end
-of a connection looks whose process the other one is. Containers share writers only if they share
-that folder.
+No other user can take the name of a writer, and both ends check the user of their peer. Containers
+share writers only if they share that folder.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import socket
 import tempfile
 from collections.abc import Iterator
 
-from headway.checkpoint.store import disk
-from headway.checkpoint.writer import wire
+from headway.checkpoint.writer import protocol
 from headway.errors import HeadwayError
+from headway.storage import disk
 
 BACKLOG = 128  # ranks that look at once
 PUBLIC_FOLDERS = ("/tmp", "/dev/shm")  # anybody may have taken the name in them
@@ -76,7 +75,7 @@ def connect(name: str, timeout_s: float) -> socket.socket:
         with folder() as path:
             end.connect(f"{path}/{name}")
         if not is_own_peer(end):
-            raise wire.PeerClosed("it is another user's process")
+            raise protocol.PeerClosed("it is another user's process")
     except BaseException:
         end.close()
         raise
@@ -85,7 +84,7 @@ def connect(name: str, timeout_s: float) -> socket.socket:
 
 def is_own_peer(end: socket.socket) -> bool:
     """Whether the process at the other end is this user's."""
-    return wire.peer(end)[1] == os.geteuid()
+    return protocol.peer(end)[1] == os.geteuid()
 
 
 class Address:

@@ -1,7 +1,9 @@
-"""A rank's end of its writer."""
+"""The connection of a rank to its writer process, which is started if it is not running."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import socket
 import subprocess
@@ -9,9 +11,10 @@ import sys
 import time
 from typing import Any
 
-from headway.checkpoint.writer import address, wire
+from headway.checkpoint.writer import address, protocol
 from headway.checkpoint.writer.address import NoPrivateFolder
 from headway.errors import HeadwayError
+from headway.probe import ENV_FOLDER
 
 START_S = 30.0  # for Python to come up on a machine that is busy
 ANSWER_S = 60.0
@@ -48,15 +51,15 @@ class WriterClient:
 
     def reserve(self, count: int, size: int) -> dict[str, Any]:
         """Room for images; `images()` gives them."""
-        wire.close(self.images())
+        protocol.close(self.images())
         answer, self._handles = self._ask({"op": "reserve", "count": count, "size": size})
         return answer
 
     def tell(self, op: str, *descriptors: int, **message: Any) -> None:
         """Something that needs no answer."""
         try:
-            wire.send(self._end, {"op": op, **message}, descriptors)
-        except wire.PeerClosed as error:
+            protocol.send(self._end, {"op": op, **message}, descriptors)
+        except protocol.PeerClosed as error:
             raise WriterFailed(
                 f"the checkpoint writer is gone: {error}", code="writer-gone"
             ) from None
@@ -72,7 +75,7 @@ class WriterClient:
 
     def close(self) -> None:
         """Leave it alone."""
-        wire.close(self.images())
+        protocol.close(self.images())
         self._end.close()
 
     def __del__(self) -> None:
@@ -82,9 +85,9 @@ class WriterClient:
 
     def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         try:
-            wire.send(self._end, message)
-            answer, handles = wire.receive(self._end)
-        except (wire.PeerClosed, TimeoutError) as error:
+            protocol.send(self._end, message)
+            answer, handles = protocol.receive(self._end)
+        except (protocol.PeerClosed, TimeoutError) as error:
             raise WriterFailed(
                 f"the checkpoint writer does not answer: {error}", code="writer-silent"
             ) from None
@@ -97,9 +100,9 @@ def peek(name: str) -> tuple[dict[str, Any], list[int]] | None:
     """What the writer of another rank holds, and its descriptors; None where there is none."""
     try:
         with address.connect(name, ANSWER_S) as end:
-            wire.send(end, {"op": "look"})
-            return wire.receive(end)
-    except (OSError, wire.PeerClosed, NoPrivateFolder):
+            protocol.send(end, {"op": "look"})
+            return protocol.receive(end)
+    except (OSError, protocol.PeerClosed, NoPrivateFolder):
         return None
 
 
@@ -111,8 +114,8 @@ def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any],
         end: socket.socket | None = None
         try:
             end = address.connect(name, ANSWER_S)
-            wire.send(end, {"op": "hello"})
-            hello, handles = wire.receive(end)
+            protocol.send(end, {"op": "hello"})
+            hello, handles = protocol.receive(end)
             if "taken" not in hello:
                 return end, hello, handles
             end.close()
@@ -120,7 +123,7 @@ def _connect(name: str, linger_s: float) -> tuple[socket.socket, dict[str, Any],
                 raise WriterTaken(f"another process uses the checkpoint writer {name}")
         except NoPrivateFolder as error:
             raise WriterFailed(str(error), code=error.code) from None
-        except (OSError, wire.PeerClosed):
+        except (OSError, protocol.PeerClosed):
             if end is not None:
                 end.close()
             code = child.poll() if child is not None else 0
@@ -162,3 +165,25 @@ def _start(name: str, linger_s: float) -> subprocess.Popen[bytes]:
         ) from None
     child_processes.append(child)
     return child
+
+
+def job_name() -> str:
+    """What the attempts of one job have in common; empty where nobody says."""
+    names = (ENV_FOLDER, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+    given = (os.environ.get(name, "") for name in names)
+    return next((name for name in given if name not in ("", "none")), "")  # torchrun's for no name
+
+
+def writer_name(store: str, rank: int) -> str:
+    """The writer of this rank of this job, as it was called before a restart.
+
+    A folder is known by what it is: containers may have others at the same path.
+    """
+    where = store
+    if "://" not in store:
+        with contextlib.suppress(OSError):
+            os.makedirs(store, exist_ok=True)
+            about = os.stat(store)
+            where = f"{store} {about.st_dev} {about.st_ino}"
+    told = f"{os.geteuid()} {job_name()} {where} {rank}"
+    return f"headway-checkpoint-{hashlib.sha256(told.encode()).hexdigest()[:24]}"

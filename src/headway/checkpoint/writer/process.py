@@ -1,8 +1,8 @@
-"""The writer of one rank: holds its images, writes them, and stays when the rank is killed.
+"""The writer process of one rank.
 
-It knows one rank at a time. An image is free once it is written; the checkpoint is there once all
-ranks have written theirs, which the writer of rank 0 looks after. It ends when it is told to, or
-when no rank has come back for a while and nothing is left to write.
+It serves one rank at a time. A staging buffer is free once it is written; a checkpoint is committed
+by the writer of rank 0 once all ranks have written their part. The process ends when it is told to,
+or when no rank has connected for a while and nothing is left to write.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.checkpoint.store import disk
-from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.given_up import AbortMark
-from headway.checkpoint.store.sweep import sweep
-from headway.checkpoint.writer import address, wire
+from headway.checkpoint.engine.buffers import EMPTY, FILLING, READY, BufferSet
+from headway.checkpoint.store.cleanup import sweep
+from headway.checkpoint.store.commit import AbortMark, Draft
+from headway.checkpoint.writer import address, protocol
 from headway.checkpoint.writer.address import Address
-from headway.checkpoint.writer.images import EMPTY, FILLING, READY, BufferSet
-from headway.checkpoint.writer.write import (
+from headway.checkpoint.writer.tasks import (
     WriteJob,
     abort,
     aborted_error,
@@ -41,6 +39,7 @@ from headway.checkpoint.writer.write import (
     write,
 )
 from headway.errors import HeadwayError, SaveFailed
+from headway.storage import disk
 
 IDLE_CHECK_S = 0.5  # how often it asks itself whether it is still wanted
 FIRST_MESSAGE_S = 10.0  # for the first word of whoever comes
@@ -53,7 +52,7 @@ REMOTE_POLL_S = (0.2, 5.0)  # and at an object store, where each look is some re
 PARTS_TIMEOUT_S = 600.0  # for them
 MAX_OUTCOMES = 100  # outcomes that are kept
 NICE = 10  # a tenth of what the training gets of a core, where both want it
-DCP_MODULE = "headway.checkpoint.store.dcp"  # what imports torch
+DCP_MODULE = "headway.checkpoint.format.dcp"  # what imports torch
 
 
 class Writer:
@@ -121,20 +120,20 @@ class Writer:
 
     def _meet(self, end: socket.socket) -> None:
         """One rank at a time: another one is told so, and may come again, or only look."""
-        with end, contextlib.suppress(wire.PeerClosed, TimeoutError):
+        with end, contextlib.suppress(protocol.PeerClosed, TimeoutError):
             if not address.is_own_peer(end):
                 return
-            process, _ = wire.peer(end)
+            process, _ = protocol.peer(end)
             end.settimeout(FIRST_MESSAGE_S)
-            first, handles = wire.receive(end)
-            wire.close(handles)
+            first, handles = protocol.receive(end)
+            protocol.close(handles)
             if first.get("op") == "look":
-                wire.send(end, self._all(), self._descriptors())
+                protocol.send(end, self._all(), self._descriptors())
                 return
             if first.get("op") != "hello":
                 return
             if not self.served.acquire(blocking=False):
-                wire.send(end, {"taken": True})
+                protocol.send(end, {"taken": True})
                 return
             try:
                 self.asker = process
@@ -145,18 +144,18 @@ class Writer:
 
     def _serve(self, end: socket.socket) -> None:
         end.settimeout(None)
-        wire.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
+        protocol.send(end, {"pid": os.getpid(), **self._all()}, self._descriptors())
         while not self.ended.is_set():
-            message, handles = wire.receive(end)
+            message, handles = protocol.receive(end)
             message |= {"handles": handles, "from": end}
             try:
                 answer = self._answers[message["op"]](message)
             except (LookupError, TypeError, ValueError):  # it is not one of ours: no more of it
-                wire.close(handles)
+                protocol.close(handles)
                 return
             if answer is not None:
                 given = self._descriptors() if message["op"] == "reserve" else ()
-                wire.send(end, answer, given)
+                protocol.send(end, answer, given)
             if message["op"] == "end":
                 self.ended.set()
 
@@ -193,13 +192,13 @@ class Writer:
         image.told |= {key: asked[key] for key in ("world", "extra")}
         image.told["save"] = asked["save_id"]
         if not message["write"]:  # a snapshot: in memory only
-            wire.close(message["handles"])
+            protocol.close(message["handles"])
             return
         about = {"values": message["values"], "layout": self.layouts[message["layout"]]}
         about["changed"] = message["changed"]
         job = WriteJob(step=image.step, **about, **asked)
         if not message["good"]:
-            wire.close(message["handles"])
+            protocol.close(message["handles"])
             if job.world > 1:
                 with contextlib.suppress(HeadwayError):  # there may be no such store
                     given = AbortMark(job.rank, "its image is not whole", "image-not-whole")
@@ -236,9 +235,9 @@ class Writer:
         """The name is free before the rank hears of it: the next of that name may be started."""
         self.ending = time.monotonic()
         while self._at_work():
-            if wire.peer_closed(message["from"]):  # killed while it waits: another one may come
+            if protocol.peer_closed(message["from"]):  # killed while it waits: another one may come
                 self.ending = None
-                raise wire.PeerClosed("the rank has gone")
+                raise protocol.PeerClosed("the rank has gone")
             time.sleep(COMMIT_POLL_S)
         self.listening.shutdown(socket.SHUT_RDWR)
         self._release()
@@ -259,7 +258,7 @@ class Writer:
         job = self._standing(asked.job)
         self._sweep(job)
         with contextlib.ExitStack() as stack, contextlib.ExitStack() as handles:
-            handles.callback(wire.close, (asked.ids,))
+            handles.callback(protocol.close, (asked.ids,))
             draft = job.draft()
             try:
                 if given := read_abort_mark(job, draft):

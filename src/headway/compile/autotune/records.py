@@ -1,4 +1,4 @@
-"""What the journals tell of autotuning: kernels, their configs, and each config's time by key."""
+"""Collect autotuning from journals: kernels, their configs, and the time of each config by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first result of a package is compared with eager; until then nothing it says is believed."""
+"""Compare the first result of a loaded package with eager before any of its results is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a guard that failed, taken apart: what kind of change it saw, and where."""
+"""Parse the text of a failed guard: the kind of change, and which input changed."""
 
 from __future__ import annotations
 

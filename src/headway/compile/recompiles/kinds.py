@@ -1,4 +1,4 @@
-"""Every kind of cause: what it is called, and what cures it."""
+"""Every kind of recompile cause: its title and its cure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journals of a run tell of its compiles, in plain data."""
+"""Collect a run's compiles and recompiles from its journals, as plain data."""
 
 from __future__ import annotations
 

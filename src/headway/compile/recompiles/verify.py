@@ -1,4 +1,4 @@
-"""Runs the first steps of a job again, as it is and with what was advised, and counts."""
+"""Run the first steps of a job again, with and without the advised settings, and compare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headway.compile.recompiles import sources
 from headway.compile.recompiles.advice import Advice
-from headway.compile.recompiles.load import load_run
+from headway.compile.recompiles.learning import load_run
 from headway.compile.recompiles.sources import SETTINGS, UNBACKED
 from headway.errors import HeadwayError
 from headway.probe import ENV_STEPS

@@ -1,1 +1,1 @@
-"""Alerts by rules over a store: what is wrong for how long, who is told, and that it is over."""
+"""Alert rules over a store: conditions, state, and notifications to receivers."""

@@ -1,4 +1,4 @@
-"""What becomes of alerts when rules are held against answers: pure functions, the clock given."""
+"""Evaluate samples against the alert state: pure functions, the clock is passed in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headway.fleet.alerts.model import (
+from headway.fleet.alerts.rules import Rule, Rules
+from headway.fleet.alerts.state import (
     ACKNOWLEDGED,
     FIRING,
     PENDING,
@@ -18,7 +19,6 @@ from headway.fleet.alerts.model import (
     State,
     message,
 )
-from headway.fleet.alerts.rules import Rule, Rules
 
 SAME_CHANGE_S = 3 * 86400.0  # changes of a slice that lie so near are the same one
 RESOLVED_AGE_S = 30 * 86400.0  # so long a resolved alert is remembered

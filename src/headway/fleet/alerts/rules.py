@@ -1,13 +1,22 @@
-"""Rules: what is watched, in which slices, for how long, and who is told."""
+"""Alert rules, and the strict reader of a rules file.
+
+Unknown keys and invalid values are errors that name the line of the TOML file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import difflib
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
-from headway.fleet.alerts.channels import Channel
-from headway.fleet.alerts.figures import ALERT_METRICS, AlertMetric
-from headway.units import format_duration
+from headway.errors import UsageError
+from headway.fleet.alerts.delivery import CHANNEL_KINDS as CHANNELS
+from headway.fleet.alerts.delivery import Channel
+from headway.fleet.metrics import ALERT_METRICS, AlertMetric
+from headway.fleet.queries.dimensions import RUN_DIMENSIONS
+from headway.units import format_duration, parse_duration
 
 DAY = 86400.0
 
@@ -80,3 +89,310 @@ class Rules:
 def join_names(names: Sequence[str]) -> str:
     """Names as a sentence has them."""
     return ", ".join(names)
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The content; one sentence if it is none."""
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{name} is not valid TOML: {error}", code="toml-invalid") from None
+    return found
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int:
+    """The line on which what lies at that path begins: only then has the text up to there it."""
+    lines, begin = text.splitlines(), 1
+    for number in range(1, len(lines) + 1):
+        try:
+            found = tomllib.loads("\n".join(lines[:number]))
+        except tomllib.TOMLDecodeError:
+            continue  # in the midst of something that goes over several lines
+        if _has_path(found, path):
+            return begin
+        begin = number + 1
+    return begin
+
+
+def _has_path(found: Any, path: Sequence[str | int]) -> bool:
+    for part in path:
+        if isinstance(part, int):
+            if not isinstance(found, list) or len(found) <= part:
+                return False
+        elif not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True
+
+
+RULE_KINDS = ("threshold", "change", "burn")
+SEVERITIES = ("info", "warning", "critical")
+CHANGE_SUBJECTS = ("slices", "running", "hosts")
+HOUR = 3600.0
+DEFAULT_OVER = {"threshold": DAY, "change": 7 * DAY}
+DEFAULT_CLEAR = {"threshold": HOUR / 2, "change": DAY, "burn": HOUR / 2}
+
+COMMON_KEYS = (
+    "name",
+    "kind",
+    "where",
+    "by",
+    "for",
+    "clear_for",
+    "over",
+    "severity",
+    "to",
+    "renotify",
+)
+KIND_KEYS = {
+    "threshold": ("metric", "above", "below", "least_jobs"),
+    "burn": ("metric", "above", "below", "least_jobs"),
+    "change": ("of", "points", "level", "history"),
+}
+
+KeyPath = tuple["str | int", ...]
+
+
+def read_rules(text: str, name: str) -> Rules:
+    """A rules file; UsageError with the line for whatever is wrong in it."""
+    found = parse_toml(text, name)
+    reader = _TableReader(text, name)
+    reader.keys(found, ("rule", "to"), ())
+    channels = {
+        one: _channel(reader, one, table) for one, table in reader.tables(found, "to").items()
+    }
+    given = found.get("rule", [])
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise reader.wrong("rules are written as [[rule]]", ("rule",), code="rules-not-a-list")
+    if not given:
+        raise UsageError(f"{name} has no [[rule]]; give it one", code="rules-empty")
+    rules: list[Rule] = []
+    for number, table in enumerate(given):
+        rule = _rule(reader, ("rule", number), table, channels)
+        if rule.name in {one.name for one in rules}:
+            raise reader.wrong(
+                f"there are two rules of the name {rule.name!r}",
+                ("rule", number, "name"),
+                code="rule-name-duplicate",
+            )
+        rules.append(rule)
+    return Rules(tuple(rules), channels)
+
+
+class _TableReader:
+    """Values of a TOML table, each with what it must be."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name = text, name
+
+    def wrong(self, why: str, path: KeyPath, *, code: str, **fields: object) -> UsageError:
+        """The sentence, with the line of what stands at that path."""
+        line = line_of(self._text, path)
+        return UsageError(f"{self._name} line {line}: {why}", code=code, line=line, **fields)
+
+    def keys(self, table: Mapping[str, Any], known: Sequence[str], path: KeyPath) -> None:
+        """Nothing but what is known."""
+        for key in table:
+            if key not in known:
+                near = next(iter(difflib.get_close_matches(key, known, 1)), None)
+                hint = f"; did you mean {near!r}?" if near else f"; known are {join_names(known)}"
+                raise self.wrong(
+                    f"{key!r} is not known here{hint}",
+                    (*path, key),
+                    code="rule-key-unknown",
+                    key=key,
+                    near=near,
+                )
+
+    def tables(self, table: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+        """Named tables below a key."""
+        found = table.get(key, {})
+        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+            raise self.wrong(
+                f"channels are written as [{key}.NAME]", (key,), code="channels-not-tables"
+            )
+        return found
+
+    def one(
+        self, table: Mapping[str, Any], path: KeyPath, what: str, fits: Callable[[Any], bool]
+    ) -> Any:
+        """A value that has to fit."""
+        value = table[str(path[-1])]
+        if not fits(value):
+            raise self.wrong(
+                f"{path[-1]!r} is {value!r}, but it must be {what}",
+                path,
+                code="rule-value-invalid",
+                key=path[-1],
+            )
+        return value
+
+    def span(self, table: Mapping[str, Any], path: KeyPath, otherwise: float) -> float:
+        """A duration."""
+        if path[-1] not in table:
+            return otherwise
+        text = self.one(
+            table, path, "a time such as 5min, 2h or 7d", lambda v: parse_duration(v) is not None
+        )
+        return parse_duration(text) or 0.0
+
+    def names(
+        self, table: Mapping[str, Any], path: KeyPath, known: Sequence[str]
+    ) -> tuple[str, ...]:
+        """A list of words out of those that are known; one alone needs no list."""
+        value = table.get(str(path[-1]), [])
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(one in known for one in found):
+            some = f"names out of {join_names(known)}" if known else "empty: no channel is defined"
+            raise self.wrong(
+                f"{path[-1]!r} is {value!r}, but it must be {some}",
+                path,
+                code="rule-value-invalid",
+                key=path[-1],
+            )
+        return tuple(dict.fromkeys(found))
+
+
+def _rule(
+    reader: _TableReader, path: KeyPath, table: Mapping[str, Any], channels: Mapping[str, Channel]
+) -> Rule:
+    for key in ("name", "kind"):
+        if key not in table:
+            raise reader.wrong(f"this rule has no {key!r}", path, code="rule-key-missing", key=key)
+    reader.one(table, (*path, "name"), "a text", lambda v: isinstance(v, str) and v.strip() != "")
+    kind = reader.one(
+        table, (*path, "kind"), f"one of {join_names(RULE_KINDS)}", lambda v: v in RULE_KINDS
+    )
+    reader.keys(table, (*COMMON_KEYS, *KIND_KEYS[kind]), path)
+    hold = reader.span(table, (*path, "for"), 0.0)
+    over = reader.span(table, (*path, "over"), DEFAULT_OVER.get(kind, hold))
+    if over <= 0 and kind != "burn":
+        raise reader.wrong(
+            "'over' must be above 0", (*path, "over"), code="rule-value-invalid", key="over"
+        )
+    shared = {
+        "name": table["name"].strip(),
+        "kind": kind,
+        "where": _where(reader, path, table),
+        "by": reader.names(table, (*path, "by"), RUN_DIMENSIONS),
+        "hold": hold,
+        "clear": reader.span(table, (*path, "clear_for"), DEFAULT_CLEAR[kind]),
+        "over": over,
+        "to": reader.names(table, (*path, "to"), tuple(channels)),
+        "renotify": reader.span(table, (*path, "renotify"), 0.0) or None,
+    }
+    if "severity" in table:
+        allowed = f"one of {join_names(SEVERITIES)}"
+        shared["severity"] = reader.one(
+            table, (*path, "severity"), allowed, lambda v: v in SEVERITIES
+        )
+    own = _change(reader, path, table) if kind == "change" else _limit(reader, path, table)
+    rule = Rule(**{**shared, **own})
+    if kind == "burn" and not HOUR <= rule.hold <= rule.over:
+        raise reader.wrong(
+            "a burn needs a 'for' of 1h or more, and an 'over' that is not shorter",
+            path,
+            code="rule-burn-too-short",
+        )
+    return rule
+
+
+def _where(
+    reader: _TableReader, path: KeyPath, table: Mapping[str, Any]
+) -> tuple[tuple[str, str], ...]:
+    found = table.get("where", {})
+    if not isinstance(found, dict):
+        raise reader.wrong(
+            "'where' is written as { team = \"ads\" }",
+            (*path, "where"),
+            code="rule-value-invalid",
+            key="where",
+        )
+    reader.keys(found, RUN_DIMENSIONS, (*path, "where"))
+    for name in found:
+        reader.one(found, (*path, "where", name), "a text", lambda v: isinstance(v, str))
+    return tuple(found.items())
+
+
+def _limit(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What only rules about a figure have."""
+    if "metric" not in table:
+        raise reader.wrong("this rule has no 'metric'", path, code="rule-key-missing", key="metric")
+    known = f"one of {join_names(tuple(ALERT_METRICS))}"
+    metric = reader.one(
+        table, (*path, "metric"), known, lambda v: isinstance(v, str) and v in ALERT_METRICS
+    )
+    sides = [side for side in ("above", "below") if side in table]
+    if len(sides) != 1:
+        raise reader.wrong(
+            "a rule has either 'above' or 'below'", path, code="rule-limit-ambiguous"
+        )
+    time = ALERT_METRICS[metric].unit == "s"
+    what = "a time such as 5min, or seconds" if time else "a number"
+    given = reader.one(
+        table,
+        (*path, sides[0]),
+        what,
+        lambda v: _number(v) or (time and parse_duration(v) is not None),
+    )
+    value = parse_duration(given) if isinstance(given, str) else float(given)
+    found: dict[str, Any] = {"metric": metric, sides[0]: value}
+    if "least_jobs" in table:
+        found["least_jobs"] = reader.one(
+            table, (*path, "least_jobs"), "1 or more", lambda v: type(v) is int and v >= 1
+        )
+    return found
+
+
+def _change(reader: _TableReader, path: KeyPath, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What only rules about changes have."""
+    found: dict[str, Any] = {"history": reader.span(table, (*path, "history"), Rule.history)}
+    if not table.get("by"):
+        found["by"] = ("team", "model")
+    if "of" in table:
+        found["of"] = reader.names(table, (*path, "of"), CHANGE_SUBJECTS)
+    if "points" in table:
+        found["points"] = float(
+            reader.one(table, (*path, "points"), "0 or more", lambda v: _number(v) and v >= 0)
+        )
+    if "level" in table:
+        found["level"] = float(
+            reader.one(
+                table, (*path, "level"), "between 0 and 1", lambda v: _number(v) and 0 < v < 1
+            )
+        )
+    return found
+
+
+def _channel(reader: _TableReader, name: str, table: Mapping[str, Any]) -> Channel:
+    kinds = [kind for kind in CHANNELS if kind in table]
+    if len(kinds) != 1:
+        raise reader.wrong(
+            f"a channel has one of {join_names(tuple(CHANNELS))}",
+            ("to", name),
+            code="channel-kind-ambiguous",
+        )
+    kind = CHANNELS[kinds[0]]
+    reader.keys(table, tuple(one.name for one in fields(kind)), ("to", name))
+    for key, value in table.items():
+        why = kind.wrong(key, value)
+        if why:
+            raise reader.wrong(
+                f"{key!r} {why}", ("to", name, key), code="channel-value-invalid", key=key
+            )
+    for one in fields(kind):
+        if one.name not in table and one.default is one.default_factory is MISSING:
+            raise reader.wrong(
+                f"this channel has no {one.name!r}",
+                ("to", name),
+                code="channel-key-missing",
+                key=one.name,
+            )
+    try:
+        return kind(**table)
+    except ValueError as error:
+        raise reader.wrong(str(error), ("to", name), code="channel-invalid") from None
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and -1e300 < value < 1e300

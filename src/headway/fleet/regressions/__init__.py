@@ -1,1 +1,1 @@
-"""What changed in a fleet for the worse, when and why; see docs/regressions.md."""
+"""Detect regressions of a fleet and attribute them to fields and hosts; see docs/regressions.md."""

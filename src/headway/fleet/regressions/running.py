@@ -1,4 +1,4 @@
-"""Running jobs that fall below what their slice does, or below what they did before."""
+"""Running jobs that fall below the level of their slice or of their own first hours."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.fleet.regressions.live import BASELINE_SIZE, EDetector, average_run_length, baseline
-from headway.fleet.regressions.series import Floats, Series
-from headway.ledger.leaves import EFFECTIVE, HANG, LOST, group
+from headway.fleet.regressions.cohorts import Floats, Series
+from headway.fleet.regressions.e_detector import (
+    BASELINE_SIZE,
+    EDetector,
+    average_run_length,
+    baseline,
+)
+from headway.ledger.buckets import EFFECTIVE, HANG, LOST, group
 
 HOURS_A_WEEK = 168.0
 EXPECTED_QUANTILE = (

@@ -1,6 +1,6 @@
 """Why a training job failed: from logs, exit codes, signals, kernel and scheduler facts.
 
-The rules and the signatures are loaded when the first question is asked: most jobs do not fail.
+The rules and signatures are loaded at the first question, as most jobs do not fail.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
-from headway.launch.failures.verdict import Fact, SecondaryFinding, Verdict
+from headway.launch.failures.model import Fact, SecondaryFinding, Verdict
 
 __all__ = ["Fact", "SecondaryFinding", "Verdict", "classify", "failed", "read_log"]
 
 
 def classify(facts: Iterable[Fact]) -> Verdict:
     """The first cause that the facts tell; the category `unknown` if they tell none."""
-    from headway.launch.failures import rules
+    from headway.launch.failures import classifier
 
-    return rules.classify(facts)
+    return classifier.classify(facts)
 
 
 def failed(facts: Iterable[Fact]) -> bool:
     """Whether the facts tell of a failure at all."""
-    from headway.launch.failures import rules
+    from headway.launch.failures import classifier
 
-    return rules.failed(facts)
+    return classifier.failed(facts)
 
 
 def read_log(
@@ -39,6 +39,6 @@ def read_log(
 
     The stream is read once, in bounded memory; `seen` is told the bytes of each piece.
     """
-    from headway.launch.failures import reader
+    from headway.launch.failures import log_reader
 
-    return reader.read_log(stream, rank=rank, node=node, file=file, seen=seen)
+    return log_reader.read_log(stream, rank=rank, node=node, file=file, seen=seen)

@@ -1,4 +1,4 @@
-"""The signatures: which words tell which failure. They are data, in signatures.jsonl."""
+"""The signatures of failures (data, in signatures.jsonl), and the fast search for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.launch.failures.words import rarest_part, required_words, word_pattern
+from headway.launch.failures.keywords import rarest_part, required_words, word_pattern
 
 DECISIVE = 90  # from here on a word of the machine or of its scheduler
 SPECIFIC = 50  # from here on it names a cause; below, only that something went wrong

@@ -1,12 +1,12 @@
-"""Python tracebacks, read as blocks: frames are places, source lines are no news."""
+"""Parse Python tracebacks as blocks, also where ranks are mixed or lines have prefixes."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
 
-from headway.launch.failures.lines import Line
-from headway.launch.failures.verdict import Fact
+from headway.launch.failures.log_lines import Line
+from headway.launch.failures.model import Fact
 
 HEADER = "Traceback (most recent call last)"
 MAX_BLOCK_LINES = 600  # lines after which a block without an exception is given up

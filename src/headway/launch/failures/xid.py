@@ -1,4 +1,4 @@
-"""Xid errors of NVIDIA's driver: which are causes, which follow from another, which say nothing."""
+"""Xid errors of the NVIDIA driver: which are causes, which are consequences, which are harmless."""
 
 from __future__ import annotations
 

@@ -1,6 +1,1 @@
-"""Notices that a job makes no step any more, and finds out where it stands."""
-
-from headway.launch.hang.limits import FLOOR_S, StepTimingStats
-from headway.launch.hang.notice import Hang, HangDetector
-
-__all__ = ["FLOOR_S", "Hang", "HangDetector", "StepTimingStats"]
+"""Detection of hung jobs: which rank made no step for too long, and where it stands."""

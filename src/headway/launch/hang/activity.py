@@ -1,4 +1,4 @@
-"""Whether a process does anything: CPU time, bytes, waits that end, with everything below it."""
+"""Whether a process and its children do anything: CPU time, bytes, completed waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from headway.launch import tree
+from headway.launch import processes
 
 BUSY_CORES = 0.1  # below this share of a core nobody works, but a watchdog may tick
 BUSY_BYTES = 100_000  # a second by `read` and `write`: files, pipes and TLS
@@ -23,12 +23,12 @@ class Sample:
     used: dict[int, tuple[float, int, int]]
 
 
-def sample(pid: int, at: float, seen: dict[int, tree.ProcInfo] | None = None) -> Sample:
+def sample(pid: int, at: float, seen: dict[int, processes.ProcInfo] | None = None) -> Sample:
     """Look at a process and all below it."""
     used = {}
-    for one in {pid, *tree.descendants(pid, seen)}:
+    for one in {pid, *processes.descendants(pid, seen)}:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = tree.stat_fields(one)
+            fields = processes.stat_fields(one)
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
             used[one] = (cpu, _bytes(one), _waits(one))
     return Sample(at, used)
@@ -80,7 +80,7 @@ def _rates(earlier: Sample, later: Sample) -> tuple[float, float, float]:
 def stopped(pid: int) -> bool:
     """Whether a signal has stopped it, and no debugger."""
     try:
-        return tree.process_info(pid).state == "T" and not traced(pid)
+        return processes.process_info(pid).state == "T" and not traced(pid)
     except (OSError, ValueError, IndexError):
         return False
 

@@ -1,4 +1,4 @@
-"""How long a rank may go without a step: learned from the job itself."""
+"""How long a rank may go without a step, from the timing of the job itself."""
 
 from __future__ import annotations
 

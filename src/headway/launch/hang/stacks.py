@@ -1,4 +1,4 @@
-"""Stacks of a process that the probe lives in, asked for from outside, and what they tell."""
+"""Ask processes for their stacks from outside, and compare the places where ranks stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from headway.launch.follow import RankTail
+from headway.launch.rank_tail import RankTail
 from headway.probe.stacks import MEMFD_NAME
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)$')

@@ -1,7 +1,7 @@
-"""Checkpoint saves and loads, by whatever a job uses for them; the outermost call counts.
+"""Checkpoint saves and loads, by whatever API a job uses; the outermost call counts.
 
-Files written inside a larger save are noted as parts of it, with no time of their own, so that a
-later load of any of them can be matched. A file is known by its inode, size and time of change,
+Files written inside a larger save are recorded as parts of it, with no time of their own, so that a
+later load of any of them can be matched. A file is identified by inode, size and modification time,
 which survive a rename.
 """
 
@@ -15,8 +15,10 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from headway.probe import pace
-from headway.probe.hooks import device, enter, inside, leave, wrap
+from headway.journal.file_access import file_identity
+from headway.probe import step_clock
+from headway.probe.hooks import device
+from headway.probe.patching import enter, inside, leave, wrap
 from headway.probe.recorder import guard, guard_end, recorder
 
 SAVE = "checkpoint_save"
@@ -35,18 +37,6 @@ _lock = threading.Lock()
 def written_identity(path: str | None) -> str | None:
     """The file behind a path, as far as the file system can tell; None where it is to come."""
     return None if path is None or path in unwritten_paths else file_identity(path)
-
-
-def file_identity(path: str) -> str | None:
-    """The file that is there now."""
-    if os.path.isdir(path):
-        inner = os.path.join(path, ".metadata")
-        path = inner if os.path.exists(inner) else path
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
 
 
 def path_of(target: Any) -> str | None:
@@ -104,11 +94,11 @@ def _begin(what: str, path: str | None) -> tuple[int, Any, int]:
     """The span, an event at the end of what the device has to do, and the time."""
     global _saves
     recorder.start()
-    pace.flush()  # so that the step which this save holds has its exact time in the journal
+    step_clock.flush()  # so that the step which this save holds has its exact time in the journal
     _remember(path)
-    background = pace.steps > 0 and recorder.thread() != pace.step_thread_in_journal
+    background = step_clock.steps > 0 and recorder.thread() != step_clock.step_thread_in_journal
     extra = {"background": True} if background else {}
-    opened = enter(SAVE, what, path=path, step=pace.steps, **extra)
+    opened = enter(SAVE, what, path=path, step=step_clock.steps, **extra)
     with _lock:
         _saves += 1
     return opened, guard("device", device.mark_queue), monotonic_ns()
@@ -126,7 +116,7 @@ def _end(opened: int, tail: Any, start: int, path: str | None, error: str) -> No
 def _part(path: str | None) -> None:
     if path is not None:
         _remember(path)
-        _note_part(path, pace.steps)
+        _note_part(path, step_clock.steps)
 
 
 def _note_part(path: str, step: int) -> None:
@@ -137,7 +127,7 @@ def _note_part(path: str, step: int) -> None:
 def _remember(path: str | None) -> None:
     if path is not None:
         _steps.pop(path, None)
-        _steps[path] = pace.steps
+        _steps[path] = step_clock.steps
         while len(_steps) > MAX_STEPS_KEPT:
             del _steps[next(iter(_steps))]
 
@@ -155,20 +145,20 @@ def _to_memory(original: Callable[..., Any], what: str, *args: Any, **kwargs: An
 
 def _note_memory(what: str, start: int, end: int) -> None:
     recorder.start()
-    recorder.span(SAVE, start, end, what=what, step=pace.steps)
+    recorder.span(SAVE, start, end, what=what, step=step_clock.steps)
 
 
 def load_wrapper(target_of: Callable[..., Any], what: str) -> Callable[..., Any]:
     """A wrapper for a call that reads a checkpoint from `target_of(its arguments)`."""
 
     def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if inside(LOAD) or inside(SAVE) or pace.is_waiting():
+        if inside(LOAD) or inside(SAVE) or step_clock.is_waiting():
             return original(*args, **kwargs)  # or it is the data loader that reads a file
         path = guard(what, _path, target_of, args, kwargs)
         if path is None:
             return original(*args, **kwargs)
         guard(what, recorder.start)
-        if pace.steps:  # some jobs read many small files in their loop
+        if step_clock.steps:  # some jobs read many small files in their loop
             return _in_loop(original, what, path, *args, **kwargs)
         opened = guard(what, _begin_load, what, path)
         error = {}
@@ -200,7 +190,7 @@ def _in_loop(original: Callable[..., Any], what: str, path: str, *args: Any, **k
 
 
 def _note_load(what: str, path: str, start: int, end: int, error: dict[str, str]) -> None:
-    pace.flush()  # so that the steps before it have a line of their own
+    step_clock.flush()  # so that the steps before it have a line of their own
     recorder.span(LOAD, start, end, what=what, path=path, file=written_identity(path), **error)
 
 
@@ -244,7 +234,7 @@ def install_dcp_save(saver: ModuleType) -> None:
         except BaseException:
             _uploading.discard(path)
             raise
-        guard("dcp.async_save", _follow, result, path, pace.steps, monotonic_ns())
+        guard("dcp.async_save", _follow, result, path, step_clock.steps, monotonic_ns())
         return result
 
     wrap(saver, "save", save)

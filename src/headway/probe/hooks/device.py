@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from headway.probe import pace
-from headway.probe.hooks import enter, inside, is_in_loop, leave, wrap
+from headway.probe import step_clock
+from headway.probe.patching import enter, inside, is_in_loop, leave, wrap
 from headway.probe.recorder import guard, guard_end, recorder
 
 SPAN = "device_init"
@@ -41,9 +41,9 @@ def install(cuda: ModuleType) -> None:
     if not hasattr(sys.modules["torch"]._C, "_cuda_init"):
         return  # a build without CUDA
     wrap(cuda, "_lazy_init", _lazy_init)
-    pace.before_flush.append(lambda: guard("device", write_drains))
-    pace.on_wait.append(lambda *wait: bool(guard("device", _note_wait, *wait)))
-    pace.on_evaluated.append(lambda *interval: guard("device", _drop, *interval))
+    step_clock.before_flush.append(lambda: guard("device", write_drains))
+    step_clock.on_wait.append(lambda *wait: bool(guard("device", _note_wait, *wait)))
+    step_clock.on_evaluated.append(lambda *interval: guard("device", _drop, *interval))
 
 
 def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ def _lazy_init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         guard_end("device", leave, SPAN, span)
         if cuda.is_initialized():
             _cuda = cuda
-            pace.inspect_short_waits()
+            step_clock.inspect_short_waits()
 
 
 def mark_queue() -> Any:
@@ -87,7 +87,7 @@ def write_drains() -> None:
         still = int(wait.first.elapsed_time(wait.second) * 1e6)
         length = wait.end - wait.start
         if wait.short:
-            pace.add_wait(min(max(still, 0), length), wait.end)
+            step_clock.add_wait(min(max(still, 0), length), wait.end)
         elif length - still >= MIN_DRAIN_NS:
             recorder.emit("drain", wait.start, ns=length - max(still, 0))
 
@@ -101,8 +101,8 @@ def _note_wait(start: int, end: int, tail: Any, ended: bool) -> bool:
     """A wait for data in the loop; True when it was no stall, or will be counted later."""
     if _cuda is None or not is_in_loop() or _cuda.is_current_stream_capturing():
         return False
-    short = end - start < pace.LONG_WAIT
-    pace.mark_device = mark_queue if end - start >= pace.SHORT_WAIT else None
+    short = end - start < step_clock.LONG_WAIT
+    step_clock.mark_device = mark_queue if end - start >= step_clock.SHORT_WAIT else None
     if tail is not None:
         note_drain(tail, start, end, short=short)
         return short

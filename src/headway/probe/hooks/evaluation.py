@@ -15,8 +15,9 @@ from time import monotonic_ns
 from types import FunctionType, ModuleType
 from typing import Any
 
-from headway.probe import pace
-from headway.probe.hooks import device, is_in_loop, wrap
+from headway.probe import step_clock
+from headway.probe.hooks import device
+from headway.probe.patching import is_in_loop, wrap
 from headway.probe.recorder import guard, recorder
 
 
@@ -48,14 +49,14 @@ class Evaluation:
         """A batch was read; True when it was for evaluation."""
         if not is_in_loop():
             return False
-        if not pace.grad_enabled():
+        if not step_clock.grad_enabled():
             if not self.since:
                 self._begin(start)
             if self.span is None:
                 self.span = recorder.begin("evaluation", self.since)
             self.last, self.left = end, False
             if not ended:
-                pace.not_for_training()
+                step_clock.not_for_training()
             return True
         if not self.since:
             return False
@@ -63,7 +64,7 @@ class Evaluation:
         if module is not None and not module.training:
             self.last = end  # gradients on, but the model is still in eval mode
             if not ended:
-                pace.not_for_training()
+                step_clock.not_for_training()
             return True
         self.finish(self.last or start)
         return False
@@ -101,13 +102,13 @@ class Evaluation:
             return
         self.since, self.last, self.left = t, 0, False
         self.tail = guard("device", device.mark_queue)
-        pace.force_slow_path()
+        step_clock.force_slow_path()
 
     def _forget(self) -> None:
         self.since = self.last = 0
         self.module = lambda: None
         self.span = self.tail = None
-        pace.resume_fast_path()
+        step_clock.resume_fast_path()
 
     def left_no_grad(self) -> None:
         """Gradients are back on, or will be."""
@@ -116,7 +117,7 @@ class Evaluation:
         module = self.module()
         if self.left and (module is None or module.training):
             return
-        self.last, self.left = monotonic_ns(), pace.grad_enabled()
+        self.last, self.left = monotonic_ns(), step_clock.grad_enabled()
 
 
 evaluation = Evaluation()
@@ -152,6 +153,6 @@ def install(module: ModuleType) -> None:
         return original(module)
 
     wrap(module.Module, "eval", around)
-    pace.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
-    pace.on_read.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
+    step_clock.on_step.append(lambda t: guard("evaluation", evaluation.stepped, t))
+    step_clock.on_read.append(lambda *wait: bool(guard("evaluation", evaluation.waited, *wait)))
     recorder.at_end.append(lambda: guard("evaluation", evaluation.at_end))

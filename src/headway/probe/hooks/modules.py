@@ -1,7 +1,7 @@
-"""Model construction: the first nn.Module to the last parameter, moves to a device, wraps.
+"""Model construction: from the first nn.Module to the last parameter, moves to a device, wrappers.
 
-It stays in place after the first step, when models are not built but used: taking a hook out
-then would fail the guards of what was compiled with it.
+The hook stays installed after the first step: removing it would invalidate the guards of what was
+compiled with it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from headway.probe import hooks, pace
-from headway.probe.hooks import evaluation, inside, spanned, wrap
+from headway.probe import patching, step_clock
+from headway.probe.hooks import evaluation
+from headway.probe.patching import inside, spanned, wrap
 from headway.probe.recorder import guard, recorder
 
 SPAN = "train_module_creation"
@@ -37,7 +38,7 @@ class Construction:
 
     def part_made(self, *_: Any) -> None:
         """A parameter, a buffer or a child module has been registered."""
-        if not hooks.tracing():
+        if not patching.tracing():
             self.last = monotonic_ns()
 
     def settle(self) -> None:
@@ -63,7 +64,7 @@ def install(module: ModuleType) -> None:
         construction.settle()
         construction.over = True
 
-    pace.on_first_step.append(lambda t: guard("modules", first_step, t))
+    step_clock.on_first_step.append(lambda t: guard("modules", first_step, t))
     evaluation.install(module)
 
 

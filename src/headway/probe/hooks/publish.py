@@ -1,10 +1,10 @@
-"""Export of the model for serving: torch.export, TorchScript, AOTInductor, ONNX."""
+"""Exports of the model for serving: torch.export, TorchScript, AOTInductor, ONNX."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from headway.probe.hooks import spanned
+from headway.probe.patching import spanned
 
 SPAN = "publish"
 

@@ -23,10 +23,9 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from headway.errors import PublishFailed, UsageError
-from headway.publish import tensors
-from headway.publish.model import describe_error
-from headway.publish.targets import SnapshotContent, Work
-from headway.publish.transient import raise_if_transient
+from headway.publish import safetensors_io
+from headway.publish.failures import describe_error, raise_if_transient
+from headway.publish.targets.base import SnapshotContent, Work
 
 PACKAGE, CONSTANTS = "model.pt2", "constants.safetensors"
 # Small constants would be written into the code, and be wrong for other weights.
@@ -52,13 +51,13 @@ class Aoti:
         if not beside:
             return [PACKAGE]
         with (work.folder / CONSTANTS).open("wb") as file:
-            for piece in tensors.pieces(beside):
+            for piece in safetensors_io.pieces(beside):
                 file.write(piece)
         return [PACKAGE, CONSTANTS]
 
     def open(self, given: SnapshotContent) -> Callable[..., Any]:
         """The code with the weights as they lie in the file."""
-        beside = tensors.read(given.files[CONSTANTS]) if CONSTANTS in given.files else {}
+        beside = safetensors_io.read(given.files[CONSTANTS]) if CONSTANTS in given.files else {}
         known = {**given.weights, **beside}
         package = torch._inductor.aoti_load_package(str(given.files[PACKAGE]))
         wanted = package.get_constant_fqns()
@@ -73,7 +72,7 @@ class Aoti:
 
 def _align(tensor: Tensor) -> Tensor:
     """As code that was compiled for wide registers may ask; small ones are copied for it."""
-    return tensor if tensor.data_ptr() % tensors.ALIGNMENT == 0 else tensor.clone()
+    return tensor if tensor.data_ptr() % safetensors_io.ALIGNMENT == 0 else tensor.clone()
 
 
 class _LoadedPackage:

@@ -11,8 +11,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from headway.errors import MissingExtra, PublishFailed
-from headway.publish.targets import SnapshotContent, Work
 from headway.publish.targets.aoti import export_program
+from headway.publish.targets.base import SnapshotContent, Work
 
 FILE = "model.onnx"
 MAX_BYTES = (1 << 31) - 1  # bytes of an ONNX model with its weights inside

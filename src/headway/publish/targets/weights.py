@@ -10,8 +10,9 @@ from torch import nn
 
 from headway.errors import SnapshotDamaged, UsageError
 from headway.publish import tables
-from headway.publish.model import build_without_init, describe_error
-from headway.publish.targets import SnapshotContent, Work
+from headway.publish.failures import describe_error
+from headway.publish.model import build_without_init
+from headway.publish.targets.base import SnapshotContent, Work
 
 
 @dataclass(frozen=True)

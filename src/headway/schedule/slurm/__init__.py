@@ -1,1 +1,1 @@
-"""Beside slurmctld: who goes when a job finds no room, and that whoever goes has saved."""
+"""Preemption on a real Slurm cluster: choose victims by eviction cost and let each one save first."""

@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headway.startup.sharding.agree import share as share
-    from headway.startup.sharding.cache import PlanCache as PlanCache
+    from headway.startup.sharding.broadcast import share as share
+    from headway.startup.sharding.plan_cache import PlanCache as PlanCache
     from headway.startup.sharding.planner import Balance as Balance
     from headway.startup.sharding.planner import balance as balance
     from headway.startup.sharding.planner import plan as plan
-    from headway.startup.sharding.tables import Shard as Shard
-    from headway.startup.sharding.tables import ShardingPlan as ShardingPlan
-    from headway.startup.sharding.tables import Table as Table
+    from headway.startup.sharding.sharding_plan import Shard as Shard
+    from headway.startup.sharding.sharding_plan import ShardingPlan as ShardingPlan
+    from headway.startup.sharding.sharding_plan import Table as Table
     from headway.startup.sharding.tensors import dtensors as dtensors
     from headway.startup.sharding.tensors import metadata as metadata
     from headway.startup.sharding.tensors import sharded_tensors as sharded_tensors

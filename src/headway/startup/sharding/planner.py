@@ -1,4 +1,4 @@
-"""Where each table goes: memory and lookups balanced over the ranks, the same in every process."""
+"""Assign tables to ranks: memory and lookups balanced, the same result in every process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from headway.errors import UsageError
-from headway.startup.sharding.tables import Shard, ShardingPlan, Table, check_distinct
+from headway.startup.sharding.sharding_plan import Shard, ShardingPlan, Table, check_distinct
 
 MIN_COLUMNS = 32  # columns: a part of fewer reads less than a cache line or two of each row
 COLUMN_MULTIPLE = 4  # columns are cut at multiples of it

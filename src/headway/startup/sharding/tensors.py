@@ -1,7 +1,7 @@
-"""Sharded tensors from a plan, with no communication: what every rank holds is in the plan.
+"""Build sharded tensors from a plan without communication: the plan says what every rank holds.
 
-The metadata is what torch gathers from all ranks, field by field. The dtype is the table's own:
-a rank that holds no shard of it has no tensor to ask.
+The metadata equals what torch gathers from all ranks, field by field. The dtype is the table's own:
+a rank without a shard of it has no tensor to ask.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Shard as Along
 
 from headway.errors import UsageError
-from headway.startup.sharding.tables import ShardingPlan, Table, gc_paused
+from headway.startup.sharding.sharding_plan import ShardingPlan, Table, gc_paused
 
 Device = str | Callable[[int], str]  # of every rank, or of a rank as the default group counts
 Local = Mapping[str, Sequence[torch.Tensor]]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from headway.checkpoint.format.rank_file import write_part
 from headway.checkpoint.store import commit as commits
-from headway.checkpoint.store import place as places
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.place import FsspecPlace, open_place
-from headway.checkpoint.store.read import Store
+from headway.checkpoint.store.store import Store
 from headway.errors import SaveFailed, UsageError
+from headway.storage import place as places
+from headway.storage.place import FsspecPlace, open_place
 from tests.support import has_code
-from tests.unit.checkpoint.store.made import items, metadata, save
+from tests.unit.checkpoint.store.small_saves import items, metadata, save
 
 
 @pytest.fixture(params=["folder", "memory", "fsspec"])
@@ -180,9 +180,9 @@ def test_wrong_use(call: Callable[[Path], object], code: str, tmp_path: Path) ->
 
 JOB = """
 import sys
-from headway.checkpoint.store.retain import Policy, retain
-from headway.checkpoint.store.sweep import sweep
-from tests.unit.checkpoint.store.made import save
+from headway.checkpoint.store.cleanup import Policy, retain
+from headway.checkpoint.store.cleanup import sweep
+from tests.unit.checkpoint.store.small_saves import save
 
 store, name = sys.argv[1:]
 for step in range(20):

@@ -11,16 +11,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.given_up import AbortMark, find_abort_mark, write_abort_mark
-from headway.checkpoint.store.part import write_part
-from headway.checkpoint.store.place import open_place
-from headway.checkpoint.store.read import Checkpoint, Store
-from headway.checkpoint.store.retain import Policy, retain
-from headway.checkpoint.store.sweep import sweep
+from headway.checkpoint.format.rank_file import write_part
+from headway.checkpoint.store.cleanup import Policy, retain, sweep
+from headway.checkpoint.store.commit import AbortMark, Draft, find_abort_mark, write_abort_mark
+from headway.checkpoint.store.store import Checkpoint, Store
+from headway.storage.place import open_place
 from tests.support import examples
-from tests.unit.checkpoint.store.crashing import Crash, Disk
-from tests.unit.checkpoint.store.made import content, items, save
+from tests.unit.checkpoint.store.small_saves import content, items, save
+from tests.unit.storage.crashing_disk import Crash, Disk
 
 STORE = "/store"
 KILLED = st.one_of(st.just(-1), st.integers(0, 70))  # after so many calls; -1: not at all

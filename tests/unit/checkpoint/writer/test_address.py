@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.store import disk
-from headway.checkpoint.writer import address, client, wire
+from headway.checkpoint.writer import address, client, protocol
 from headway.checkpoint.writer.address import Address
+from headway.storage import disk
 from tests.support import NO_PROCESS
 
 pytestmark = pytest.mark.timeout(30)
@@ -98,8 +98,8 @@ def test_a_writer_of_another_user_is_not_spoken_to(
     base: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Address(name)
-    monkeypatch.setattr(wire, "peer", lambda end: (NO_PROCESS, os.geteuid() + 1))
-    with pytest.raises(wire.PeerClosed):
+    monkeypatch.setattr(protocol, "peer", lambda end: (NO_PROCESS, os.geteuid() + 1))
+    with pytest.raises(protocol.PeerClosed):
         address.connect(name, 5)
     assert client.peek(name) is None
     held.release()

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.read import Store
-from headway.checkpoint.writer import process, wire
+from headway.checkpoint.store.store import Store
+from headway.checkpoint.writer import process, protocol
 from headway.checkpoint.writer.process import Writer, _ready
-from headway.checkpoint.writer.write import WriteJob, error_outcome
+from headway.checkpoint.writer.tasks import WriteJob, error_outcome
 from headway.errors import SaveFailed, UsageError
 from tests.support import has_code
-from tests.unit.checkpoint.store.made import metadata
+from tests.unit.checkpoint.store.small_saves import metadata
 
 pytestmark = pytest.mark.timeout(30)
 VALUE = base64.b64encode(b"a value").decode()
@@ -30,7 +30,7 @@ VALUE = base64.b64encode(b"a value").decode()
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
     """With one image; what a checkpoint holds is described without torch."""
-    monkeypatch.setattr("headway.checkpoint.writer.write._metadata_builder", lambda job: metadata)
+    monkeypatch.setattr("headway.checkpoint.writer.tasks._metadata_builder", lambda job: metadata)
     with socket.socket() as unused:
         found = Writer(unused, linger_s=1.0)
         found.asker = os.getpid()
@@ -207,7 +207,7 @@ def test_a_rank_that_is_killed_while_it_ends_does_not_keep_the_writer(
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()
-        with pytest.raises(wire.PeerClosed):
+        with pytest.raises(protocol.PeerClosed):
             writer._end({"from": ours})
     assert writer.ending is None and writer._at_work()
 

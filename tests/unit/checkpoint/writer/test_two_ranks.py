@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headway.checkpoint.store.place import open_place
-from headway.checkpoint.store.read import Store
-from headway.checkpoint.writer import wire
+from headway.checkpoint.store.store import Store
+from headway.checkpoint.writer import protocol
 from headway.checkpoint.writer.client import WriterClient
+from headway.storage.place import open_place
 from tests.support import lazy, wait_until
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Rank:
         self.number, self.store = number, store
         self.client = WriterClient(f"headway-test-{secrets.token_hex(8)}", linger_s=60.0)
         self.client.reserve(1, 4096)
-        wire.close(self.client.images())
+        protocol.close(self.client.images())
         state = {"w": torch.zeros(4)}
         plan = plans.make(state)
         layout = layout_of(plan, plan.share(state).tensors, [0])

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.fleet.alerts import outbox
-from headway.fleet.alerts.burn import HOUR, budget_use
-from headway.fleet.alerts.channels import Channel
-from headway.fleet.alerts.channels.command import Command
+from headway.fleet.alerts import delivery
+from headway.fleet.alerts.delivery import Channel, Command
 from headway.fleet.alerts.evaluate import RESOLVED_AGE_S, SAME_CHANGE_S, acknowledge, evaluate
-from headway.fleet.alerts.model import (
+from headway.fleet.alerts.measure import HOUR, budget_use
+from headway.fleet.alerts.rules import Rule, Rules
+from headway.fleet.alerts.state import (
     ACKNOWLEDGED,
     FIRING,
     PENDING,
@@ -27,7 +27,6 @@ from headway.fleet.alerts.model import (
     from_json,
     to_json,
 )
-from headway.fleet.alerts.rules import Rule, Rules
 from tests.support import examples
 
 pytestmark = pytest.mark.timeout(120)
@@ -122,7 +121,7 @@ def test_a_channel_that_takes_nothing_is_not_reminded_on_top() -> None:
     of = rules(renotify=30 * MIN)
     state, _ = looked(of, State(), 0, reading())
     (first,) = [one for one in state.outbox if one.to == "x"]
-    state, events = looked(of, outbox.mark_delivered(state, first), 30, reading())
+    state, events = looked(of, delivery.mark_delivered(state, first), 30, reading())
     assert events == ["reminder x"]
 
 
@@ -238,12 +237,12 @@ class World:
         self.keep(State(found.alerts, (*self.state.outbox, *found.notifications)), killed)
 
     def send(self, how: str) -> None:
-        for one in outbox.due_notifications(self.state, self.now, ()):
+        for one in delivery.due_notifications(self.state, self.now, ()):
             if how == "refused":
-                self.keep(outbox.mark_failed(self.state, one, "no", self.now), False)
+                self.keep(delivery.mark_failed(self.state, one, "no", self.now), False)
                 continue
             self.got.append((one.to, one.id, one.message["event"]))
-            self.keep(outbox.mark_delivered(self.state, one), how == "killed")
+            self.keep(delivery.mark_delivered(self.state, one), how == "killed")
 
     def ack(self) -> None:
         firing = [one for one in self.state.alerts if one.state == FIRING]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from headway.errors import UsageError
-from headway.fleet.alerts import toml
-from headway.fleet.alerts.channels import CHANNEL_KINDS as CHANNELS
-from headway.fleet.alerts.figures import ALERT_METRICS
-from headway.fleet.alerts.read import COMMON_KEYS, KIND_KEYS, read_rules
-from headway.fleet.queries import QUERIES
-from headway.fleet.queries.slices import Filter
+from headway.fleet.alerts import rules
+from headway.fleet.alerts.delivery import CHANNEL_KINDS as CHANNELS
+from headway.fleet.alerts.rules import COMMON_KEYS, KIND_KEYS, read_rules
+from headway.fleet.metrics import ALERT_METRICS
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import QUERIES
 from tests.support import Golden, has_code
 
 pytestmark = pytest.mark.timeout(60)
@@ -137,17 +137,17 @@ def test_whatever_stands_there_is_read_or_told() -> None:
 
 def test_a_line_is_found_behind_texts_that_look_like_keys() -> None:
     text = 'a = """\nb = 1\n"""\n\n# b = 2\nlist = [\n  1,\n]\nb = 3\n'
-    assert toml.line_of(text, ("b",)) == 9
-    assert toml.line_of(text, ("list",)) == 6
-    assert toml.line_of(text, ("a",)) == 1
+    assert rules.line_of(text, ("b",)) == 9
+    assert rules.line_of(text, ("list",)) == 6
+    assert rules.line_of(text, ("a",)) == 1
 
 
 @pytest.mark.parametrize("name", ALERT_METRICS)
 def test_every_figure_is_a_column_of_its_answer(name: str) -> None:
     import ibis
 
-    from headway.fleet.arrow import arrow_schema
     from headway.fleet.schema import TABLES
+    from headway.fleet.store.arrow import arrow_schema
 
     figure = ALERT_METRICS[name]
     tables = {

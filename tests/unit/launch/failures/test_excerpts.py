@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from headway.launch.failures.kinds import LineKinds
-from headway.launch.failures.lines import parse
+from headway.launch.failures.log_lines import parse
+from headway.launch.failures.log_reader import LineKinds
 from headway.launch.failures.signatures import DIGITS, signatures
 from headway.taxonomy import CATEGORIES
 from tests.unit.launch.failures.excerpts import HERE, NOTHING, Excerpt, judged, load

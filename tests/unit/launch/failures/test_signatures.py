@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from headway.launch.failures.keywords import rarest_part, required_words
+from headway.launch.failures.model import SOURCES
 from headway.launch.failures.signatures import Signature, hints, match, signatures
-from headway.launch.failures.verdict import SOURCES
-from headway.launch.failures.words import rarest_part, required_words
 from headway.taxonomy import CATEGORIES, RETRIES
 from tests.unit.launch.failures.excerpts import load
 

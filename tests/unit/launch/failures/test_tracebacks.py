@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headway.launch.failures.lines import parse
+from headway.launch.failures.log_lines import parse
+from headway.launch.failures.model import Fact
 from headway.launch.failures.tracebacks import MAX_OPEN_LINES, Tracebacks, looks_raised
-from headway.launch.failures.verdict import Fact
 
 
 def exceptions(text: str) -> list[Fact]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import UsageError
-from headway.startup.sharding.cache import PlanCache
-from headway.startup.sharding.tables import ShardingPlan, Table, digest
+from headway.startup.sharding.plan_cache import PlanCache
+from headway.startup.sharding.sharding_plan import ShardingPlan, Table, digest
 from tests.mutations import altered, bent
 
 TABLES = [Table("a", 100, 8), Table("b", 10, 8, "float16"), Table("c", 40, 64)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.errors import UsageError
 from headway.startup.sharding import planner
 from headway.startup.sharding.planner import balance, plan
-from headway.startup.sharding.tables import SPLITS, Shard, ShardingPlan, Table
+from headway.startup.sharding.sharding_plan import SPLITS, Shard, ShardingPlan, Table
 from tests.support import Golden, examples, has_code
 
 

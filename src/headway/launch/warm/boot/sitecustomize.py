@@ -25,10 +25,10 @@ def _zygote(root: str) -> None:
     fresh = set(sys.modules)
     sys.path.insert(0, root)
     try:
-        from headway.launch.warm import zygote
+        from headway.launch.warm import forkserver
     finally:
         sys.path.remove(root)
-    zygote.main(fresh)
+    forkserver.main(fresh)
 
 
 def _boot() -> None:

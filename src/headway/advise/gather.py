@@ -1,0 +1,97 @@
+"""Collect what is known about a run and its job, and apply all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.advise import rules
+from headway.advise.model import AdviceReport, Evidence, OtherRun, Proposal, Tuning
+from headway.advise.resolve import resolve
+from headway.journal import reader, run_files
+from headway.ledger.boosters import active_boosters
+from headway.ledger.model import Ledger
+from headway.run import Run, load
+
+MAX_OTHER_RUNS = 5  # runs of the same command beside it that are looked at, the newest
+MAX_KERNEL_LOSS = 0.02  # that `headway autotune` allows a kernel
+WARM_FILE = "warm.json"  # what a launch with --warm leaves
+
+
+# What a flag of `headway run` turns on.
+BOOSTERS = {
+    f"--{name.replace('_', '-')}": name
+    for name in ("restarts", "warm", "compile_cache", "learn", "autotune", "async_save", "publish")
+}
+
+
+def advise(evidence: Evidence) -> AdviceReport:
+    """What all rules propose for a run, beside each other, but what it had already."""
+    proposals, notes = rules.ask(evidence)
+    on = active_boosters(evidence.ledger)
+    new = [(rule, proposal) for rule, proposal in proposals if _is_new(proposal, on)]
+    return resolve(evidence.ledger, new, notes)
+
+
+def _is_new(proposal: Proposal, on: frozenset[str]) -> bool:
+    boosters = {BOOSTERS[flag] for flag in proposal.flags if flag in BOOSTERS}
+    return not boosters or not boosters <= on or "--hang-after" in proposal.flags
+
+
+def gather(path: str, others: Sequence[str] = ()) -> Evidence:
+    """A run and other runs of its job: those named, and those beside it with the same command."""
+    run = load(path)
+    local = "://" not in path
+    found = [load(other) for other in others]
+    if local:
+        known = {run.path.resolve(), *(other.path.resolve() for other in found)}
+        found += [load(one) for one in _runs_of_same_command(run) if one.resolve() not in known][
+            :MAX_OTHER_RUNS
+        ]
+    return Evidence(
+        ledger=run.ledger,
+        where=path,
+        warm=local and _is_warm(run),
+        others=tuple(OtherRun(ledger=one.ledger, warm=_is_warm(one)) for one in found),
+        tuning=_tuning(run) if local and _has_compiles(run.ledger) else None,
+    )
+
+
+def _runs_of_same_command(run: Run) -> list[Path]:
+    """The newest runs in the same folder with the same command."""
+    command = run_files.read_identity(run.path).get("command")
+    made = {}
+    for one in run.path.resolve().parent.iterdir():
+        identity = run_files.read_identity(one) if (one / run_files.JOURNAL).is_dir() else {}
+        if command and identity.get("command") == command and one != run.path.resolve():
+            made[one] = float(identity.get("created") or 0.0)
+    return sorted(made, key=lambda one: -made[one])[:MAX_OTHER_RUNS]
+
+
+def _is_warm(run: Run) -> bool:
+    return (run.path / WARM_FILE).is_file()
+
+
+def _has_compiles(ledger: Ledger) -> bool:
+    leaves = ("start.pt2_compile", "recover.pt2_compile", "waste.recompile")
+    return any(ledger.buckets.get(leaf) for leaf in leaves)
+
+
+def _tuning(run: Run) -> Tuning | None:
+    """What `headway autotune` would say of it."""
+    from headway.compile.autotune.advice import advise as prune
+    from headway.compile.autotune.advice import same_setup
+    from headway.compile.autotune.records import collect
+
+    journals, _ = reader.read_journals(str(run.path / run_files.JOURNAL))
+    _, kernels = same_setup(collect(journals))
+    found = [prune(kernel, MAX_KERNEL_LOSS) for kernel in kernels]
+    return (
+        Tuning(
+            kernels=len(found),
+            spent=sum(one.spent for one in found),
+            left=sum(one.predicted for one in found),
+        )
+        if found
+        else None
+    )

@@ -1,0 +1,36 @@
+"""Rule for models that are published while the accelerators wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
+from headway.format import duration
+from headway.ledger.buckets import PUBLISH
+from headway.ledger.segments import length, take_last
+
+
+def propose_publish_off(evidence: Evidence) -> Iterator[Proposal]:
+    """All of it moves to a job of its own."""
+    ledger = evidence.ledger
+    during = time_in(ledger, (PUBLISH,))
+    if not during or not ledger.steps:
+        return
+    known = [
+        length(time_in(one.ledger, (PUBLISH,))) for one in evidence.others if one.ledger.publish
+    ]
+    left = min(known, default=0)
+    yield Proposal(
+        title="Publish by a job of its own",
+        cuts=(Saving(take=take_last(during, length(during) - left)),),
+        confidence="high" if known else "medium",
+        why=f"the trainer held its accelerators for {duration(length(during))} of it; "
+        + (
+            f"in another run of this job {duration(left)} was left"
+            if known
+            else "the job hands over its last checkpoint; that needs a recipe"
+        ),
+        flags=("--publish", "recipe.toml", "--publish-to", "snapshots"),
+        see="docs/publish.md#by-headway-run",
+    )

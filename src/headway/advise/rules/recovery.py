@@ -1,0 +1,257 @@
+"""Rules for interruptions: hangs, restarts, bad nodes and preemptions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from itertools import pairwise
+
+from headway.advise.model import Evidence, Proposal, Saving
+from headway.advise.replay import time_in
+from headway.format import count, duration
+from headway.launch.hang.detector import CONFIRM_S
+from headway.launch.hang.limits import OVER_GAPS, OVER_LONGEST
+from headway.ledger.buckets import DETECTION, DOWNTIME, EFFECTIVE, HANG, LOST
+from headway.ledger.failures import is_restartable, restart_flags
+from headway.ledger.model import Failure, Ledger
+from headway.ledger.segments import Intervals, length, subtract, take_first, take_last, union
+from headway.schedule.cost import from_ledger
+from headway.taxonomy import START_STAGES
+from headway.units import NS
+
+MIN_HANG_LIMIT_S = 10.0  # no shorter limit is advised: a pause that no run has shown may be longer
+
+
+def propose_hang_limits(evidence: Evidence) -> Iterator[Proposal]:
+    """Every hang is ended once it is longer than any pause that went well."""
+    ledger = evidence.ledger
+    hangs = time_in(ledger, (HANG,))
+    limit = math.ceil(max(MIN_HANG_LIMIT_S, _longest_normal_pause(ledger) / NS))
+    left = round((limit + CONFIRM_S) * NS)
+    beyond = subtract(hangs, union(*(take_first((one,), left) for one in hangs)))
+    if not beyond:
+        return
+    yield Proposal(
+        title=f"End a hang after {limit} s",
+        cuts=(Saving(take=beyond),),
+        confidence="medium",
+        why=f"{count(len(hangs), 'hang')} of {duration(length(hangs))} in all; the longest pause "
+        "between steps that went well, and the steps themselves, leave room for this limit. A rank "
+        "that works is given longer",
+        flags=(*restart_flags(ledger), "--hang-after", str(limit)),
+        see="docs/recover.md#hangs",
+    )
+
+
+def _longest_normal_pause(ledger: Ledger) -> float:
+    """What the hang watch would take for well, by what the ledger shows of steps and pauses."""
+    trained = time_in(ledger, (EFFECTIVE, LOST))
+    step = length(trained) / max(ledger.steps, 1)
+    pauses = [0]
+    for attempt in ledger.attempts:
+        inside = time_in(ledger, (EFFECTIVE, LOST), attempt.index)
+        pauses += [after[0] - before[1] for before, after in pairwise(inside)]
+    return max(OVER_GAPS * step, OVER_LONGEST * max(pauses))
+
+
+GAP_BUCKETS = (DOWNTIME, "recover.scheduling", "recover.hardware_setup")
+
+
+def propose_requeue_delay(evidence: Evidence) -> Iterator[Proposal]:
+    """Each interruption that Headway may end, brought down to what its own restarts take."""
+    ledger = evidence.ledger
+    slow = [one for one in ledger.failures if is_restartable(one) and not _by_headway(one)]
+    gaps = [gap for one in slow if (gap := gap_after(ledger, one))]
+    if not gaps:
+        return
+    known = [
+        length(gap_after(seen.ledger, one))
+        for seen in evidence.all
+        for one in seen.ledger.failures
+        if _by_headway(one) and one.attempt + 1 < len(seen.ledger.attempts)
+    ]
+    left = round(statistics.median(known)) if known else 0
+    told = f"{count(len(gaps), 'time')} {duration(sum(map(length, gaps)))} went by between a death "
+    told += "and the next attempt; "
+    yield Proposal(
+        title="Start again where the job is, as soon as it dies",
+        cuts=tuple(Saving(take=take_last(gap, length(gap) - left)) for gap in gaps),
+        confidence="high" if known else "low",
+        why=told
+        + (
+            f"restarts by Headway took {duration(left)} in this job"
+            if known
+            else "at most: no restart by Headway is measured in this job"
+        ),
+        flags=restart_flags(ledger),
+        see="docs/recover.md",
+    )
+
+
+def gap_after(ledger: Ledger, failure: Failure) -> Intervals:
+    """From the death that a failure is to the attempt after it."""
+    after = failure.attempt + 1
+    if after >= len(ledger.attempts):
+        return ()
+    return union(
+        time_in(ledger, (DETECTION, DOWNTIME), failure.attempt), time_in(ledger, GAP_BUCKETS, after)
+    )
+
+
+def _by_headway(failure: Failure) -> bool:
+    return (failure.decision or "").startswith("restart")
+
+
+LAUNCH_BUCKETS = ("recover.launcher_init",)
+
+
+def propose_restart_warmth(evidence: Evidence) -> Iterator[Proposal]:
+    """Each recovery's launch is brought down to what warm ones take."""
+    ledger = evidence.ledger
+    if evidence.warm:
+        return
+    prepared = _imports_ready_at(ledger)
+    cold = [
+        took
+        for attempt in _restarted_attempts(ledger)
+        if ledger.attempts[attempt - 1].end >= prepared
+        and (took := time_in(ledger, LAUNCH_BUCKETS, attempt))
+    ]
+    if not cold:
+        return
+    known = [
+        length(time_in(seen.ledger, LAUNCH_BUCKETS, attempt))
+        for seen in evidence.others
+        if seen.warm
+        for attempt in _restarted_attempts(seen.ledger)
+    ]
+    left = round(statistics.median(known)) if known else 0
+    told = (
+        f"{count(len(cold), 'restart')} launched and imported for {duration(_total_length(cold))}; "
+    )
+    yield Proposal(
+        title="Fork restarts with their imports done",
+        cuts=tuple(Saving(take=take_last(took, length(took) - left)) for took in cold),
+        confidence="high" if known else "low",
+        why=told
+        + (
+            f"warm ones of this job took {duration(left)} each"
+            if known
+            else "at most: no warm restart is measured in this job"
+        ),
+        flags=(*restart_flags(ledger), "--warm"),
+        see="docs/warm.md",
+    )
+
+
+def _imports_ready_at(ledger: Ledger) -> int:
+    """When everything could have been imported once more, beside the first training."""
+    trained = time_in(ledger, (EFFECTIVE, LOST))
+    imports = length(time_in(ledger, ("start.launcher_init",)))
+    return trained[0][0] + imports if trained else ledger.wall
+
+
+def _restarted_attempts(ledger: Ledger) -> list[int]:
+    """Attempts after a failure that may be followed by another one where the job is."""
+    after = {one.attempt + 1 for one in ledger.failures if is_restartable(one)}
+    return [index for index in range(1, len(ledger.attempts)) if index in after]
+
+
+def _total_length(parts: list[tuple[tuple[int, int], ...]]) -> int:
+    return sum(map(length, parts))
+
+
+FAILURE_BUCKETS = (LOST, HANG, DETECTION)
+RECOVER_BUCKETS = (DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
+MIN_FAILURES = 2  # failures on one of several nodes of a run that are worth a look
+
+
+def propose_lemon_nodes(evidence: Evidence) -> Iterator[Proposal]:
+    """What the failures of such a node cost, but for those that chance would give it."""
+    ledger = evidence.ledger
+    by_node: dict[str, list[Failure]] = {}
+    for failure in ledger.failures:
+        node = _node(ledger, failure)
+        if node and failure.owner in ("infra", "ambiguous"):
+            by_node.setdefault(node, []).append(failure)
+    nodes = {host for rank in ledger.ranks for host in rank.hosts}
+    for node, failures in by_node.items():
+        known = evidence.lemons.get(node)
+        expected = len(failures) / len(nodes) if nodes else len(failures)
+        excess = known if known is not None else 1 - expected / len(failures)
+        if known is None and (len(nodes) < 2 or len(failures) < MIN_FAILURES):
+            continue
+        costs = [_failure_cost(ledger, failure) for failure in failures]
+        total = sum(map(length, costs))
+        yield Proposal(
+            title=f"Leave out the node {node}",
+            cuts=tuple(
+                Saving(take=take_last(cost, round(length(cost) * excess))) for cost in costs
+            ),
+            confidence="high" if known is not None else "low",
+            why=f"{count(len(failures), 'failure')} began there and cost {duration(total)}; "
+            + (
+                f"by the store {100 * excess:.0f} % of its failures are beyond chance"
+                if known is not None
+                else "one run is little to judge a node by: ask a store with `headway fleet nodes`"
+            ),
+            code=(f"scontrol update NodeName={node} State=DRAIN Reason=headway",),
+            see="docs/regressions.md",
+        )
+
+
+def _node(ledger: Ledger, failure: Failure) -> str | None:
+    if failure.node:
+        return failure.node
+    for rank in ledger.ranks:
+        if rank.rank == failure.root_rank:
+            return rank.host_of.get(failure.attempt)
+    return None
+
+
+def _failure_cost(ledger: Ledger, failure: Failure) -> Intervals:
+    """Training that was lost by it, and the way back."""
+    after = failure.attempt + 1
+    back = time_in(ledger, RECOVER_BUCKETS, after) if after < len(ledger.attempts) else ()
+    return union(time_in(ledger, FAILURE_BUCKETS, failure.attempt), back)
+
+
+NOTICE_S = 30  # what Slurm gives unless told otherwise; a longer save asks for more
+
+
+def propose_preemption_price(evidence: Evidence) -> Iterator[Proposal]:
+    """Each preempted attempt loses no more than the save that its notice leaves time for."""
+    ledger = evidence.ledger
+    price = from_ledger(ledger)
+    rolled = [
+        lost for attempt in _evicted_attempts(ledger) if (lost := time_in(ledger, (LOST,), attempt))
+    ]
+    if not rolled:
+        return
+    left = round((price.save or 0.0) * NS)
+    grace = max(NOTICE_S, math.ceil(price.save or 0.0))
+    total = sum(map(length, rolled))
+    told = f"{count(len(rolled), 'eviction')} rolled back {duration(total)}; "
+    told += f"one more now would cost {price.lost:,.0f} accelerator-seconds; "
+    yield Proposal(
+        title="Save at the notice of an eviction",
+        cuts=tuple(Saving(take=take_last(lost, length(lost) - left)) for lost in rolled),
+        confidence="medium" if price.save is not None else "low",
+        why=told
+        + (
+            f"95 % of this run's saves are safe after {duration(left)}"
+            if price.save is not None
+            else "at most: what a save takes is not measured in this run"
+        ),
+        code=(
+            f"checkpointer = Checkpointer(store, state, interval=600, grace_s={grace})",
+            "if checkpointer.preempted: break  # in the loop, after due() and save()",
+        ),
+        see="docs/checkpoint.md#preemption",
+    )
+
+
+def _evicted_attempts(ledger: Ledger) -> set[int]:
+    by_scheduler = {one.attempt for one in ledger.failures if one.owner == "scheduler"}
+    return by_scheduler | {one.index for one in ledger.attempts if one.outcome == "preempted"}

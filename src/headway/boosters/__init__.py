@@ -1,1 +1,0 @@
-"""Which boosters a job runs with under `headway run --auto`: chosen, watched, learned from."""

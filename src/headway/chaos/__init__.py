@@ -1,0 +1,1 @@
+"""Fault injection: planned in a file, the same faults every time, recorded in the journal."""

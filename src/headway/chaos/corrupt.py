@@ -1,0 +1,62 @@
+"""Damage the newest checkpoint of a folder, as a bad disk or an interrupted write would."""
+
+from __future__ import annotations
+
+import os
+
+MIN_BYTES = 1024  # bytes; what is smaller is no checkpoint, but a note beside one
+UNFINISHED = (".tmp", ".partial")
+
+
+def newest_checkpoint(folder: str) -> str | None:
+    """The newest file there, or the largest file of the newest folder; None if there is none."""
+    entries = [(changed, entry) for entry in _entries(folder) if (changed := _changed_at(entry))]
+    if not entries:
+        return None
+    _, last = max(entries, key=lambda pair: pair[0])
+    if not last.is_dir():
+        return last.path
+    files = [entry for entry in _entries(last.path) if entry.is_file() and _changed_at(entry)]
+    if not files:
+        return newest_checkpoint(last.path)
+    return max(files, key=lambda entry: entry.stat().st_size).path
+
+
+def damage_file(path: str, how: str) -> None:
+    """One byte flipped in the middle, the second half cut off, or all of it zeros.
+
+    Its time of change stays: a disk that loses bits tells nobody.
+    """
+    before = os.stat(path)
+    with open(path, "r+b") as file:
+        if how == "truncate":
+            file.truncate(before.st_size // 2)
+        elif how == "zero":
+            file.write(bytes(before.st_size))
+        else:
+            file.seek(before.st_size // 2)
+            byte = file.read(1)
+            file.seek(before.st_size // 2)
+            file.write(bytes([byte[0] ^ 0xFF]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return [entry for entry in found if not entry.name.endswith(UNFINISHED)]
+    except OSError:
+        return []
+
+
+def _changed_at(entry: os.DirEntry[str]) -> int:
+    """When a file that may be a checkpoint, or one in that folder, was changed; 0 if none is."""
+    if entry.is_dir(follow_symlinks=False):
+        return max(map(_changed_at, _entries(entry.path)), default=0)
+    try:
+        found = entry.stat()
+    except OSError:
+        return 0
+    return found.st_mtime_ns if entry.is_file() and found.st_size >= MIN_BYTES else 0

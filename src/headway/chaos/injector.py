@@ -1,0 +1,308 @@
+"""Inject the planned faults: from the launcher, and by orders to the ranks for their own part."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from headway.chaos import claims, corrupt, network
+from headway.chaos.plan import Fault, FaultPlan
+from headway.chaos.schedule import FaultHistory, Moment, applies_to, drawn_rank, plan_moments
+from headway.journal.writer import now
+from headway.launch import processes
+from headway.launch.rank_tail import RankTail
+from headway.probe import ENV_CHAOS
+
+if TYPE_CHECKING:
+    from headway.launch.attempt import Attempt
+    from headway.launch.process_watch import ProcessWatch
+    from headway.launch.run_folder import RunFolder
+
+
+# What a rank needs to know of a fault of its own, besides who and when.
+_ORDER_KEYS = {
+    "raise": ("exception",),
+    "disk": ("path", "mode", "delay_s", "errno", "for_s"),
+    "data": ("delay_s", "for_s"),
+    "stop": ("for_s",),
+}
+
+
+class FaultInjector:
+    """The faults of one plan, over all attempts of one launch on this node."""
+
+    def __init__(self, plan: FaultPlan, target: RunFolder) -> None:
+        self.plan = plan
+        self.target = target
+        self.folder = str(target.journal)
+        self.host = os.uname().nodename
+        before = _claimed_keys(os.listdir(self.folder), plan.mark)
+        self._earlier = {number: 1 + max(map(_occurrence, keys)) for number, keys in before.items()}
+        self._ran: dict[int, float] = {}
+        self._steps: dict[int, dict[int, int]] = {}
+        self._answered = {n for n in os.listdir(self.folder) if claims.parse_claim(n, plan.mark)}
+        self._waiting: list[Moment] = []
+        self._later: list[tuple[int, Callable[[], object], bool]] = []
+        self._began = 0
+        self._attempt: Attempt
+
+    # -- attempts -----------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt is about to start: what comes before it, and what its ranks have to do."""
+        self._attempt = attempt
+        self._began = now()
+        lines = [{"kind": fault.kind, "planned": fault.text} for fault in self.plan.faults]
+        event = {"ev": "plan", "t": self._began, "seed": self.plan.seed, "faults": lines}
+        attempt.writer.write(event)
+        past = FaultHistory(
+            claimed=_claimed_keys(os.listdir(self.folder), self.plan.mark),
+            earlier=self._earlier,
+            ran_s=self._ran,
+            steps=self._steps,
+        )
+        planned = plan_moments(self.plan, self._index(), past)
+        own = [m for m in planned if not m.fault.by_rank and not m.fault.by_step]
+        self._waiting = [m for m in own if not m.fault.on_restart]
+        orders: dict[int, dict[str, Any]] = {}
+        for moment in planned:
+            if moment.fault.by_rank or moment.fault.by_step:
+                order = orders.setdefault(moment.fault.number, _order(moment.fault))
+                order["moments"].append(self._when(moment))
+        if orders:
+            content: dict[str, Any] = {"mark": self.plan.mark, "launch": attempt.launch}
+            content["orders"] = list(orders.values())
+            attempt.env_extra[ENV_CHAOS] = json.dumps(content, separators=(",", ":"))
+        attempt.watch.each_round.append(self.round)
+        for moment in own:
+            if moment.fault.on_restart:
+                self._guarded(self._at_last, moment, attempt.watch)
+
+    def round(self, watch: ProcessWatch) -> None:
+        """Called ten times a second while the attempt runs."""
+        self._guarded(self._answer_ranks, watch)
+        self._guarded(self._look_at_clock, watch)
+
+    def end(self) -> None:
+        """The attempt is over: whatever is cut or stopped is put back, the rest is dropped."""
+        for _, call, restores in self._later:
+            if restores:
+                self._guarded(call)
+        self._later.clear()
+        seconds = (now() - self._began) / 1e9
+        for fault in self.plan.faults:
+            if not applies_to(fault, self._index()):
+                continue
+            self._ran[fault.number] = self._ran.get(fault.number, 0.0) + seconds
+            steps = self._steps.setdefault(fault.number, {})
+            for process in self._attempt.watch.processes.values():
+                if process.rank is not None and not (process.agent or process.helper):
+                    steps[process.rank] = steps.get(process.rank, 0) + process.pulse().steps
+
+    def _index(self) -> int:
+        return self.target.index + self._attempt.number
+
+    def _when(self, moment: Moment) -> dict[str, Any]:
+        found = {"keys": moment.keys, "step": moment.step, "draw": moment.draw}
+        if moment.after_s is not None:
+            found["at"] = self._began + round(moment.after_s * 1e9)
+        return {key: value for key, value in found.items() if value is not None}
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def _look_at_clock(self, watch: ProcessWatch) -> None:
+        elapsed = (now() - self._began) / 1e9
+        for moment in list(self._waiting):
+            if elapsed >= (moment.after_s or 0.0) and self._at_last(moment, watch):
+                self._waiting.remove(moment)
+        for later in list(self._later):
+            if now() >= later[0]:
+                self._later.remove(later)
+                later[1]()
+
+    def _at_last(self, moment: Moment, watch: ProcessWatch) -> bool:
+        """The moment has come; False while that which it is to hit is not there."""
+        fault = moment.fault
+        if fault.node not in (None, self.host):
+            return True
+        pids = self._targets(fault, moment.draw, watch)
+        if pids is None:
+            return False
+        names = [claims.claim_name(self.plan.mark, fault.number, key) for key in moment.keys]
+        content = {"host": self.host, "pid": os.getpid(), "by": "launcher"}
+        name = claims.take_claim(self.folder, names, content)
+        if name is not None:
+            self._act(fault, name, pids, moment.draw, watch)
+        return True
+
+    def _answer_ranks(self, watch: ProcessWatch) -> None:
+        """Ranks that hold still for us, and those that did something which we must follow up."""
+        for name in watch.names - self._answered:
+            found = claims.parse_claim(name, self.plan.mark)
+            if found is None:
+                continue
+            told = claims.read_claim(self.folder, name)
+            if not told:
+                continue  # it is being written
+            self._answered.add(name)
+            if told.get("by") == "launcher" or told.get("host") != self.host:
+                continue
+            fault = self.plan.faults[found[0] - 1]
+            if fault.by_rank:
+                self._follow_up(fault, {int(told["pid"])})
+                continue
+            try:
+                pids = self._targets(fault, None, watch)
+                self._act(fault, name, pids or set(), None, watch, step=told.get("step"))
+            finally:
+                claims.mark_done(self.folder, name)
+
+    def _targets(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> set[int] | None:
+        """The processes that a fault hits; None while they are not there."""
+        alive = [p for p in list(watch.processes.values()) if p.died is None]
+        if fault.who in ("launcher", "file", "device"):
+            return set()
+        if fault.who == "all":
+            return self._everything() if alive else None
+        if fault.who == "agent":
+            return {p.pid for p in alive if p.agent} or None
+        ranks = {p.rank: p.pid for p in alive if not (p.agent or p.helper)}
+        rank = fault.who if draw is None else drawn_rank(draw, _world_size(watch.ranks()))
+        return {ranks[int(rank)]} if rank in ranks else None
+
+    def _everything(self) -> set[int]:
+        seen = processes.process_table()
+        spared: set[int] = set()
+        for pid in self._attempt.spare():
+            spared |= {pid, *processes.descendants(pid, seen)}
+        below = processes.descendants(os.getpid(), seen) - spared
+        return processes.still_running(below | self._attempt.watch.recording())
+
+    # -- acts ---------------------------------------------------------------------------------
+
+    def _act(
+        self,
+        fault: Fault,
+        name: str,
+        pids: set[int],
+        draw: float | None,
+        watch: ProcessWatch,
+        step: int | None = None,
+    ) -> None:
+        """The fault itself; its line in the journal first."""
+        _, key = claims.parse_claim(name, self.plan.mark) or (0, "")
+        more: dict[str, Any] = {"key": key} if step is None else {"key": key, "step": step}
+        hit: str | None = None
+        if fault.kind == "corrupt":
+            hit = corrupt.newest_checkpoint(fault.path)
+            if hit is None:
+                more["missed"] = f"there is no checkpoint below {fault.path}"
+        elif fault.kind in ("kill", "stop", "terminate") and fault.who != "launcher" and not pids:
+            more["missed"] = f"there is no {fault.who} on this node"
+        event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": fault.kind}
+        event |= {"who": hit or self._name(fault, draw, watch), "planned": fault.text, **more}
+        self._attempt.writer.write(event)
+        if "missed" in more:
+            return
+        if fault.kind == "corrupt":
+            assert hit is not None
+            corrupt.damage_file(hit, fault.how)
+        elif fault.kind == "network":
+            network.down(fault.device)
+        elif fault.who == "launcher":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            _send_signal(pids, _SIGNALS[fault.kind])
+        self._follow_up(fault, pids)
+
+    def _follow_up(self, fault: Fault, pids: set[int]) -> None:
+        """What comes after it: the grace is over, or the fault is."""
+        if fault.kind == "terminate":
+            self._in(fault.grace_s, lambda: self._kill_rest(fault, pids), restores=False)
+        elif fault.kind == "stop" and fault.for_s is not None:
+            self._in(fault.for_s, lambda: _send_signal(pids, signal.SIGCONT), restores=True)
+        elif fault.kind == "network":
+            seconds = 1e9 if fault.for_s is None else fault.for_s
+            self._in(seconds, lambda: network.up(fault.device), restores=True)
+
+    def _kill_rest(self, fault: Fault, pids: set[int]) -> None:
+        everything = self._everything()
+        rest = everything if fault.who == "launcher" else pids & everything
+        if rest:
+            event = {"ev": "fault", "t": now(), "fault": fault.number, "kind": "kill"}
+            who = "all" if fault.who == "launcher" else self._name(fault, None, self._attempt.watch)
+            event |= {"who": who, "planned": f"{fault.text}: the grace is over"}
+            self._attempt.writer.write(event)
+            _send_signal(rest, signal.SIGKILL)
+
+    def _in(self, seconds: float, call: Callable[[], object], *, restores: bool) -> None:
+        self._later.append((now() + round(seconds * 1e9), call, restores))
+
+    def _name(self, fault: Fault, draw: float | None, watch: ProcessWatch) -> str:
+        if fault.kind == "network":
+            return fault.device
+        if fault.kind == "corrupt":
+            return fault.path
+        if draw is not None:
+            return f"rank {drawn_rank(draw, _world_size(watch.ranks()))}"
+        return f"rank {fault.who}" if isinstance(fault.who, int) else fault.who
+
+    def _guarded(self, call: Callable[..., object], *args: Any) -> None:
+        """A fault of ours is noted: the watch goes on, and so does the job."""
+        try:
+            call(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            fields = {"hook": "chaos", "code": "fault-not-done", "text": text}
+            self._attempt.writer.write({"ev": "note", "t": now(), **fields})
+
+
+def _order(fault: Fault) -> dict[str, Any]:
+    """A fault as the ranks read it; where the launcher acts, one of them holds still for it."""
+    order: dict[str, Any] = {
+        "fault": fault.number,
+        "kind": fault.kind if fault.by_rank else "hold",
+        "who": fault.who if fault.by_rank else "first" if fault.node else 0,
+        "planned": fault.text,
+        "moments": [],
+    }
+    if fault.node is not None:
+        order["node"] = fault.node
+    if fault.steps_between is not None:
+        order["over"] = True  # torchrun's own restarts
+    if fault.by_rank:
+        order |= {key: getattr(fault, key) for key in _ORDER_KEYS.get(fault.kind, ())}
+    return order
+
+
+_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
+
+
+def _send_signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _occurrence(key: str) -> int:
+    """Which occurrence of a recurring fault it was."""
+    return int(key[1:]) if key[1:].isdecimal() else 0
+
+
+def _world_size(ranks: list[RankTail]) -> int:
+    told = [rank.head.get("world") for rank in ranks]
+    return max([world for world in told if type(world) is int], default=len(ranks)) or 1
+
+
+def _claimed_keys(names: Iterable[str], mark: str) -> dict[int, frozenset[str]]:
+    """The occurrences that were taken, by the number of the fault."""
+    found: dict[int, set[str]] = {}
+    for name in names:
+        parts = claims.parse_claim(name, mark)
+        if parts is not None:
+            found.setdefault(parts[0], set()).add(parts[1])
+    return {number: frozenset(keys) for number, keys in found.items()}

@@ -1,0 +1,465 @@
+"""Fault plans: parsed from a file or one line, checked in full before a job starts, shown as text.
+
+The short form for quick use: `kill rank=1 step=30; seed=7`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import math
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headway.chaos import network
+from headway.errors import UsageError
+
+
+def describe_fault(fault: Fault) -> str:
+    """What, whom, when: `kill rank 1 at step 30`."""
+    lasting = "" if fault.for_s is None else f" for {fault.for_s:g} s"
+    return f"{_DESCRIPTIONS[fault.kind](fault)}{lasting} {_describe_moment(fault)}{_describe_limits(fault)}"
+
+
+_DISK_MODES = {"slow": "slow", "fail": "failing", "full": "full"}
+_TARGET_NAMES = {
+    "agent": "the agent",
+    "all": "all ranks",
+    "random": "a random rank",
+    "launcher": "the job",
+}
+_DESCRIPTIONS: dict[str, Callable[[Fault], str]] = {
+    "kill": lambda f: f"kill {_describe_target(f)}",
+    "terminate": lambda f: f"terminate {_describe_target(f)}, {f.grace_s:g} s of grace,",
+    "stop": lambda f: f"stop {_describe_target(f)}",
+    "raise": lambda f: f"raise {f.exception!r} in {_describe_target(f)}",
+    "disk": lambda f: f"{_DISK_MODES[f.mode]} disk below {f.path} for {_describe_target(f)}",
+    "corrupt": lambda f: f"corrupt ({f.how}) the newest checkpoint below {f.path}",
+    "network": lambda f: f"cut the network at {f.device}",
+    "data": lambda f: f"delay each batch of {_describe_target(f)} by {f.delay_s:g} s",
+}
+
+
+def _describe_target(fault: Fault) -> str:
+    if fault.who == "all" and not fault.by_rank:
+        return "everything"
+    return _TARGET_NAMES.get(str(fault.who), f"rank {fault.who}")
+
+
+def _describe_moment(fault: Fault) -> str:
+    if fault.at_step is not None:
+        return f"at step {fault.at_step}"
+    if fault.after_s is not None:
+        return f"after {fault.after_s:g} s"
+    if fault.every_s is not None:
+        return f"every {fault.every_s:g} s on average"
+    if fault.steps_between is not None:
+        return "every {}-{} steps".format(*fault.steps_between)
+    return "before a restart"
+
+
+def _describe_limits(fault: Fault) -> str:
+    text = ""
+    if fault.attempts is not None:
+        text += f" of attempt {', '.join(map(str, fault.attempts))}"
+    if fault.times is not None:
+        text += f", {fault.times} times at most"
+    return text + (f", on {fault.node}" if fault.node else "")
+
+
+MOMENT_KEYS = ("at_step", "after_s", "every_s", "steps_between", "when")
+SHARED_KEYS = ("kind", *MOMENT_KEYS, "attempt", "times", "node")
+# Each kind with the keys of its own; those with a star must be given.
+KINDS: dict[str, tuple[str, ...]] = {
+    "kill": ("who*",),
+    "terminate": ("who", "grace_s"),
+    "stop": ("who*", "for_s"),
+    "raise": ("who*", "exception"),
+    "disk": ("who", "path*", "mode", "delay_s", "errno", "for_s"),
+    "corrupt": ("path*", "how"),
+    "network": ("device*", "for_s"),
+    "data": ("who", "delay_s*", "for_s"),
+}
+RANK_KINDS = ("raise", "disk", "data")  # always done by the rank itself
+
+
+DISK_MODES = ("slow", "fail", "full")
+CORRUPTIONS = ("flip", "truncate", "zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One table of a plan. Exactly one of the five ways to say when is set."""
+
+    number: int  # its place in the plan, from 1 on
+    kind: str
+    who: int | str  # a rank, or agent, all, random; launcher, file, device where that is it
+    at_step: int | None = None
+    after_s: float | None = None
+    every_s: float | None = None
+    steps_between: tuple[int, int] | None = None
+    on_restart: bool = False
+    attempts: tuple[int, ...] | None = None
+    times: int | None = None
+    node: str | None = None
+    grace_s: float = 30.0
+    for_s: float | None = None
+    exception: str = "RuntimeError: a planned fault"
+    path: str = ""
+    mode: str = "fail"
+    delay_s: float = 1.0
+    errno: int = errno.EIO
+    how: str = "flip"
+    device: str = ""
+
+    @property
+    def by_step(self) -> bool:
+        """It comes at a step, so a rank has to tell when that is."""
+        return self.at_step is not None or self.steps_between is not None
+
+    @property
+    def recurring(self) -> bool:
+        """It comes again and again, at distances that are drawn."""
+        return self.every_s is not None or self.steps_between is not None
+
+    @property
+    def by_rank(self) -> bool:
+        """The rank does it to itself: nobody else is there at the very step."""
+        if self.kind in RANK_KINDS:
+            return True
+        return self.by_step and (type(self.who) is int or self.who == "random")
+
+    @property
+    def text(self) -> str:
+        """In words, for the journal and the report."""
+        return describe_fault(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """Everything that is to go wrong; the same seed gives the same faults at the same moments."""
+
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """Tells this plan from another one of the same run."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+
+
+def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
+    """A plan from the content of its file; one sentence for the first thing that is wrong."""
+    for key in data:
+        if key not in ("seed", "fault"):
+            raise UsageError(
+                f"{where}: {key!r} is no part of a plan; it has `seed` and [[fault]]",
+                code="plan-key-unknown",
+                key=key,
+            )
+    seed = data.get("seed", 0)
+    if type(seed) is not int:
+        raise UsageError(
+            f"{where}: seed is {seed!r}, but it must be a whole number", code="plan-seed-invalid"
+        )
+    tables = data.get("fault", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(
+            f"{where}: `fault` must be a list of tables: [[fault]]", code="plan-faults-invalid"
+        )
+    if not tables:
+        raise UsageError(
+            f"{where}: the plan has no [[fault]]; see docs/chaos.md for examples",
+            code="plan-empty",
+        )
+    found = [_FaultTable(table, number, where).fault() for number, table in enumerate(tables, 1)]
+    return FaultPlan(seed=seed, faults=tuple(found))
+
+
+class _FaultTable:
+    """One [[fault]] as it was written."""
+
+    def __init__(self, table: dict[str, Any], number: int, where: str) -> None:
+        self.table = table
+        self.number = number
+        self.where = f"{where}: fault {number}"
+
+    def wrong(self, key: str, must: str) -> NoReturn:
+        value = self.table.get(key)
+        raise UsageError(
+            f"{self.where}: {key} is {value!r}, but it must be {must}",
+            code="fault-value-invalid",
+            fault=self.number,
+            key=key,
+        )
+
+    def fault(self) -> Fault:
+        kind = self._one_of("kind", tuple(KINDS), None)
+        self._check_keys(kind)
+        read: dict[str, Any] = {"number": self.number, "kind": kind, "who": self._who(kind)}
+        read |= self._moment(kind)
+        read |= self._how_often()
+        read |= self._details(kind)
+        return Fault(**read)
+
+    def _check_keys(self, kind: str) -> None:
+        own = [key.rstrip("*") for key in KINDS[kind]]
+        shared = [key for key in SHARED_KEYS if key != "when" or kind == "corrupt"]
+        for key in self.table:
+            if key not in own and key not in shared:
+                raise UsageError(
+                    f"{self.where}: {key!r} says nothing of {kind!r}, which takes "
+                    f"{', '.join(dict.fromkeys([*own, *shared[1:]]))}",
+                    code="fault-key-unknown",
+                    fault=self.number,
+                    key=key,
+                )
+        for key in KINDS[kind]:
+            if key.endswith("*") and key[:-1] not in self.table:
+                raise UsageError(
+                    f"{self.where}: {kind!r} needs {key[:-1]!r}: {_EXAMPLES[kind]}",
+                    code="fault-key-missing",
+                    fault=self.number,
+                    key=key[:-1],
+                )
+
+    # -- who and when -------------------------------------------------------------------------
+
+    def _who(self, kind: str) -> int | str:
+        if kind in ("corrupt", "network"):
+            return "file" if kind == "corrupt" else "device"
+        names = ["random", "all", *(() if kind in RANK_KINDS else ("agent",))]
+        if "who" not in self.table:
+            return "launcher" if kind == "terminate" else "all"
+        who = self.table["who"]
+        if type(who) is int and who >= 0:
+            return who
+        if isinstance(who, str) and who in names:
+            return who
+        listed = " or ".join(f'"{name}"' for name in names)
+        self.wrong("who", f"the number of a rank, {listed}")
+
+    def _moment(self, kind: str) -> dict[str, Any]:
+        given = [key for key in MOMENT_KEYS if key in self.table]
+        if len(given) != 1:
+            said = "nothing says" if not given else f"{' and '.join(given)} both say"
+            ways = [key for key in MOMENT_KEYS if key != "when" or kind == "corrupt"]
+            raise UsageError(
+                f"{self.where}: {said} when; give one of {', '.join(ways)}",
+                code="fault-moment-not-unique",
+                fault=self.number,
+                given=given,
+            )
+        (key,) = given
+        if key == "when":
+            self._one_of("when", ("restart",), None)
+            return {"on_restart": True}
+        if key == "at_step":
+            return {key: self._whole(key, 1)}
+        if key == "steps_between":
+            return {key: self._between()}
+        seconds = self._seconds(key)
+        if key == "every_s" and not seconds:
+            self.wrong(key, "more than 0 seconds")
+        return {key: seconds}
+
+    def _between(self) -> tuple[int, int]:
+        value = self.table["steps_between"]
+        pair = isinstance(value, (list, tuple)) and len(value) == 2
+        if not pair or any(type(v) is not int for v in value) or not 1 <= value[0] <= value[1]:
+            self.wrong("steps_between", "two whole numbers from 1 on, as [20, 60]")
+        return value[0], value[1]
+
+    def _how_often(self) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        if "attempt" in self.table:
+            value = self.table["attempt"]
+            several = list(value) if isinstance(value, (list, tuple)) else [value]
+            if not several or any(type(v) is not int or v < 0 for v in several):
+                self.wrong("attempt", "the number of an attempt, from 0 on, or a list of them")
+            read["attempts"] = tuple(several)
+        if "times" in self.table:
+            read["times"] = self._whole("times", 1)
+        if "node" in self.table:
+            read["node"] = self._text("node", "the name of a host")
+        return read
+
+    # -- what is special to a kind ------------------------------------------------------------
+
+    def _details(self, kind: str) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for key in ("grace_s", "for_s", "delay_s"):
+            if key in self.table:
+                read[key] = self._seconds(key)
+        if kind == "data" and not read["delay_s"]:
+            self.wrong("delay_s", "more than 0 seconds")
+        if kind in ("disk", "corrupt"):
+            read["path"] = os.path.realpath(self._text("path", "a folder"))
+        if kind == "raise" and "exception" in self.table:
+            read["exception"] = self._exception()
+        if kind == "corrupt":
+            read["how"] = self._one_of("how", CORRUPTIONS, "flip")
+        if kind == "network":
+            read["device"] = self._text("device", "the name of a network device")
+            reason = network.unusable_reason(read["device"])
+            if reason:
+                raise UsageError(
+                    f"{self.where}: {reason}", code="network-fault-impossible", fault=self.number
+                )
+        return read | (self._disk() if kind == "disk" else {})
+
+    def _disk(self) -> dict[str, Any]:
+        mode = self._one_of("mode", DISK_MODES, "fail")
+        for key, modes in (("delay_s", ("slow",)), ("errno", ("fail",))):
+            if key in self.table and mode not in modes:
+                raise UsageError(
+                    f'{self.where}: {key} goes with mode = "{modes[0]}", not {mode!r}',
+                    code="fault-mode-mismatch",
+                    fault=self.number,
+                    key=key,
+                )
+        number = errno.ENOSPC if mode == "full" else errno.EIO
+        if "errno" in self.table:
+            value = self.table["errno"]
+            numbers = {name: n for n, name in errno.errorcode.items()}
+            number = numbers.get(value, 0) if isinstance(value, str) else value
+            if type(number) is not int or number not in errno.errorcode:
+                self.wrong("errno", 'the name or number of an error, as "EIO" or 5')
+        return {"mode": mode, "errno": number}
+
+    def _exception(self) -> str:
+        text = self._text("exception", 'as "RuntimeError: boom"')
+        name, _, message = text.partition(":")
+        if "." in name:
+            return text  # of a library; the rank has it or not
+        kind = getattr(builtins, name, None)
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            self.wrong("exception", "an exception of Python or module.Name, as RuntimeError: boom")
+        try:
+            kind(message.strip())
+        except TypeError:
+            self.wrong("exception", "one that takes a text, as RuntimeError: boom")
+        return text
+
+    # -- values -------------------------------------------------------------------------------
+
+    def _one_of(self, key: str, names: tuple[str, ...], default: str | None) -> str:
+        value = self.table.get(key, default)
+        if value not in names or not isinstance(value, str):
+            listed = ", ".join(f'"{name}"' for name in names)
+            self.wrong(key, listed if len(names) == 1 else f"one of {listed}")
+        return value
+
+    def _whole(self, key: str, least: int) -> int:
+        value = self.table[key]
+        if type(value) is not int or value < least:
+            self.wrong(key, f"a whole number from {least} on")
+        return value
+
+    def _seconds(self, key: str) -> float:
+        value = self.table[key]
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            self.wrong(key, "a number of seconds from 0 on")
+        return float(value)
+
+    def _text(self, key: str, must: str) -> str:
+        value = self.table.get(key)
+        if not isinstance(value, str) or not value.strip():
+            self.wrong(key, must)
+        return value
+
+
+_EXAMPLES = {
+    "kill": "who = 1",
+    "stop": "who = 1",
+    "raise": "who = 1",
+    "disk": 'path = "checkpoints"',
+    "corrupt": 'path = "checkpoints"',
+    "network": 'device = "eth0"',
+    "data": "delay_s = 0.5",
+}
+
+
+# What may be written instead of the name in a file.
+SHORT_KEYS = {
+    "rank": "who",
+    "step": "at_step",
+    "after": "after_s",
+    "every": "every_s",
+    "between": "steps_between",
+    "for": "for_s",
+    "grace": "grace_s",
+    "delay": "delay_s",
+}
+LIST_KEYS = ("steps_between", "attempt")
+TEXT_KEYS = ("path", "exception", "device", "node", "mode", "how", "when")
+
+
+def parse_inline_plan(text: str, where: str = "--chaos") -> FaultPlan:
+    """Faults one after the other, with `;` between them."""
+    data: dict[str, Any] = {"fault": []}
+    for number, words in enumerate(_split_faults(text, where), 1):
+        if words[0].startswith("seed=") and len(words) == 1:
+            data["seed"] = _value("seed", words[0].partition("=")[2])
+            continue
+        if words[0] not in KINDS:
+            raise UsageError(
+                f"{where}: {words[0]!r} is neither a file nor a kind of fault; a fault is one of "
+                f"{', '.join(KINDS)}, as in 'kill rank=1 step=30'",
+                code="fault-kind-unknown",
+                kind=words[0],
+            )
+        table: dict[str, Any] = {"kind": words[0]}
+        for word in words[1:]:
+            key, equals, value = word.partition("=")
+            if not equals:
+                raise UsageError(
+                    f"{where}: fault {number}: {word!r} is not of the form key=value",
+                    code="fault-word-invalid",
+                    word=word,
+                )
+            name = SHORT_KEYS.get(key, key)
+            table[name] = _value(name, value)
+        data["fault"].append(table)
+    return parse_plan(data, where)
+
+
+def _split_faults(text: str, where: str) -> list[list[str]]:
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    parts: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if set(token) == {";"}:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {text!r} cannot be read: {error}", code="plan-unreadable"
+        ) from None
+    return [part for part in parts if part]
+
+
+def _value(key: str, text: str) -> Any:
+    """As a file would have it: a number where it looks like one."""
+    if key in TEXT_KEYS:
+        return text
+    if key in LIST_KEYS:
+        several = text.replace("..", ",").split(",")
+        return _number(text) if len(several) == 1 else [_number(one) for one in several]
+    return _number(text)
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

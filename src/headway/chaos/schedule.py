@@ -1,0 +1,152 @@
+"""When each fault of a plan is due: pure functions of the plan, its seed and what has happened.
+
+Every fault draws from a random stream of its own, so that one more fault changes nothing for the
+others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from headway.chaos.plan import Fault, FaultPlan
+
+MAX_OCCURRENCES = 100  # occurrences of one fault that an attempt can have
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One fault at one moment of one attempt."""
+
+    fault: Fault
+    keys: tuple[str, ...]  # of its occurrences; the first that nobody has claimed is meant
+    step: int | None = None  # of the rank, counted in this attempt
+    after_s: float | None = None  # since this attempt began
+    draw: float | None = None  # which rank, as a share of the world, where that is random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultHistory:
+    """What the schedule of an attempt depends on."""
+
+    claimed: Mapping[int, frozenset[str]]  # keys that were taken, by the fault's number
+    earlier: Mapping[int, int]  # how many of a recurring fault came before this launch
+    ran_s: Mapping[int, float]  # seconds that this launch ran, by the fault that counts them
+    steps: Mapping[int, Mapping[int, int]]  # the same for the steps of each rank
+
+
+def plan_moments(plan: FaultPlan, attempt: int, past: FaultHistory) -> list[Moment]:
+    """Everything that is planned for this attempt."""
+    found: list[Moment] = []
+    for fault in plan.faults:
+        if applies_to(fault, attempt):
+            found += _fault_moments(fault, plan.seed, attempt, past)
+    return found
+
+
+def applies_to(fault: Fault, attempt: int) -> bool:
+    """Whether the fault has to do with this attempt at all."""
+    return fault.attempts is None or attempt in fault.attempts
+
+
+def _fault_moments(fault: Fault, seed: int, attempt: int, past: FaultHistory) -> Iterator[Moment]:
+    taken = past.claimed.get(fault.number, frozenset())
+    if fault.recurring:
+        yield from _recurring(fault, seed, taken, past)
+        return
+    if fault.at_step is not None and fault.attempts is None:
+        keys = [f"k{k}" for k in range(fault.times or 1)]
+    else:
+        keys = [f"a{attempt}"]
+        if fault.times is not None and len(taken) >= fault.times:
+            return
+    if fault.on_restart and attempt == 0:
+        return
+    free = tuple(key for key in keys if key not in taken)
+    if free:
+        draw = _draw(fault, seed, free[0])
+        yield Moment(fault, free, step=fault.at_step, after_s=fault.after_s, draw=draw)
+
+
+def _recurring(
+    fault: Fault, seed: int, taken: frozenset[str], past: FaultHistory
+) -> Iterator[Moment]:
+    """By rate: counted over the attempts of this launch, as if they were one."""
+    earlier = past.earlier.get(fault.number, 0)
+    by_time = fault.every_s is not None
+    so_far = (
+        past.ran_s.get(fault.number, 0.0)
+        if by_time
+        else _steps_of(fault, past.steps.get(fault.number, {}))
+    )
+    begin, left = 0.0, MAX_OCCURRENCES
+    for k, due in enumerate(due_points(fault, seed)):
+        if not left or (fault.times is not None and k >= fault.times):
+            return
+        if k < earlier:
+            begin = due
+            continue
+        key, ahead = f"k{k}", due - begin - so_far
+        if ahead <= 0 or key in taken:
+            continue
+        left -= 1
+        draw = _draw(fault, seed, key)
+        if by_time:
+            yield Moment(fault, (key,), after_s=ahead, draw=draw)
+        else:
+            yield Moment(fault, (key,), step=round(ahead), draw=draw)
+
+
+def due_points(fault: Fault, seed: int) -> Iterator[float]:
+    """Seconds or steps of the run at which a recurring fault comes, one after the other."""
+    source = random.Random(f"{seed}:{fault.number}:when")
+    if fault.every_s is not None:
+        mean = fault.every_s
+        return accumulate(iter(lambda: source.expovariate(1 / mean), None))
+    assert fault.steps_between is not None
+    low, high = fault.steps_between
+    return accumulate(iter(lambda: float(source.randint(low, high)), None))
+
+
+def _steps_of(fault: Fault, steps: Mapping[int, int]) -> int:
+    """Of the rank itself, or of the run: in training that is in step they are the same."""
+    if isinstance(fault.who, int):
+        return steps.get(fault.who, 0)
+    return max(steps.values(), default=0)
+
+
+def _draw(fault: Fault, seed: int, key: str) -> float | None:
+    if fault.who != "random":
+        return None
+    return round(random.Random(f"{seed}:{fault.number}:{key}:who").random(), 6)
+
+
+def drawn_rank(draw: float, world: int) -> int:
+    """The rank that a draw means in a world of that size."""
+    return int(draw * world)
+
+
+def describe_schedule(plan: FaultPlan) -> Iterator[str]:
+    """The whole schedule in words, as far as it is known before a job runs."""
+    nothing = FaultHistory(claimed={}, earlier={}, ran_s={}, steps={})
+    for fault in plan.faults:
+        yield f"{fault.number}. {fault.text}"
+        if not (fault.recurring or fault.who == "random"):
+            continue
+        shown = list(_fault_moments(fault, plan.seed, (fault.attempts or (0,))[0], nothing))
+        for moment in shown[:10]:
+            yield f"     {_describe_moment(moment)}"
+        if len(shown) > 10:
+            yield "     ..."
+
+
+def _describe_moment(moment: Moment) -> str:
+    when = f"step {moment.step}" if moment.step is not None else f"{moment.after_s:.3f} s"
+    if moment.draw is None:
+        return when
+    examples = ", ".join(
+        f"rank {drawn_rank(moment.draw, world)} of {world}" for world in (2, 8, 64)
+    )
+    return f"{when}: {examples}"

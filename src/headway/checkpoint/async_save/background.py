@@ -1,0 +1,268 @@
+"""The writing thread, its queue, and the saves that failed.
+
+Locks are not reentrant: a signal handler may run anywhere, and may itself save or list files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any
+
+from headway.checkpoint.engine.buffers import MemoryPool
+from headway.errors import SaveFailed
+from headway.journal import file_access
+from headway.probe.hooks import checkpoint
+from headway.probe.patching import within
+from headway.probe.recorder import guard, recorder
+from headway.probe.unfinished_saves import UnfinishedSave
+
+MIN_NOTED_WAIT_NS = 1_000_000  # ns; a shorter wait leaves no span
+HOOK = "behind"
+
+
+class WriteFailed(SaveFailed, RuntimeError):
+    """A save that had returned could not be written.
+
+    What is raised is of this class, and of that of the error which the plain call raises as well.
+    """
+
+    code = "background-write-failed"
+    kind: type[BaseException]  # of the error that was met
+    errno: int | None
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> Any:  # the class is made for the error
+        return _make_write_failed, (self.kind, str(self), self.fields, self.errno)
+
+
+class BackgroundSave:
+    """One file, or one folder of DCP, on its way to the disk."""
+
+    def __init__(
+        self, path: str, what: str, size: int, write: Callable[[], Any], step: int, blocked: int
+    ) -> None:
+        self.path, self.what, self.size, self.step = path, what, size, step
+        self.blocked = blocked  # ns that the call took
+        self.thread = threading.get_ident()  # that made the save
+        self.refused = False  # whether a removal was refused as it has failed
+        self.error = ""
+        self.kind: type[BaseException] = WriteFailed  # of the error
+        self.errno: int | None = None
+        self.result: Any = None
+        self.silent = False  # it is no save of its own
+        self._write = write
+        self._busy = threading.Lock()
+        self._busy.acquire()
+
+    def run(self) -> None:
+        """Write it; in the writer's thread."""
+        start = monotonic_ns()
+        try:
+            with within(checkpoint.SAVE):
+                self.result = self._write()
+        except BaseException as error:
+            self.error = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            self.kind, self.errno = type(error), getattr(error, "errno", None)
+        del self._write  # with all that it holds
+        if not self.silent:
+            guard(HOOK, self._note, start, monotonic_ns())
+
+    def _note(self, start: int, end: int) -> None:
+        told: dict[str, Any] = {"path": self.path, "step": self.step}
+        file = {"error": "write"} if self.error else {"file": file_access.file_identity(self.path)}
+        recorder.span(checkpoint.SAVE, start, end, what=self.what, background=True, **told, **file)
+        error = {"error": self.error} if self.error else {}
+        recorder.emit(
+            "behind", start, end=end, bytes=self.size, blocked=self.blocked, **told, **error
+        )
+
+    def finished(self) -> None:
+        """Let those go who wait for it."""
+        self._busy.release()
+
+    def wait(self) -> None:
+        """Until it is on disk, or has failed."""
+        with self._busy:
+            pass
+
+
+@dataclass
+class CheckpointFolder:
+    """A checkpoint of several files that a framework saves."""
+
+    path: str
+    record: UnfinishedSave | None
+    thread: int | None = field(default_factory=threading.get_ident)  # that is in the save
+    jobs: list[BackgroundSave] = field(default_factory=list)
+    failed: bool = False
+
+    def finish(self) -> None:
+        """All of it is on disk, unless something went wrong: then it stays unfinished."""
+        if self.record is None or self.failed or any(job.error for job in self.jobs):
+            return
+        _unremoved_records.append(self.record)
+        for record in list(_unremoved_records):
+            with contextlib.suppress(OSError):  # tried again with the next one
+                record.finish()
+                _unremoved_records.remove(record)
+
+
+_unremoved_records: list[UnfinishedSave] = []  # whose records are still there
+
+
+class WriteQueue:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.pending: list[BackgroundSave] = []
+        self.failed: list[BackgroundSave] = []  # that nobody has been told of
+        self.folder: CheckpointFolder | None = None  # that a framework saves at present
+        self.closed = False  # the process ends: saves are plain again
+        self.pool = MemoryPool()
+        self.ours = threading.local()  # `busy`: this thread works for us, and waits for nobody
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def busy(self) -> bool:
+        """Whether this thread is at work for us."""
+        return getattr(self.ours, "busy", False)
+
+    def writes(self) -> bool:
+        """Whether this is the thread that writes."""
+        return threading.current_thread() is self._thread
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What this thread does in here waits for no file."""
+        before = self.busy()
+        self.ours.busy = True
+        try:
+            yield
+        finally:
+            self.ours.busy = before
+
+    def submit(self, job: BackgroundSave) -> None:
+        """Write it when all before it are written."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="headway-save", daemon=True)
+            self._thread.start()
+        if self.folder is not None and self.folder.thread == threading.get_ident():
+            self.folder.jobs.append(job)
+        if not job.silent:
+            recorder.emit("saving", path=job.path, step=job.step)
+            checkpoint.unwritten_paths.add(job.path)
+        self.pending.append(job)
+        self._wake.put(None)
+
+    def _run(self) -> None:
+        self.ours.busy = True
+        while True:
+            self._wake.get()
+            while self.pending:
+                self._finish(self.pending[0])
+
+    def _finish(self, job: BackgroundSave) -> None:
+        try:
+            job.run()
+        finally:
+            if job.error:
+                self.failed.append(job)
+            del self.pending[0]
+            if all(other.path != job.path for other in self.pending):
+                checkpoint.unwritten_paths.discard(job.path)
+            job.finished()
+
+    def wait(self, why: str, concerns: Callable[[BackgroundSave], bool] | None = None) -> None:
+        """Until what is concerned is written: all, unless told otherwise."""
+        jobs = [job for job in self.pending if concerns is None or concerns(job)]
+        if not jobs or self.writes():
+            return
+        self.wait_for(jobs[-1], why)  # they are written in their order
+
+    def wait_for(self, job: BackgroundSave, why: str) -> None:
+        """Until that one and all before it are written."""
+        start = monotonic_ns()
+        self._wake.put(None)
+        job.wait()
+        end = monotonic_ns()
+        if end - start >= MIN_NOTED_WAIT_NS:
+            guard(HOOK, _note_wait, why, start, end)
+
+    def refuse(self, paths: list[str]) -> None:
+        """Raise what failed in this thread's saves before it removes or renames what is near.
+
+        Once for each; the next save raises it as well, as nobody may have heard of this.
+        """
+        thread = threading.get_ident()
+        failed = [
+            job
+            for job in self.failed
+            if job.thread == thread
+            and not job.refused
+            and any(is_below(path, os.path.dirname(os.path.dirname(job.path))) for path in paths)
+        ]
+        for job in failed:
+            job.refused = True
+        if failed:
+            raise describe_failures(failed)
+
+    def raise_failed(self, path: str | None = None) -> None:
+        """Say, once, what could not be written: anything, or that path."""
+        told = [job for job in self.failed if path is None or job.path == path]
+        for job in told:
+            self.failed.remove(job)
+        if told:
+            raise describe_failures(told)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether that lies in the folder, at any depth."""
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def describe_failures(jobs: list[BackgroundSave]) -> WriteFailed:
+    """One sentence on writes that failed."""
+    more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
+    first = jobs[0]
+    sentence = f"{first.path} was not written{more}: {first.error}"
+    fields = {"path": first.path, "error": first.error}
+    return _make_write_failed(first.kind, sentence, fields, first.errno)
+
+
+def _make_write_failed(
+    kind: type[BaseException], sentence: str, fields: dict[str, Any], errno: int | None
+) -> WriteFailed:
+    made: type[WriteFailed] = WriteFailed
+    if not issubclass(WriteFailed, kind):
+        with contextlib.suppress(TypeError):  # a class that cannot be combined with others
+            names = {"__module__": __name__, "__qualname__": WriteFailed.__qualname__}
+            made = type(WriteFailed.__name__, (WriteFailed, kind), names)
+    error = made(sentence, **fields)
+    error.kind, error.errno = kind, errno
+    return error
+
+
+def _note_wait(why: str, start: int, end: int) -> None:
+    recorder.span("blocked", start, end, what=f"async save: {why}")
+    recorder.emit("behind", start, end=end, waited=why)
+
+
+write_queue = WriteQueue()
+
+
+def _after_fork() -> None:
+    """A child has nothing to write, and no thread."""
+    write_queue.__init__()  # type: ignore[misc]
+    checkpoint.unwritten_paths.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,417 @@
+"""Asynchronous `torch.save`: copy what it would write, and write the file in the background.
+
+torch's own code pickles the object at once, into a stand-in for its zip writer; the storages are
+copied separately.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from types import SimpleNamespace
+from typing import Any
+
+from headway.checkpoint.async_save.background import HOOK, BackgroundSave, write_queue
+from headway.checkpoint.engine.buffers import MemoryPool
+from headway.errors import HeadwayError
+from headway.probe import step_clock
+from headway.probe.recorder import guard, raised_by_user, recorder
+from headway.storage import atomic_file
+
+ALIGNMENT = 64  # bytes
+DEVICES = ("cpu", "cuda")
+GPU_SPARE_SHARE = 0.05  # of a GPU's memory that must be left when the job is back at its peak
+
+
+class CannotStage(HeadwayError):
+    """What is saved cannot be written behind the training: why."""
+
+
+class Records:
+    """Stands in for torch's zip writer: keeps what would be written, in its order."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, Any, int]] = []  # name, bytes or storage, size
+        self.storages: dict[str, Any] = {}  # by key, as the pickle names them
+
+    def write_record(self, name: str, data: Any, size: int) -> None:
+        """Bytes of the pickle, or a storage."""
+        self.kept.append((name, data, size))
+
+    def write_record_metadata(self, name: str, size: int) -> None:
+        """A storage, of which torch was told to write the place only."""
+        self.kept.append((name, self.storages[name.rpartition("/")[2]], size))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the storages."""
+        return sum(_align(size) for _, data, size in self.kept if not isinstance(data, TEXT_TYPES))
+
+
+TEXT_TYPES = (bytes, str)
+
+
+def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
+    """Let torch pickle it now; raises Unsafe where a part of it cannot be copied."""
+    records = Records()
+    local = serialization._serialization_tls
+    before = local.skip_data
+    if before:
+        raise CannotStage("torch.serialization.skip_data is on", code="skip-data-on")
+    local.skip_data = _SkipDataOf(records)  # so that torch leaves the storages to us
+    try:
+        module = SimpleNamespace(Pickler=_pickler_class(records.storages), __name__="pickle")
+        serialization._save(obj, records, module, protocol, no_byteorder)
+    finally:
+        local.skip_data = before
+    return records
+
+
+class _SkipDataOf:
+    """A value of `skip_data` that is true only for the `_save` that writes to these records.
+
+    An object may save or load others while it is pickled, and so may a signal handler: for them it
+    is false.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def __bool__(self) -> bool:
+        return sys._getframe(1).f_locals.get("zip_file") is self._records
+
+
+def _pickler_class(storages: dict[str, Any]) -> type:
+    """Notes the storages that torch's own pickler, made from it, gives a key."""
+    import torch
+
+    class Pickler(pickle.Pickler):
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            name: Callable[[Any, Any], Any] = cls.persistent_id
+
+            def persistent_id(self: Any, obj: Any) -> Any:
+                told = name(self, obj)
+                if told is not None:
+                    storages[told[2]] = _untyped_storage(obj)
+                return told
+
+            cls.persistent_id = persistent_id  # type: ignore[method-assign]
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, torch.Tensor) and obj.device.type not in DEVICES:
+                raise CannotStage(f"a tensor is on {obj.device.type}", code="device-not-supported")
+            return NotImplemented
+
+    return Pickler
+
+
+def _untyped_storage(storage: Any) -> Any:
+    storage = getattr(storage, "_untyped_storage", storage)
+    if storage.device.type not in DEVICES:
+        raise CannotStage(f"a storage is on {storage.device.type}", code="device-not-supported")
+    return storage
+
+
+class StorageCopy:
+    """The records with storages of their own."""
+
+    def __init__(self, records: Records, piece: mmap.mmap) -> None:
+        self.piece: mmap.mmap | None = piece
+        self.kept: list[tuple[str, Any, int]] = []
+        self._late: list[tuple[Any, Any]] = []  # still on a GPU, and where it goes
+        self._draining = threading.Lock()
+        self._copied: list[Any] = []  # each GPU, and when the copies on it are there
+        self._room: dict[Any, int] = {}  # bytes that each GPU can spare
+        self._copy(records, piece)
+
+    def _copy(self, records: Records, piece: mmap.mmap) -> None:
+        import torch
+
+        at, none = 0, torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
+        with torch.inference_mode(False), torch.no_grad():
+            for name, data, size in records.kept:
+                if isinstance(data, TEXT_TYPES):
+                    self.kept.append((name, data, size))
+                    continue
+                if not size:
+                    self.kept.append((name, none, 0))
+                    continue
+                place = torch.frombuffer(piece, dtype=torch.uint8, offset=at, count=size)
+                self._take(place, _as_tensor(data))
+                self.kept.append((name, place.untyped_storage(), size))
+                at += _align(size)
+            if self._late:
+                self._mark()
+
+    def _take(self, place: Any, source: Any) -> None:
+        from headway.checkpoint.engine.gpu_transfer import on_gpu
+
+        if on_gpu(source):
+            if source.device not in self._room:
+                self._room[source.device] = _spare_gpu_bytes(source.device)
+            room = self._room[source.device]
+            if room >= source.nbytes:
+                self._room[source.device] = room - source.nbytes
+                self._late.append((place, source.clone()))
+                return
+        place.copy_(source)
+
+    def _mark(self) -> None:
+        """Note on each GPU where the copies are done."""
+        from headway.checkpoint.engine.gpu_transfer import gpu_of
+
+        for device in {copy.device for _, copy in self._late}:
+            self._copied.append((gpu_of(device), gpu_of(device).moment()))
+
+    def drain(self) -> None:
+        """Bring what is still on a GPU to the host, beside the training."""
+        with self._draining:
+            for gpu, copied in self._copied:
+                pairs = [pair for pair in self._late if pair[1].device == gpu.device]
+                gpu.lanes.to_host(pairs, copied)
+            self._late.clear()
+            self._copied.clear()
+
+    def drain_ahead(self) -> None:
+        """The same in a thread of its own: the GPU has its memory back before the file's turn."""
+
+        def drain() -> None:
+            with contextlib.suppress(Exception):  # whoever writes the file meets it too
+                self.drain()
+
+        if self._late:
+            threading.Thread(target=drain, name="headway-drain", daemon=True).start()
+
+    def free(self, pool: MemoryPool) -> None:
+        """Give its memory back."""
+        piece, self.piece = self.piece, None
+        self.kept.clear()
+        self._late.clear()
+        if piece is not None:
+            pool.give(piece)
+
+
+def _as_tensor(storage: Any) -> Any:
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _spare_gpu_bytes(device: Any) -> int:
+    """Bytes that a GPU can spare, also when the job needs again what it once needed."""
+    import torch
+
+    if not step_clock.steps:
+        return 0  # what it will need is not known
+    free, total = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    return int(free + held - peak - total * GPU_SPARE_SHARE)
+
+
+def _align(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+Original = Callable[..., Any]
+
+OPEN_FILE = CannotStage("an open file", code="open-file")
+URL = CannotStage("a URL", code="url")
+NESTED = CannotStage("a save within a save", code="nested-save")
+ENDING = CannotStage("the process ends", code="process-ends")
+
+
+def no_memory(size: int) -> CannotStage:
+    """Nor will there be."""
+    return CannotStage(
+        f"there is no memory for a copy of {size:,} bytes", code="no-memory", size=size
+    )
+
+
+def copy_failed(error: Exception) -> CannotStage:
+    """The plain call raises it too, if it is not ours."""
+    return CannotStage(f"{type(error).__name__}: {error}", code="copy-failed")
+
+
+def save(serialization: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
+    """In place of torch.save."""
+    if write_queue.writes():
+        return original(*args, **kwargs)
+    told = _arguments(args, kwargs)
+    if told is None or isinstance(told["f"], (bytes, int)) or _is_in_memory(told["f"]):
+        return original(*args, **kwargs)
+    if not isinstance(told["f"], (str, os.PathLike)):
+        return save_synchronously(OPEN_FILE, told["f"], original, *args, **kwargs)
+    if write_queue.busy():  # a signal came while we were at work
+        return save_synchronously(NESTED, told["f"], original, *args, **kwargs)
+    with write_queue.at_work():
+        why = _unsupported_reason(told) or _save_in_background(serialization, **told)
+    if why is not None:
+        return save_synchronously(why, told["f"], original, *args, **kwargs)
+    write_queue.raise_failed()  # of an earlier one; this one is on its way
+    return None
+
+
+def save_synchronously(
+    why: CannotStage, target: Any, original: Original, *args: Any, **kwargs: Any
+) -> Any:
+    """The call as it is without us, after all that came before it; counted."""
+    guard(HOOK, _note_synchronous, why, target)
+    write_queue.wait("a plain save")
+    result = original(*args, **kwargs)
+    write_queue.raise_failed()
+    return result
+
+
+def _note_synchronous(why: CannotStage, target: Any) -> None:
+    from headway.probe.hooks.checkpoint import path_of
+
+    recorder.start()
+    recorder.emit("behind", path=path_of(target), why=str(why)[:200], code=why.code)
+
+
+def _arguments(args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """Those of torch.save; None where torch is to say what is wrong with them."""
+    try:
+        return _bind_arguments(*args, **kwargs)
+    except TypeError:
+        return None
+
+
+def _bind_arguments(
+    obj: object,
+    f: Any,
+    pickle_module: Any = pickle,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
+) -> dict[str, Any]:
+    return {
+        "obj": obj,
+        "f": f,
+        "module": pickle_module,
+        "protocol": pickle_protocol,
+        "zipped": _use_new_zipfile_serialization,
+        "no_byteorder": _disable_byteorder_record,
+    }
+
+
+def _is_in_memory(target: Any) -> bool:
+    """A buffer is no file: nothing is won, and nothing is to be counted."""
+    return not isinstance(target, os.PathLike) and not isinstance(
+        getattr(target, "name", target), str
+    )
+
+
+def _unsupported_reason(told: dict[str, Any]) -> CannotStage | None:
+    if write_queue.closed:
+        return ENDING
+    if not isinstance(os.fspath(told["f"]), str):
+        return CannotStage("the path is not text", code="path-not-text")
+    if told["module"] is not pickle:
+        name = getattr(told["module"], "__name__", told["module"])
+        return CannotStage(f"pickle_module is {name}", code="pickle-module-not-supported")
+    if not told["zipped"]:
+        return CannotStage("the old format is asked for", code="format-not-supported")
+    if _dispatch_mode_on():
+        return CannotStage("a torch dispatch mode is on", code="dispatch-mode-on")
+    return rename_unsafe_reason(_real_path(told["f"]))
+
+
+def _dispatch_mode_on() -> bool:
+    import torch
+
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def _real_path(target: Any) -> str:
+    return str(os.path.realpath(os.fspath(target)))
+
+
+def _save_in_background(
+    serialization: Any, obj: object, f: Any, protocol: int, no_byteorder: bool, **_: Any
+) -> CannotStage | None:
+    """Take the image and queue it; else why not, and nothing has happened."""
+    start = monotonic_ns()
+    path = _real_path(f)
+    beside, image, job = None, None, None
+    try:
+        beside = atomic_file.AtomicFile(path)
+        image = _copy_storages(pickle_records(serialization, obj, protocol, no_byteorder))
+        opened = serialization._open_zipfile_writer(beside.path)
+        write = _write_function(beside, image, opened)
+        size = sum(size for _, _, size in image.kept)
+        job = BackgroundSave(
+            path, "torch.save", size, write, step_clock.steps, monotonic_ns() - start
+        )
+        write_queue.submit(job)
+    except BaseException as error:
+        if job not in write_queue.pending:
+            _discard(beside, image)
+        if isinstance(error, CannotStage):
+            return error.with_traceback(None)  # whose frames hold the state
+        if not isinstance(error, Exception) or raised_by_user(error):
+            raise
+        return copy_failed(error)
+    if write_queue.pending[:1] != [job]:
+        guard(HOOK, image.drain_ahead)
+    return None
+
+
+def _write_function(
+    beside: atomic_file.AtomicFile, image: StorageCopy, opened: Any
+) -> Callable[[], None]:
+    def write() -> None:
+        try:
+            image.drain()
+            with opened as zipped:
+                for name, data, size in image.kept:
+                    zipped.write_record(name, data, size)
+            beside.commit()
+        finally:
+            _discard(beside, image)
+        atomic_file.remove_abandoned(beside.parent)
+
+    return write
+
+
+def _discard(beside: atomic_file.AtomicFile | None, image: StorageCopy | None) -> None:
+    if beside is not None:
+        beside.drop()
+    if image is not None:
+        image.free(write_queue.pool)
+
+
+def _copy_storages(records: Any) -> StorageCopy:
+    """In memory that is free, or becomes free when what is queued is written."""
+    while True:
+        waiting = list(write_queue.pending)
+        piece = write_queue.pool.take(records.nbytes)
+        if piece is not None:
+            return StorageCopy(records, piece)
+        if not waiting:
+            raise no_memory(records.nbytes)
+        write_queue.wait_for(waiting[0], "memory")
+
+
+def rename_unsafe_reason(target: str) -> CannotStage | None:
+    """Why a rename would not do what writing into this file does."""
+    try:
+        found = os.stat(target)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return CannotStage("the target is no ordinary file", code="not-a-regular-file")
+    if found.st_nlink > 1:
+        return CannotStage("the file has a second name", code="several-links")
+    if found.st_uid != os.geteuid() or not os.access(target, os.W_OK):
+        return CannotStage("the file is another's, or may not be written", code="not-writable")
+    return None

@@ -1,0 +1,110 @@
+"""A sampler with one global order of samples: any number of ranks can continue from an offset."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Sized
+from typing import Literal, get_args
+
+import torch
+from torch.utils.data import Sampler
+
+from headway.checkpoint.coordinator import rank_and_world
+from headway.errors import UsageError
+
+Tail = Literal["pad", "short", "drop"]
+CHECKED_ENTRIES = 64  # entries of an order that tell it from another
+
+
+class GlobalBatches(Sampler[list[int]]):
+    """The batches of this rank, to be given to a DataLoader as `batch_sampler`.
+
+    Samples have one global order by (seed, epoch). A step takes `batch_size * world` of them from
+    the offset on, each rank its `batch_size`; so any number of ranks can go on where another
+    number stopped. `tail` says what happens to the last samples of an epoch, too few for a step:
+
+    pad    each rank takes as many, and the first samples of the order come again to fill up
+    short  each is taken once: some ranks take one less, or have no batch at all in that step
+    drop   they are left out
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        tail: Tail = "pad",
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        """Rank and world size are those of the process group, or of torchrun, unless given."""
+        self.length = len(dataset)
+        if self.length < 1 or batch_size < 1:
+            raise UsageError(
+                f"a dataset of {self.length} samples cannot be read in batches of {batch_size!r}",
+                code="batches-invalid",
+            )
+        if tail not in get_args(Tail):
+            raise UsageError(
+                f"tail is one of {', '.join(get_args(Tail))}, not {tail!r}", code="tail-unknown"
+            )
+        self.batch_size, self.seed, self.shuffle, self.tail = batch_size, seed, shuffle, tail
+        self.rank, self.world = rank_and_world(rank, world)
+        self.epoch = self.offset = 0
+        self._kept: tuple[int, torch.Tensor] | None = None  # the order of one epoch
+
+    def seek(self, epoch: int, offset: int) -> None:
+        """Where the next pass begins: `offset` samples of the epoch are done, on all ranks."""
+        self.epoch, self.offset = epoch, offset
+
+    def after(self, offset: int, batches: int) -> int:
+        """The offset once every rank has trained so many batches from an offset on."""
+        return min(offset + batches * self.batch_size * self.world, self.length)
+
+    def order(self, epoch: int) -> torch.Tensor:
+        """All samples, as they come in an epoch."""
+        if self._kept is None or self._kept[0] != epoch:
+            self._kept = epoch, self._made(epoch)
+        return self._kept[1]
+
+    def check(self, epoch: int) -> int:
+        """A number that is another where torch, in another version, shuffles in another way."""
+        order = self.order(epoch)[:: max(1, self.length // CHECKED_ENTRIES)]
+        return zlib.crc32(repr(order.tolist()).encode())
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._from(self.order(self.epoch), self.offset, len(self))
+
+    def __len__(self) -> int:
+        """Batches of this rank from the offset on."""
+        steps, rest = divmod(self.length - self.offset, self.batch_size * self.world)
+        least = {"pad": 1, "short": self.rank + 1, "drop": rest + 1}[self.tail]
+        return steps + (rest >= least)
+
+    def _made(self, epoch: int) -> torch.Tensor:
+        if not self.shuffle:
+            return torch.arange(self.length, device="cpu")
+        # A sum of the two would give epoch 1 of seed 0 and epoch 0 of seed 1 the same order.
+        mixed = hashlib.sha256(f"{self.seed} {epoch}".encode()).digest()
+        generator = torch.Generator("cpu").manual_seed(int.from_bytes(mixed[:7], "big"))
+        return torch.randperm(self.length, generator=generator, device="cpu")
+
+    def _from(self, order: torch.Tensor, offset: int, batches: int) -> Iterator[list[int]]:
+        for number in range(batches):
+            start = self.after(offset, number)
+            low, high = self._share(self.after(start, 1) - start)
+            batch: list[int] = order[start + low : start + high].tolist()
+            again = range(start + low + len(batch), start + high)
+            yield batch + [int(order[place % self.length]) for place in again]
+
+    def _share(self, samples: int) -> tuple[int, int]:
+        """This rank's part of the samples of a step."""
+        if self.tail == "pad":
+            each = -(-samples // self.world)
+            return self.rank * each, (self.rank + 1) * each
+        each, more = divmod(samples, self.world)
+        low = self.rank * each + min(self.rank, more)
+        return low, low + each + (self.rank < more)

@@ -1,0 +1,173 @@
+"""Three ways to track the position of a reader: by global sample order, its own state, or counting.
+
+Each yields batches together with the position reached once they are trained on, and can start from
+any such position.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from torch.utils.data import IterableDataset
+
+from headway.checkpoint.data.sampler import GlobalBatches
+from headway.errors import HeadwayWarning, UsageError
+
+
+class Cursor(NamedTuple):
+    """Between two batches: so many samples, or batches, of an epoch are behind."""
+
+    epoch: int = 0
+    done: int = 0
+    inner: Any = None  # what the reader itself calls its state
+
+
+class DataSource(Protocol):
+    """A way to know where a reader is."""
+
+    kind: str
+
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+        """The rest of the epoch of a place."""
+
+    def end(self, place: Cursor) -> Cursor:
+        """The start of the next epoch."""
+
+    def same(self, place: Cursor) -> dict[str, Any]:
+        """What must not differ where the place is taken up again."""
+
+
+class SampleSource:
+    """A loader whose batches come from `GlobalBatches`."""
+
+    kind = "samples"
+
+    def __init__(self, source: Iterable[Any], sampler: GlobalBatches) -> None:
+        self._source, self._sampler = source, sampler
+
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+        """The loader may run ahead of its batches: only those that came out are counted."""
+        self._sampler.seek(place.epoch, place.done)
+        for number, batch in enumerate(self._source, 1):
+            yield batch, Cursor(place.epoch, self._sampler.after(place.done, number))
+
+    def end(self, place: Cursor) -> Cursor:
+        """From the first sample on."""
+        return Cursor(epoch=place.epoch + 1)
+
+    def same(self, place: Cursor) -> dict[str, Any]:
+        """The order of the samples; the numbers of ranks and samples in a batch may change."""
+        order = {"seed": self._sampler.seed, "shuffle": self._sampler.shuffle}
+        return {**order, "order": self._sampler.check(place.epoch)}
+
+
+class StatefulSource:
+    """A loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader."""
+
+    kind = "stateful"
+
+    def __init__(self, source: Any, rank: int, world: int) -> None:
+        self._source, self._rank, self._world = source, rank, world
+        self._ended: Cursor | None = None  # the end of an epoch at which the loader itself stands
+
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+        """The state is taken with each batch: later it would tell of batches fetched since."""
+        loaded = place.inner is not None and place is not self._ended
+        if loaded:
+            self._source.load_state_dict(copy.deepcopy(place.inner))
+        passes = [self._source]
+        if loaded and not place.done:
+            # Some stand at the end of the old epoch once more, and would leave out the new one.
+            passes.append(self._source)
+        for again in passes:
+            found = False
+            for number, batch in enumerate(again, place.done + 1):
+                found = True
+                yield batch, Cursor(place.epoch, number, self._state())
+            if found:
+                break
+
+    def end(self, place: Cursor) -> Cursor:
+        """As the loader tells it."""
+        self._ended = Cursor(epoch=place.epoch + 1, inner=self._state())
+        return self._ended
+
+    def same(self, place: Cursor) -> dict[str, Any]:
+        """Its state is of one rank among so many."""
+        return {"rank": self._rank, "world": self._world}
+
+    def _state(self) -> Any:
+        return copy.deepcopy(self._source.state_dict())
+
+
+class CountingSource:
+    """Anything that gives the same batches each time: those that were trained on are skipped."""
+
+    kind = "counted"
+
+    def __init__(self, source: Iterable[Any], world: int) -> None:
+        self._source, self._world = source, world
+        self._behind = 0  # batches that an iterator, which cannot start anew, is past
+        sampler = type(getattr(source, "sampler", None)).__name__
+        if sampler in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
+            raise UsageError(
+                f"a {sampler} gives another order after a restart: give the DataLoader "
+                "batch_sampler=headway.checkpoint.data.GlobalBatches(...), or use torchdata's "
+                "StatefulDataLoader",
+                code="shuffle-not-repeatable",
+                sampler=sampler,
+            )
+
+    def batches(self, place: Cursor) -> Iterator[tuple[Any, Cursor]]:
+        """They have to be made again to be skipped, and that is said."""
+        source = iter(self._source)
+        self._skip(source, place.done)
+        for number, batch in enumerate(source, place.done + 1):
+            self._behind = number
+            yield batch, Cursor(place.epoch, number)
+        self._behind = 0
+
+    def end(self, place: Cursor) -> Cursor:
+        """From the first batch on."""
+        return Cursor(epoch=place.epoch + 1)
+
+    def same(self, place: Cursor) -> dict[str, Any]:
+        """What a batch is, and in which order they come."""
+        stream = isinstance(getattr(self._source, "dataset", None), IterableDataset)
+        return {
+            "world": self._world,
+            "batch_size": getattr(self._source, "batch_size", None),
+            # Workers share the rows of a dataset; a stream is read by each of them on its own.
+            "workers": getattr(self._source, "num_workers", None) if stream else None,
+        }
+
+    def _skip(self, source: Iterator[Any], done: int) -> None:
+        skip = done - (self._behind if source is self._source else 0)
+        if skip < 0:
+            raise UsageError(
+                "the source is an iterator, which cannot go back: give an iterable",
+                code="iterator-cannot-go-back",
+            )
+        if not skip:
+            return
+        warnings.warn(
+            HeadwayWarning(
+                f"headway: {skip} batches are read again and skipped to get back to the position; "
+                "headway.checkpoint.data.GlobalBatches or a reader with state_dict goes there at "
+                "once",
+                code="batches-skipped",
+            ),
+            stacklevel=2,
+        )
+        found = sum(1 for _ in islice(source, skip))
+        if found < skip:
+            raise UsageError(
+                f"the data ended after {found} batches, but {done} were trained on",
+                code="data-too-short",
+                batches=found,
+                trained=done,
+            )

@@ -1,0 +1,263 @@
+"""Capture a state: copy some tensors at once, the others in a thread while training continues."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headway.checkpoint.engine.dense import DeviceTensors, HostTensors
+from headway.checkpoint.engine.gpu_transfer import gpu_of, is_capturing
+from headway.checkpoint.engine.tracking import RowTracker, Table
+from headway.errors import HeadwayWarning
+from headway.torch_threads import TorchThread
+
+PATIENCE_S = 30.0  # with an image that is under way when the process ends
+PRE_HOOKS = "_optimizer_step_pre_hooks"  # of every optimizer that torch has set up
+MAX_CHANGED_SHARE = (
+    0.3  # of a table's rows: with more than that changed, the table is saved as a whole
+)
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Rows of a table that have changed since the save before."""
+
+    tensors: list[int]  # the table and what is kept of its rows, by their numbers
+    ids: Tensor
+
+
+# Is told when the image is there, whether it is good, and in what it differs from the last one.
+OnCaptured = Callable[[bool, list[ChangedRows]], None]
+
+
+class StateCapture:
+    """Of one rank's tensors; one image at a time."""
+
+    def __init__(
+        self, optimizers: Sequence[Optimizer], images: int, modules: Sequence[nn.Module] = ()
+    ) -> None:
+        self._devices: dict[torch.device, DeviceTensors] = {}
+        inner = dict.fromkeys(map(_innermost, optimizers))
+        optimizers = [one for one in inner if hasattr(one, PRE_HOOKS)]  # others step unseen
+        self._optimizers = [one for one in optimizers if not _is_fused(one)]
+        # Whether hooks have told of a step since the last image, or ever, or of one in a graph.
+        self._stepped = self._ever_stepped = self._captured = False
+        self._is_changed_past = False  # what optimizers own was changed by something else before
+        self._host = HostTensors()
+        self._fences = [o.register_step_pre_hook(self._fence) for o in self._optimizers]
+        self.tracker = RowTracker(optimizers, images, modules, self._fence_devices)
+        self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._ended = False
+        self._asked.put(self._prepare)
+        self._thread = TorchThread(
+            self._work, name="headway-checkpoint", patience_s=PATIENCE_S, ask=self._end
+        )
+        self._thread.start()
+
+    def take(
+        self,
+        image: int,
+        tensors: Sequence[Tensor],
+        views: Sequence[Tensor],
+        whole: OnCaptured,
+        written: bool = True,
+        by_rows: bool = True,
+    ) -> None:
+        """The views become the tensors as they are now; returns at once, `whole` comes later.
+
+        `written`: what changes from now on differs from this one. `by_rows`: it is asked in what
+        this one differs from the last.
+        """
+        self.wait()
+        try:
+            with torch.inference_mode(False):  # what is kept is used outside of that, too
+                job = self._begun(image, tensors, views, whole, written, by_rows)
+        except BaseException as error:
+            self._void(self.tracker.tables.values(), self._devices.values())
+            whole(False, [])
+            if not isinstance(error, Exception):
+                raise
+            _warn(error)
+        else:
+            self._idle.clear()
+            if self._ended:  # the process ends, and saves once more
+                self._do(job)
+            else:
+                self._asked.put(job)
+
+    def _begun(
+        self,
+        image: int,
+        tensors: Sequence[Tensor],
+        views: Sequence[Tensor],
+        whole: OnCaptured,
+        written: bool,
+        by_rows: bool,
+    ) -> Callable[[], None]:
+        """What is left to be done beside the training."""
+        tracked = self.tracker.find(dict(enumerate(tensors)))
+        places: dict[Table, dict[int, Tensor]] = {rows: {} for rows in tracked.values()}
+        numbers: dict[Table, list[int]] = {rows: [] for rows in tracked.values()}
+        on_host: dict[int, Tensor] = {}
+        on_devices: dict[torch.device, dict[int, Tensor]] = {}
+        for number, (tensor, view) in enumerate(zip(tensors, views, strict=True)):
+            if number in tracked:
+                places[tracked[number]][tensor.data_ptr()] = view
+                numbers[tracked[number]].append(number)
+            elif tensor.is_cuda:
+                on_devices.setdefault(tensor.device, {})[number] = tensor
+            else:
+                on_host[number] = tensor
+        lists = {rows: rows.changes() if written else None for rows in places}
+        for rows, found in places.items():
+            if not rows.begin(image, [found[part.data_ptr()] for part in rows.tensors]):
+                for number in numbers[rows]:
+                    on_devices.setdefault(tensors[number].device, {})[number] = tensors[number]
+        late = self._stepped and not self._captured and not self._is_changed_past
+        owned = self._fixed(tensors) if late else set()
+        self._host.begin(on_host, views, owned)
+        fixed = tracked.keys() | owned
+        known = self._ever_stepped or not self._optimizers  # what a step needs of a GPU
+        self._stepped = False
+        for device in on_devices.keys() - self._devices.keys():
+            self._devices[device] = DeviceTensors(device)
+        for device, images in self._devices.items():
+            images.begin(on_devices.get(device, {}), views, fixed, copies=known)
+        changes = [(rows, numbers[rows], lists[rows] if by_rows else None) for rows in places]
+        return partial(self._bring, changes, list(self._devices.values()), whole)
+
+    def forget_images(self) -> None:
+        """There is other memory from now on: every image lacks everything."""
+        for rows in self.tracker.tables.values():
+            rows.all_changed()
+
+    @property
+    def idle(self) -> bool:
+        """No image is under way."""
+        return self._idle.is_set()
+
+    def wait(self) -> None:
+        """Until the image that is under way is whole."""
+        self._idle.wait()
+
+    def close(self) -> None:
+        """Nothing is tracked any more."""
+        self.wait()
+        self._thread.leave()
+        self.tracker.close()
+        for hook in self._fences:
+            hook.remove()
+
+    def _end(self) -> None:
+        """After the image that is under way."""
+        self._ended = True
+        self._asked.put(None)
+
+    def _fence(self, *_: Any) -> None:
+        self._stepped = self._ever_stepped = True
+        self._captured = self._captured or is_capturing()
+        self._host.fence()
+        self._fence_devices()
+
+    def _fence_devices(self) -> None:
+        for device in self._devices.values():
+            device.fence()
+
+    def _prepare(self) -> None:
+        """What the first image would wait for."""
+        for device in {tensor.device for tensor in self._of_optimizers() if tensor.is_cuda}:
+            _ = gpu_of(device).lanes
+
+    def _fixed(self, tensors: Sequence[Tensor]) -> set[int]:
+        """Of these, the numbers of those that nothing but an optimizer's step changes."""
+        owned = {tensor.data_ptr() for tensor in self._of_optimizers()}
+        return {number for number, tensor in enumerate(tensors) if tensor.data_ptr() in owned}
+
+    def _of_optimizers(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        for optimizer in self._optimizers:
+            found += [p for group in optimizer.param_groups for p in group["params"]]
+            for state in optimizer.state.values():
+                found += [value for value in state.values() if isinstance(value, Tensor)]
+        found = [getattr(tensor, "_local_tensor", tensor) for tensor in found]
+        return [tensor for tensor in found if tensor.layout is torch.strided]
+
+    def _bring(
+        self,
+        tables: list[tuple[Table, list[int], list[Tensor] | None]],
+        devices: list[DeviceTensors],
+        whole: OnCaptured,
+    ) -> None:
+        good, changed = False, []
+        try:
+            for rows, _, _ in tables:
+                rows.prepare()
+            settled = self._host.drain()
+            for device in devices:
+                settled = device.drain() and settled
+            self._is_changed_past = self._is_changed_past or not settled
+            for rows, numbers, lists in tables:
+                rows.finish()
+                found = None if lists is None else rows.ids(lists)
+                if found is not None and found.numel() <= MAX_CHANGED_SHARE * rows.count:
+                    changed.append(ChangedRows(numbers, found))
+            settled = self.tracker.settled() and settled
+            good, self.tracker.torn = settled and not self.tracker.torn, False
+        finally:
+            if not good:
+                self._void([rows for rows, _, _ in tables], devices)
+            whole(good, changed)
+
+    def _void(self, tables: Iterable[Table], devices: Iterable[DeviceTensors]) -> None:
+        """Nobody knows what is in the image, and no optimizer has to wait for it."""
+        for rows in tables:
+            rows.give_up()
+            rows.drop()
+            rows.all_changed()
+        self._host.give_up()
+        for device in devices:
+            device.give_up()
+
+    def _work(self) -> None:
+        while True:
+            asked = self._asked.get()
+            if asked is None:
+                return
+            self._do(asked)
+
+    def _do(self, asked: Callable[[], None]) -> None:
+        try:
+            asked()
+        except Exception as error:  # the image was said to be bad; the next may be good
+            _warn(error)
+        finally:
+            self._idle.set()
+
+
+def _warn(error: Exception) -> None:
+    text = f"an image of the state could not be made: {error}"
+    warnings.warn(HeadwayWarning(text, code="image-failed"), stacklevel=2)
+
+
+def _innermost(optimizer: Optimizer) -> Optimizer:
+    """What steps within a wrapper that has no hooks of its own, as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    if hasattr(optimizer, PRE_HOOKS) or not isinstance(inner, Optimizer):
+        return optimizer
+    return _innermost(inner)
+
+
+def _is_fused(optimizer: Optimizer) -> bool:
+    """Whether the backward pass may change what it owns, unseen: so it is with TorchRec's."""
+    return any(base.__module__.partition(".")[0] == "torchrec" for base in type(optimizer).__mro__)

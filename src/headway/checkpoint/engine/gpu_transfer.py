@@ -1,0 +1,233 @@
+"""Copies between a GPU and pageable host memory, through a few pinned buffers.
+
+Pinning gigabytes takes seconds, blocks the driver, and would be repeated by every process. Instead
+each pinned buffer has a thread that copies one block after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TRANSFER_THREADS = min(8, max(4, len(os.sched_getaffinity(0)) // 2))
+PINNED_BUFFER_BYTES = 32 << 20  # bytes of a lane's buffer
+HAS_NUMPY = importlib.util.find_spec("numpy") is not None
+
+
+class PinnedTransfer:
+    """Of one GPU."""
+
+    def __init__(
+        self, device: torch.device, lanes: int = TRANSFER_THREADS, piece: int = PINNED_BUFFER_BYTES
+    ) -> None:
+        self.device = device
+        self.piece = piece
+        pinned = device.type == "cuda"
+        self._buffers = [
+            torch.empty(piece, dtype=torch.uint8, pin_memory=pinned) for _ in range(lanes)
+        ]
+        cuda: Any = torch.cuda  # whose classes have no types
+        self._streams = [cuda.Stream(device) if pinned else None for _ in range(lanes)]
+        self._free = threading.Lock()
+
+    def to_host(self, pairs: Sequence[tuple[Tensor, Tensor]], after: Any = None) -> None:
+        """Each first one becomes the second, which is on the GPU; returns when it is there.
+
+        `after`: an event on the GPU that comes before the first byte is read.
+        """
+        self._bring(byte_blocks(pairs, self.piece), after, self._down)
+
+    def to_device(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Each first one, which is on the GPU, becomes the second; returns when it is there."""
+        self._bring(byte_blocks(pairs, self.piece), None, self._up)
+
+    def to_rows(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], after: Any = None) -> None:
+        """Of each first one the rows that the second names become the third, which is on the GPU.
+
+        No row is longer than a buffer.
+        """
+        self._bring(row_blocks(parts, self.piece), after, self._down_to_rows)
+
+    def _bring(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
+        with self._free:  # one at a time: the buffers are the same
+            self._bring_all(found, after, way)
+
+    def _bring_all(self, found: Iterator[tuple[Tensor, ...]], after: Any, way: Any) -> None:
+        todo: queue.SimpleQueue[tuple[Tensor, ...] | None] = queue.SimpleQueue()
+        for piece in found:
+            todo.put(piece)
+        failed: list[BaseException] = []
+        lanes = range(min(len(self._buffers), todo.qsize()))
+        for _ in lanes:
+            todo.put(None)
+        threads = [
+            threading.Thread(target=self._run, args=(lane, todo, after, way, failed), daemon=True)
+            for lane in lanes[1:]
+        ]
+        with contextlib.suppress(RuntimeError):  # when the process ends there are no more
+            for thread in threads:
+                thread.start()
+        if lanes:  # the first one is this thread's: most often there is one piece
+            self._run(0, todo, after, way, failed)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        if failed:
+            raise failed[0]
+
+    def _run(self, lane: int, todo: Any, after: Any, way: Any, failed: list[BaseException]) -> None:
+        buffer, stream = self._buffers[lane], self._streams[lane]
+        try:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                if stream is not None and after is not None:
+                    stream.wait_event(after)
+                while (piece := todo.get()) is not None and not failed:
+                    way(buffer, stream, *piece)
+        except BaseException as error:
+            failed.append(error)
+
+    @staticmethod
+    def _down(buffer: Tensor, stream: Any, host: Tensor, there: Tensor) -> None:
+        part = buffer[: there.nbytes]
+        part.copy_(there, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()
+        copy_bytes(host, part)
+
+    @staticmethod
+    def _down_to_rows(
+        buffer: Tensor, stream: Any, host: Tensor, ids: Tensor, there: Tensor
+    ) -> None:
+        part = buffer[: there.nbytes].view(there.dtype).view(there.shape)
+        part.copy_(there, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()
+        put_rows(host, ids, part)
+
+    @staticmethod
+    def _up(buffer: Tensor, stream: Any, there: Tensor, host: Tensor) -> None:
+        part = buffer[: host.nbytes]
+        copy_bytes(part, host)
+        there.copy_(part, non_blocking=True)
+        if stream is not None:
+            stream.synchronize()  # the buffer is needed again
+
+
+def copy_bytes(to: Tensor, source: Tensor) -> None:
+    """By one thread, in which Python meanwhile does nothing: others may."""
+    ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
+
+
+def put_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """By one thread as well: torch takes one for every core, and would for every lane again."""
+    if not HAS_NUMPY:
+        table.index_copy_(0, ids, rows)
+    elif rows.numel():
+        there, here = (one.view(torch.uint8).view(len(one), -1) for one in (table, rows))
+        there.numpy()[ids.numpy()] = here.numpy()
+
+
+def byte_blocks(
+    pairs: Sequence[tuple[Tensor, Tensor]], size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The bytes of each pair, in pieces; both tensors are contiguous."""
+    for one, other in pairs:
+        flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+        for at in range(0, len(flat[0]), size):
+            yield flat[0][at : at + size], flat[1][at : at + size]
+
+
+def row_blocks(
+    parts: Sequence[tuple[Tensor, Tensor, Tensor]], size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """A few rows of each part at a time."""
+    for host, ids, there in parts:
+        count = size // max(1, there[:1].nbytes) or 1
+        for at in range(0, len(ids), count):
+            yield host, ids[at : at + count], there[at : at + count]
+
+
+SPARE_SHARE = 0.05  # of a GPU's memory, that is left: it may be in pieces that are too small
+
+
+class Gpu:
+    """One of them; without CUDA everything happens in its order."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._lock = threading.Lock()
+        self._lanes: PinnedTransfer | None = None
+        self._cuda: Any = torch.cuda if device.type == "cuda" else None  # it has no types
+        # Before others: what is gathered there is waited for by an optimizer.
+        self._stream = self._cuda and self._cuda.Stream(device, priority=-1)
+
+    @property
+    def lanes(self) -> PinnedTransfer:
+        """Made once, as memory that a GPU knows takes long to get."""
+        with self._lock:
+            if self._lanes is None:
+                self._lanes = PinnedTransfer(self.device)
+            return self._lanes
+
+    def moment(self) -> Any:
+        """This point of the stream that is used here; to be waited for on others."""
+        if self._cuda is None:
+            return None
+        event = self._cuda.Event()
+        event.record(self._cuda.current_stream(self.device))
+        return event
+
+    def after(self, moment: Any) -> None:
+        """What comes next on the stream that is used here comes after that; nobody waits for it."""
+        if moment is not None:
+            self._cuda.current_stream(self.device).wait_event(moment)
+
+    @contextlib.contextmanager
+    def beside(self, moment: Any) -> Iterator[None]:
+        """On a stream of its own, after that moment."""
+        with torch.no_grad():
+            if self._cuda is None:
+                yield
+                return
+            with self._cuda.device(self.device), self._cuda.stream(self._stream):
+                self.after(moment)
+                yield
+
+    def free(self) -> int:
+        """Bytes that can still be had when the job needs again what it once needed."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        held = torch.cuda.memory_reserved(self.device)
+        peak = torch.cuda.max_memory_allocated(self.device)
+        return int(free + held - peak - total * SPARE_SHARE)
+
+
+def is_capturing() -> bool:
+    """Whether what is done now is recorded for a CUDA graph, whose replays run no hooks."""
+    cuda: Any = torch.cuda
+    return cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
+
+
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether its memory is a GPU's."""
+    return tensor.is_cuda
+
+
+_GPUS: dict[torch.device, Gpu] = {}
+_LOCK = threading.Lock()
+
+
+def gpu_of(device: torch.device) -> Gpu:
+    """The one of this process."""
+    with _LOCK:
+        if device not in _GPUS:
+            _GPUS[device] = Gpu(device)
+        return _GPUS[device]

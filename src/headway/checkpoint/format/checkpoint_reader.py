@@ -1,0 +1,337 @@
+"""Read checkpoints from disk or a URL through DCP, without intermediate copies. Imports torch."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.filesystem import (
+    FileSystemReader,
+)
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+)
+from torch.futures import Future
+
+from headway.checkpoint.format import unpickling
+from headway.checkpoint.format.dcp import tensor_bytes
+from headway.checkpoint.store import layout as manifests
+from headway.checkpoint.store.layout import Item
+from headway.errors import CheckpointDamaged, HeadwayError
+from headway.storage import codecs, disk
+from headway.storage.codecs import UnreadableData, decompress_into, summed
+from headway.storage.place import FsspecPlace
+
+READ_THREADS = 4  # that read at once
+READ_BYTES = 1 << 20  # bytes that each reads at a time
+
+
+# Loading
+
+
+class CheckpointReader(FileSystemReader):
+    """Reads checkpoints of a store without a copy in between; any other as torch does.
+
+    `check`: compare the checksum of everything that is read. `mapped`: through the page cache, as
+    fast as it gets; some network file systems would rather have it read. `trusted`: whether it may
+    run code, see `trust`; None: if this user alone can have written it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        check: bool = False,
+        mapped: bool = True,
+        threads: int = READ_THREADS,
+        trusted: bool | None = None,
+    ) -> None:
+        super().__init__(path)
+        self._trusted = trusted
+        self._remote = FsspecPlace(str(path)) if "://" in str(path) else None
+        self._check, self._mapped, self._threads = check, mapped, threads
+        self._metadata: Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the checkpoint says of its tensors; read once."""
+        if self._metadata is None:
+            if self._remote is None:
+                content = disk.read(os.path.join(self.path, manifests.METADATA))
+            else:
+                content = self._remote.read(manifests.METADATA)
+            try:
+                found = unpickling.load_metadata(content, trusted=self.trusted)
+            except (HeadwayError, OSError):
+                raise
+            except Exception as error:  # a damaged pickle may raise anything
+                why = f"its {manifests.METADATA} cannot be read: {error}"
+                raise damaged_error(self.path, why, code="metadata-not-readable") from None
+            if found.storage_meta is None:
+                found.storage_meta = StorageMeta()
+            found.storage_meta.load_id = self.load_id
+            self._metadata = found
+        return self._metadata
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is read may run code."""
+        if self._trusted is None:
+            self._trusted = self._remote is None and disk.only_user_can_write(self.path)
+        return self._trusted
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Another checkpoint, if one is named."""
+        super().reset(checkpoint_id)
+        if checkpoint_id:
+            url = str(checkpoint_id)
+            self._remote = FsspecPlace(url) if "://" in url else None
+        self._metadata = None
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keep what the checkpoint says of its tensors."""
+        super().set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
+        self._metadata = metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill the targets, several at once."""
+        known = self._known()
+        if known is None:
+            return super().read_data(plan, planner)
+        wanted: dict[tuple[str, int], list[ReadItem]] = {}
+        for one in plan.items:
+            info = self.storage_data[one.storage_index]
+            if (info.relative_path, info.offset) not in known:
+                name = one.storage_index.fqn
+                raise damaged_error(
+                    self.path, f"its manifest does not know {name}", code="item-not-in-manifest"
+                )
+            wanted.setdefault((info.relative_path, info.offset), []).append(one)
+        targets = {
+            id(one): planner.resolve_tensor(one).detach()
+            for one in plan.items
+            if one.type != LoadItemType.BYTE_IO
+        }
+        files = {name: self._open(name) for name, _ in wanted}
+
+        def read(key: tuple[str, int]) -> memoryview | bytes:
+            return self._read(files[key[0]], known[key], wanted[key], targets)
+
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="headway-read") as pool:
+            contents = dict(zip(wanted, pool.map(read, wanted), strict=True))
+        for key, requests in wanted.items():
+            for one in requests:
+                if one.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(one, io.BytesIO(contents[key]))
+                else:
+                    planner.commit_tensor(one, targets[id(one)])
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _known(self) -> dict[tuple[str, int], Item] | None:
+        """Where the raw bytes of each item lie; None if this is no checkpoint of a store."""
+        try:
+            if self._remote is not None:
+                content = self._remote.read(manifests.MANIFEST)
+            else:
+                content = disk.read(os.path.join(self.path, manifests.MANIFEST))
+            manifest = manifests.manifest_from_bytes(content)
+        except FileNotFoundError:
+            return None
+        except UnreadableData as error:
+            why = f"its manifest cannot be used: {error}"
+            raise damaged_error(self.path, why, code=error.code) from None
+        return {(file.name, item.offset): item for file in manifest.files for item in file.items}
+
+    def _open(self, name: str) -> RangeReader:
+        try:
+            if self._remote is not None:
+                return _RemoteFile(self._remote, name)
+            return _LocalFile(os.path.join(self.path, name), self._mapped)
+        except FileNotFoundError:
+            raise damaged_error(self.path, f"{name} is missing", code="file-missing") from None
+
+    def _read(
+        self,
+        source: RangeReader,
+        item: Item,
+        requests: Sequence[ReadItem],
+        targets: dict[int, torch.Tensor],
+    ) -> memoryview | bytes:
+        """Fill the targets of one item, or hand out its bytes."""
+        room = self._room(item, requests, targets)
+        if room is not None and not item.unpacked:
+            self._verify(source, item, *source.fill(room, item.data, check=self._check))
+            return b""
+        data = source.bytes(item.data, item.size)
+        self._verify(source, item, len(data), summed(data) if self._check else 0)
+        try:
+            if room is not None and item.unpacked:
+                codecs.decompress_into(data, item.unpacked[0], room)
+                return b""
+            data = item_content(data, item)
+        except UnreadableData as error:
+            why = f"{item.name} in {source.name}: {error}"
+            raise damaged_error(self.path, why, code=error.code, item=item.name) from None
+        if requests[0].type == LoadItemType.BYTE_IO:
+            return data
+        tensor = self._tensor(requests[0].storage_index, data)
+        for one in requests:
+            target = targets[id(one)]
+            found = narrow_tensor_by_index(tensor, one.storage_offsets, one.lengths)
+            if target.size() != found.size():
+                raise ValueError(
+                    f"{one.storage_index.fqn} has the shape {tuple(found.size())} in the "
+                    f"checkpoint and {tuple(target.size())} in the model"
+                )
+            target.copy_(found)
+        return b""
+
+    def _verify(self, source: RangeReader, item: Item, size: int, crc32: int) -> None:
+        if size != item.size:
+            why = f"{source.name} ends before {item.name}"
+            raise damaged_error(self.path, why, code="truncated", item=item.name)
+        if self._check and crc32 != item.crc32:
+            why = f"{item.name} in {source.name} was changed"
+            raise damaged_error(self.path, why, code="checksum-mismatch", item=item.name)
+
+    def _room(
+        self, item: Item, requests: Sequence[ReadItem], targets: dict[int, torch.Tensor]
+    ) -> memoryview | None:
+        """The memory of the target, if all of the item belongs there as it is."""
+        target = targets.get(id(requests[0]))
+        if target is None or len(requests) > 1 or self._metadata is None:
+            return None
+        told = self._metadata.state_dict_metadata[requests[0].storage_index.fqn]
+        assert isinstance(told, TensorStorageMetadata)
+        fits = target.size() == requests[0].lengths and target.nbytes == item.raw_size
+        same = target.device.type == "cpu" and target.dtype == told.properties.dtype
+        plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
+        if not fits or not same or not plain:
+            return None
+        increment_version(target)  # who watches for changes would not see this one
+        return tensor_bytes(target)
+
+    def _tensor(self, index: MetadataIndex, data: memoryview) -> torch.Tensor:
+        assert self._metadata is not None
+        told = self._metadata.state_dict_metadata[index.fqn]
+        assert isinstance(told, TensorStorageMetadata)
+        chunks = told.chunks
+        hint = index.index
+        if hint is None or hint >= len(chunks) or chunks[hint].offsets != index.offset:
+            hint = next(at for at, one in enumerate(chunks) if one.offsets == index.offset)
+        shape, dtype = chunks[hint].sizes, told.properties.dtype
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def damaged_error(
+    path: str | os.PathLike[str], why: str, *, code: str, item: str = ""
+) -> CheckpointDamaged:
+    """The error of a checkpoint that cannot be loaded; `why` is a clause."""
+    sentence = f"the checkpoint {path} cannot be loaded: {why}"
+    return CheckpointDamaged(sentence, code=code, why=why, item=item)
+
+
+def item_content(data: memoryview, item: Item) -> memoryview:
+    """The raw bytes of an item, from those that are in the file."""
+    if item.unpacked is None:
+        return data
+    at, size = item.unpacked
+    room = memoryview(bytearray(size))
+    decompress_into(data, at, room)
+    return room
+
+
+def open_file(path: str, name: str) -> RangeReader:
+    """A file of a checkpoint."""
+    if "://" in path:
+        return _RemoteFile(FsspecPlace(path), name)
+    return _LocalFile(os.path.join(path, name), mapped=True)
+
+
+class RangeReader(Protocol):
+    """A file that is read in places."""
+
+    name: str
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """So many bytes from there, or as many as there are."""
+
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """The same into memory that is there; how many there were, and their checksum if asked."""
+
+
+class _RemoteFile:
+    """In an object store."""
+
+    def __init__(self, where: FsspecPlace, name: str) -> None:
+        self.name = name
+        self._where = where
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """Each time anew."""
+        return memoryview(self._where.stretch(self.name, at, size) if size else b"")
+
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """By way of other memory."""
+        data = self.bytes(at, len(room))
+        room[: len(data)] = data
+        return len(data), summed(data) if check else 0
+
+
+class _LocalFile:
+    """On a disk."""
+
+    def __init__(self, path: str, mapped: bool) -> None:
+        self.name = os.path.basename(path)
+        self._path = path
+        self._view = memoryview(b"")
+        self._mapped = mapped
+        if mapped and os.path.getsize(path):
+            with open(path, "rb") as file:
+                # A private copy is never written, but torch wants memory that could be.
+                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._view = memoryview(whole)
+
+    def bytes(self, at: int, size: int) -> memoryview:
+        """So many bytes from there, or as many as there are."""
+        if self._mapped:
+            return self._view[at : at + size]
+        room = memoryview(bytearray(size))
+        done, _ = self.fill(room, at, check=False)
+        return room[:done]
+
+    def fill(self, room: memoryview, at: int, *, check: bool) -> tuple[int, int]:
+        """Piece by piece: each is summed while the cache of a core still has it."""
+        done = crc32 = 0
+        with open(self._path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), at, len(room), os.POSIX_FADV_SEQUENTIAL)
+            while done < len(room):
+                with room[done : done + READ_BYTES] as piece:
+                    got = os.preadv(file.fileno(), [piece], at + done)
+                    if not got:
+                        break
+                    if check:
+                        crc32 = summed(piece[:got], crc32)
+                done += got
+        return done, crc32

@@ -1,0 +1,185 @@
+"""DCP metadata, and tensors as DCP stores them. Imports torch."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import (
+    CURRENT_DCP_VERSION,
+    _StorageInfo,
+)
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    SavePlanner,
+    WriteItemType,
+)
+
+from headway.checkpoint.format import unpickling
+from headway.checkpoint.format.rank_file import BytesItem, TensorItem
+from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, RankPart, delta_tables
+from headway.errors import SaveFailed, UsageError
+
+ZSTD_DESCRIPTOR = "stream.zstd/1"
+
+
+# The end of a tensor's name that could be taken for what names of items have there.
+ITEM_LIKE = re.compile(rf"(\[[\d, ]*\]|{IDS_SUFFIX}|{ROWS_SUFFIX})\Z")
+
+
+# Saving
+
+
+def tensor_pickle(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """The `data.pkl` of a tensor in row-major order, as `torch.save` makes it, without its data.
+
+    The tensor refers to its data as to an object elsewhere, which this stands in for.
+    """
+    count = 1
+    stride: list[int] = []
+    for size in reversed(shape):
+        stride.insert(0, count)
+        count *= max(size, 1)
+    elements = 0 if 0 in shape else count
+    here: tuple[Any, ...] = (tuple(shape), tuple(stride), False, OrderedDict())
+    storage: tuple[Any, ...]
+    rebuild: Any
+    if dtype in torch.storage._new_dtypes():
+        rebuild, here = torch._utils._rebuild_tensor_v3, (*here, dtype)
+        storage = (torch.storage.UntypedStorage, "0", "cpu", elements * dtype.itemsize)
+    else:
+        rebuild = torch._utils._rebuild_tensor_v2
+        known = torch.storage._dtype_to_storage_type_map()
+        if dtype not in known or str(dtype).startswith("torch.q"):
+            raise UsageError(
+                f"tensors of type {dtype} cannot be saved by their bytes",
+                code="dtype-not-supported",
+                dtype=str(dtype),
+            )
+        storage = (getattr(torch, known[dtype]), "0", "cpu", elements)
+    stand_in = _StandIn()
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
+            return ("storage", *storage) if obj is stand_in else None
+
+    out = io.BytesIO()
+    Pickler(out, protocol=2).dump(_Rebuilt(rebuild, (stand_in, 0, *here)))
+    return out.getvalue()
+
+
+class _StandIn:
+    pass
+
+
+class _Rebuilt:
+    def __init__(self, rebuild: Any, args: tuple[Any, ...]) -> None:
+        self._how = rebuild, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._how
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU in row-major order; the tensor lives as long as they do."""
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError("only a contiguous tensor on the CPU has its bytes in order")
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    size = tensor.numel() * tensor.element_size()
+    content = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    content.tensor = tensor  # type: ignore[attr-defined]
+    return memoryview(content).cast("B")
+
+
+def items(plan: SavePlan, planner: SavePlanner) -> list[TensorItem | BytesItem]:
+    """What a rank has to write, in the order of its plan; tensors are copied only if they must."""
+    found: list[TensorItem | BytesItem] = []
+    for one in plan.items:
+        name = item_name(one.index)
+        data: Any = planner.resolve_data(one)
+        if one.type == WriteItemType.BYTE_IO:
+            found.append(BytesItem(name, data.getvalue()))
+            continue
+        tensor = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        found.append(
+            TensorItem(name, tensor_pickle(tensor.dtype, tensor.shape), tensor_bytes(tensor))
+        )
+    return found
+
+
+def item_name(index: MetadataIndex) -> str:
+    """What an item is called where something is said of it: no two of a checkpoint are alike."""
+    if index.offset is None or not any(index.offset):
+        return f"{index.fqn}[]" if ITEM_LIKE.search(index.fqn) else index.fqn
+    return f"{index.fqn}[{', '.join(map(str, index.offset))}]"
+
+
+def build_metadata(
+    planned: Metadata | bytes, parts: Sequence[RankPart], save_id: str = ""
+) -> bytes:
+    """The content of `.metadata`: what the global plan says, and where each item of it lies.
+
+    Items are known by their `item_name`. It is all there once they are laid out: the parts need
+    not be written yet. Of a delta it is the tensors that are in it as a whole.
+    """
+    whole = unpickling.load_metadata(planned) if isinstance(planned, bytes) else planned
+    missing = {item_name(index): index for index in item_indices(whole)}
+    by_rows = set()  # tensors, as soon as one of their shards is
+    for part in parts:
+        for name in delta_tables(part.file):
+            by_rows.add(_pop_planned(missing, name, part).fqn)
+    storage = {}
+    for part in parts:
+        for item in part.file.items:
+            if item.name.endswith((IDS_SUFFIX, ROWS_SUFFIX)):
+                continue
+            index = _pop_planned(missing, item.name, part)
+            if index.fqn in by_rows:
+                continue
+            how = None if item.unpacked is None else [ZSTD_DESCRIPTOR]
+            storage[index] = _StorageInfo(part.file.name, item.offset, item.length, how)
+    if missing:
+        absent = next(iter(missing))
+        raise SaveFailed(
+            f"no rank has saved {absent}, which is planned", code="item-missing", item=absent
+        )
+    kept = {name: told for name, told in whole.state_dict_metadata.items() if name not in by_rows}
+    whole = replace(whole, state_dict_metadata=kept)
+    where = StorageMeta(save_id=save_id)
+    version = CURRENT_DCP_VERSION
+    return pickle.dumps(replace(whole, storage_data=storage, storage_meta=where, version=version))
+
+
+def _pop_planned(missing: dict[str, MetadataIndex], name: str, part: RankPart) -> MetadataIndex:
+    if name not in missing:
+        raise SaveFailed(
+            f"rank {part.rank} has saved {name}, which is not planned",
+            code="item-not-planned",
+            rank=part.rank,
+            item=name,
+        )
+    return missing.pop(name)
+
+
+def item_indices(planned: Metadata) -> Iterator[MetadataIndex]:
+    """Of all items of a checkpoint."""
+    for name, told in planned.state_dict_metadata.items():
+        if not isinstance(told, TensorStorageMetadata):
+            yield MetadataIndex(name)
+            continue
+        for at, chunk in enumerate(told.chunks):
+            yield MetadataIndex(name, chunk.offsets, at)

@@ -1,0 +1,149 @@
+"""Apply the table rows of a delta checkpoint to the tensors of the checkpoint it builds on.
+
+A shard of which many rows have changed is stored whole, beside the rows of other shards.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
+from torch.distributed.checkpoint.utils import find_tensor_shard
+
+from headway.checkpoint.format import checkpoint_reader, dcp
+from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, Item, Manifest
+from headway.storage.codecs import UnreadableData, summed
+
+TensorPart = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
+
+
+def apply_rows(
+    path: str,
+    manifest: Manifest,
+    flat: Mapping[str, Any],
+    told: Mapping[str, TensorStorageMetadata],
+) -> None:
+    """Put what a delta holds of these tensors into them, by their names.
+
+    `told`: what the checkpoint says of them that has them as a whole. They may be cut in another
+    way now; what a rank has nothing of it does not read.
+    """
+    delta = _Delta(path, manifest)
+    wanted = [
+        (name, chunk, here)
+        for name, target in flat.items()
+        for chunk, here in _overlapping(told[name].chunks, _local_parts(name, target))
+        if delta.has(_item_name(name, chunk))
+    ]
+    with ThreadPoolExecutor(
+        checkpoint_reader.READ_THREADS, thread_name_prefix="headway-read"
+    ) as pool:
+        ahead: deque[Future[tuple[Tensor, Tensor]]] = deque()
+        coming = (
+            pool.submit(delta.rows, _item_name(name, chunk), chunk) for name, chunk, _ in wanted
+        )
+        ahead.extend(itertools.islice(coming, checkpoint_reader.READ_THREADS))
+        for name, chunk, here in wanted:
+            ids, content = ahead.popleft().result()
+            ahead.extend(itertools.islice(coming, 1))
+            rows = content.view(told[name].properties.dtype).view(len(ids), *chunk.sizes[1:])
+            for local, place in here:
+                _write_rows(local, place, ids, rows, chunk)
+
+
+class _Delta:
+    """The items of one, and its files once they are needed."""
+
+    def __init__(self, path: str, manifest: Manifest) -> None:
+        self._path = path
+        self._items = {item.name: (f.name, item) for f in manifest.files for item in f.items}
+        self._files: dict[str, checkpoint_reader.RangeReader] = {}
+
+    def has(self, item: str) -> bool:
+        """Whether it has something of a shard."""
+        return item in self._items or item + IDS_SUFFIX in self._items
+
+    def rows(self, item: str, chunk: ChunkStorageMetadata) -> tuple[Tensor, Tensor]:
+        """Which rows of the table it has of a shard, and their bytes."""
+        first = chunk.offsets[0]
+        if item in self._items:
+            return torch.arange(first, first + chunk.sizes[0]), self._read(item)
+        ids = self._read(item + IDS_SUFFIX).view(torch.int64)
+        return ids + first, self._read(item + ROWS_SUFFIX)
+
+    def _read(self, name: str) -> Tensor:
+        file, item = self._items[name]
+        if file not in self._files:
+            self._files[file] = checkpoint_reader.open_file(self._path, file)
+        data = self._files[file].bytes(item.data, item.size)
+        if summed(data) != item.crc32:
+            why = f"{name} was changed"
+            raise checkpoint_reader.damaged_error(
+                self._path, why, code="checksum-mismatch", item=name
+            )
+        content = _decompressed(self._path, data, item)
+        return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
+
+
+def _decompressed(path: str, data: memoryview, item: Item) -> memoryview:
+    try:
+        return checkpoint_reader.item_content(data, item)
+    except UnreadableData as error:
+        why = f"{item.name}: {error}"
+        raise checkpoint_reader.damaged_error(path, why, code=error.code, item=item.name) from None
+
+
+def _local_parts(name: str, target: Any) -> list[TensorPart]:
+    """The memory of this rank that a tensor is in."""
+    return [
+        (find_tensor_shard(target, MetadataIndex(name, chunk.offsets)).detach(), chunk)
+        for chunk in _create_chunk_list(target)
+    ]
+
+
+def _overlapping(
+    chunks: Iterable[ChunkStorageMetadata], places: Sequence[TensorPart]
+) -> Iterator[tuple[ChunkStorageMetadata, list[TensorPart]]]:
+    """The chunks that this rank has something of, and where."""
+    for chunk in chunks:
+        if here := [place for place in places if _overlap(chunk, place[1])]:
+            yield chunk, here
+
+
+def _item_name(name: str, chunk: ChunkStorageMetadata) -> str:
+    return dcp.item_name(MetadataIndex(name, chunk.offsets))
+
+
+def _overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(max(a, b) < min(a + m, b + n) for a, m, b, n in sides)
+
+
+def _write_rows(
+    local: Tensor,
+    place: ChunkStorageMetadata,
+    ids: Tensor,
+    rows: Tensor,
+    chunk: ChunkStorageMetadata,
+) -> None:
+    """Of these rows of the table what is in that place; they are as wide as their chunk."""
+    first = place.offsets[0]
+    here = (ids >= first) & (ids < first + place.sizes[0])
+    ids, rows = (ids, rows) if bool(here.all()) else (ids[here], rows[here])
+    for dim in range(1, rows.dim()):
+        a, b = chunk.offsets[dim], place.offsets[dim]
+        begin, end = max(a, b), min(a + chunk.sizes[dim], b + place.sizes[dim])
+        rows = rows.narrow(dim, begin - a, end - begin)
+        local = local.narrow(dim, begin - b, end - begin)
+    local.index_copy_(0, (ids - first).to(local.device), rows.to(local.device, local.dtype))

@@ -1,0 +1,177 @@
+"""The file of one rank in a checkpoint, and the note that it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from headway.checkpoint.format.torch_zip import ALIGNMENT, ZipFrame, zip_frame
+from headway.checkpoint.store.layout import (
+    File,
+    Item,
+    RankPart,
+    data_name,
+    part_name,
+    part_to_bytes,
+)
+from headway.storage.codecs import ZstdCompressor, crc32_combine, summed
+from headway.storage.output import (
+    DIRECT_MIN_BYTES,
+    PAGE,
+    ByteChunks,
+    ChecksumWriter,
+    Output,
+    RateLimit,
+)
+from headway.storage.place import open_place, os_errors_as_save_failed
+
+COMPRESS_BLOCK_BYTES = 4 << 20  # bytes that are compressed at once
+
+
+@dataclass(frozen=True)
+class TensorItem:
+    """A tensor: what `dcp.record` makes of its type and shape, and its bytes in row-major order."""
+
+    name: str
+    record: bytes
+    data: memoryview
+
+
+@dataclass(frozen=True)
+class BytesItem:
+    """An object that was pickled by the planner, or bytes that are told of elsewhere."""
+
+    name: str
+    data: bytes | memoryview | ByteChunks
+
+
+def write_part(
+    folder: str | os.PathLike[str],
+    rank: int,
+    items: Iterable[TensorItem | BytesItem],
+    fsync: bool = True,
+    rate: float | None = None,
+    compress: bool = False,
+    moved: Callable[[], None] = lambda: None,
+) -> RankPart:
+    """Write the file of a rank into a draft, and when it is safe there say so; `rate`: bytes/s.
+
+    `moved` is called now and then while bytes are taken by the store.
+    """
+    pace = None if rate is None else RateLimit(rate)
+    packer = ZstdCompressor() if compress else None
+    where = open_place(folder)
+    with os_errors_as_save_failed(
+        f"rank {rank} cannot write its part of the checkpoint to {where.url}"
+    ):
+        where.delete(part_name(rank))
+        out = where.open(data_name(rank))
+        try:
+            file = _write(out, data_name(rank), items, pace, packer, moved)
+            out.finish(sync=fsync)
+        except BaseException:
+            out.drop()
+            raise
+        part = RankPart(rank, file)
+        where.write(part_name(rank), part_to_bytes(part))
+    return part
+
+
+def _layout_item(
+    name: str, record: bytes | None, size: int, end: int
+) -> tuple[Item, ZipFrame | None]:
+    if record is None:
+        return Item(name, end, size, end, size, 0), None
+    around = zip_frame(record, size)
+    offset = end + -end % ALIGNMENT
+    if size >= DIRECT_MIN_BYTES:
+        offset += -(offset + len(around.head)) % PAGE
+    return Item(name, offset, around.length, offset + len(around.head), size, 0), around
+
+
+def _write(
+    out: Output,
+    name: str,
+    items: Iterable[TensorItem | BytesItem],
+    pace: RateLimit | None,
+    packer: ZstdCompressor | None,
+    moved: Callable[[], None],
+) -> File:
+    written: list[Item] = []
+    stream = ChecksumWriter(out, pace, moved)
+    try:
+        for item in items:
+            with _chunks(item) as data:
+                record = item.record if isinstance(item, TensorItem) else None
+                if packer is None:
+                    written.append(_put(stream, item.name, record, data))
+                else:
+                    written.append(_put_compressed(stream, packer, item.name, record, data))
+        stream.flush()
+    finally:
+        stream.close()
+    return File(name=name, size=stream.at, crc32=stream.crc32, items=tuple(written))
+
+
+@contextlib.contextmanager
+def _chunks(item: TensorItem | BytesItem) -> Iterator[ByteChunks]:
+    """A view is given back also when the disk fails: its memory may have to be closed then."""
+    if not isinstance(item.data, (bytes, memoryview)):
+        yield item.data
+        return
+    with memoryview(item.data) as given, _flat(given, item.name) as data:
+        yield _SingleChunk(data)
+
+
+@dataclass(frozen=True)
+class _SingleChunk:
+    data: memoryview
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        yield self.data
+
+
+def _put(stream: ChecksumWriter, name: str, record: bytes | None, data: ByteChunks) -> Item:
+    spot, around = _layout_item(name, record, len(data), stream.at)
+    stream.put(bytes(spot.offset - stream.at) + (around.head if around else b""))
+    crc32 = stream.put_data(data)
+    if around is not None:
+        stream.put(around.tail(crc32))
+    return replace(spot, crc32=crc32)
+
+
+def _put_compressed(
+    stream: ChecksumWriter,
+    packer: ZstdCompressor,
+    name: str,
+    record: bytes | None,
+    data: ByteChunks,
+) -> Item:
+    """The same in one frame: no more of it than a few pieces is in memory."""
+    around = None if record is None else zip_frame(record, len(data))
+    head = around.head if around else b""
+    packing = packer.begin(around.length if around else len(data))
+    begin, raw = stream.at, 0
+    crc32 = stream.add(packing.more(head), 0)
+    for whole in data:
+        for start in range(0, len(whole), COMPRESS_BLOCK_BYTES):
+            with whole[start : start + COMPRESS_BLOCK_BYTES] as piece:
+                raw = summed(piece, raw)
+                crc32 = stream.add(packing.more(piece), crc32)
+    if around is not None:
+        crc32 = stream.add(packing.more(around.tail(raw)), crc32)
+    crc32 = stream.add(packing.end(), crc32)
+    size = stream.at - begin
+    stream.crc32 = crc32_combine(stream.crc32, crc32, size)
+    return Item(name, begin, size, begin, size, crc32, (len(head), len(data)))
+
+
+def _flat(data: memoryview, name: str) -> memoryview:
+    if not data.c_contiguous:
+        raise ValueError(f"the bytes of {name} are not in one piece")
+    return data.cast("B") if data.nbytes else memoryview(b"")

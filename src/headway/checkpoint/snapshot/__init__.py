@@ -1,1 +1,0 @@
-"""A moment of the training as an image in memory, taken while the training goes on."""

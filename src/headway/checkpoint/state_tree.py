@@ -1,0 +1,495 @@
+"""The state to save: named parts, collected into one dictionary and loaded back.
+
+    {"model": model, "optimizer": optimizer, "data": position, "epoch": lambda: epoch}
+
+A part is a module, an optimizer, any object with `state_dict` and `load_state_dict`, a tensor, a
+function that returns a value (saved, and returned by `restore`), or a plain value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.optim import Optimizer
+
+from headway.checkpoint.matching import Mismatch, pair_names
+from headway.checkpoint.optimizer_state import (
+    GROUP_NAME_KEYS,
+    by_name,
+    by_number,
+    is_numbered_state,
+    is_torch_state,
+    live_keys,
+    load_optimizer,
+    named_parameters,
+    only_local_state,
+    optimizer_at,
+    optimizer_parameters,
+    parameter_names,
+    set_saved_types,
+)
+from headway.checkpoint.state import (
+    GOLDEN_PART,
+    PER_RANK_NAME,
+    SKELETON,
+    Path,
+    Skeleton,
+    fill_structure,
+    flatten,
+    is_per_rank,
+    item_path,
+    pickle_custom_containers,
+    pickle_if_needed,
+    structure,
+    unpack_skeletons,
+    unreadable_reason,
+)
+from headway.errors import UsageError
+
+REPLICATED_MAX_BYTES = 1 << 20  # bytes: one rank may save it for all
+
+
+EXTRA_STATE = "_extra_state"  # at the end of its key in the state of a module
+
+
+@dataclass
+class Targets:
+    """What the tensors of a checkpoint are read into, by their names there."""
+
+    flat: dict[str, Any] = field(default_factory=dict)
+    live: dict[str, str] = field(default_factory=dict)  # the training's own memory, and its name
+    names: dict[str, dict[str, str]] = field(default_factory=dict)  # by part: saved key, live key
+    numbered: set[str] = field(default_factory=set)  # optimizers that were saved by numbers
+    mismatch: Mismatch = field(default_factory=Mismatch)
+
+
+class StateTree:
+    """The parts of one training's state."""
+
+    def __init__(self, parts: Mapping[str, Any], own: Mapping[str, Any], rank: int) -> None:
+        odd = [name for name in (*parts, *own) if name == SKELETON or "@" in name]
+        if odd:
+            raise UsageError(
+                f"a part of the state cannot be called {odd[0]!r}",
+                code="part-name-reserved",
+                name=odd[0],
+            )
+        self.parts = {name: unwrap(part) for name, part in parts.items()}
+        self.own = {f"{name}@{rank}": part for name, part in own.items()}
+        self._rank = rank
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those among the parts."""
+        return [part for part in self.parts.values() if isinstance(part, Optimizer)]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those among the parts."""
+        return [part for part in self.parts.values() if isinstance(part, nn.Module)]
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module among the parts: that called `model`, or the only one."""
+        modules = {n: part for n, part in self.parts.items() if isinstance(part, nn.Module)}
+        return modules.get("model", next(iter(modules.values())) if len(modules) == 1 else None)
+
+    def collect(self) -> dict[str, Any]:
+        """All of it now; tensors are the live ones."""
+        names = self._parameter_names()
+        state: dict[str, Any] = {}
+        others: dict[str, Any] = {}  # of which a skeleton is needed
+        for name, part in self.parts.items():
+            collected, known = _collect_part(part), parameter_names(part, names)
+            if isinstance(part, nn.Module):
+                state[name] = {key: pickle_if_needed(value) for key, value in collected.items()}
+            elif known is not None and is_numbered_state(collected, known):
+                state[name] = by_name(collected, known)
+            else:
+                state[name] = others[name] = pickle_custom_containers(collected)
+        own = {name: Skeleton(_collect_part(part)) for name, part in self.own.items()}
+        _, paths = flatten(others)
+        return {**state, **own, SKELETON: Skeleton(structure(others, (), paths))}
+
+    def of_first_rank(self, state: Mapping[str, Any]) -> set[str]:
+        """Of a state of `collect`, the names of tensors in which ranks may differ.
+
+        They are buffers, and small tensors of parts that are no modules and no optimizers.
+        """
+        flat, paths = flatten(state)
+        found = set()
+        for name, value in flat.items():
+            part = self.parts.get(str(paths[name][0]))
+            plain = type(value) in (Tensor, nn.Parameter) and value.nbytes < REPLICATED_MAX_BYTES
+            if plain and not isinstance(part, (nn.Module, Optimizer)):
+                found.add(name)
+        for name, part in self.parts.items():
+            if isinstance(part, nn.Module):
+                found |= {f"{name}.{key}" for key, _ in part.named_buffers(remove_duplicate=False)}
+        return found
+
+    def value_names(self, metadata: Metadata) -> list[str]:
+        """What of a checkpoint is no tensor, but for what other ranks have for themselves."""
+        return [
+            key
+            for key, kept in metadata.state_dict_metadata.items()
+            if not isinstance(kept, TensorStorageMetadata)
+            and (key in self.own or not is_per_rank(key, metadata))
+        ]
+
+    def match(self, metadata: Metadata, values: Mapping[str, Any]) -> Targets:
+        """Where each tensor of a checkpoint goes, and what does not fit; nothing is changed.
+
+        `values`: what it has of `value_names`.
+        """
+        return _StateMatch(self, metadata, values).targets
+
+    def give_back(
+        self, targets: Targets, values: Mapping[str, Any], metadata: Metadata
+    ) -> dict[str, Any]:
+        """Every part gets what was saved of it; returns the parts that are plain values."""
+        flat = {**values, **targets.flat}
+        found: dict[str, Any] = {}
+        for name, part in self.own.items():
+            if isinstance(kept := flat.pop(name, None), Skeleton):
+                part.load_state_dict(kept.bare)
+        names = self._parameter_names()
+        for name, saved in _unflatten(flat, metadata, self.parts).items():
+            part = self.parts.get(name)
+            if isinstance(part, nn.Module):
+                self._give_module(name, part, saved, targets)
+            elif isinstance(part, Optimizer) and name in targets.names.keys() - targets.numbered:
+                live = live_keys(part, names)
+                load_optimizer(part, live, unpack_skeletons(saved), targets.names[name])
+            elif name in targets.numbered and not targets.names[name]:
+                continue  # it does not fit
+            elif part is not None and hasattr(part, "load_state_dict"):
+                saved = (
+                    by_number(saved) if name in targets.numbered else only_local_state(part, saved)
+                )
+                part.load_state_dict(saved)
+                set_saved_types(part, saved)
+            elif not isinstance(part, Tensor):
+                found[name] = saved
+        return found
+
+    def _give_module(
+        self, name: str, part: nn.Module, saved: Mapping[str, Any], targets: Targets
+    ) -> None:
+        """What was not read into its memory: values, and tensors that its state only copies."""
+        known, memory = targets.names.get(name, {}), _storage_addresses(part)
+        rest = {}
+        for key, value in saved.items():
+            read = f"{name}.{key}" in targets.live
+            if key in known and not (read and _is_at(value, memory)):
+                rest[known[key]] = unpack_skeletons(value)
+        if rest:
+            part.load_state_dict(rest, strict=False)
+
+    def _parameter_names(self) -> dict[int, str]:
+        """What the parameters of all modules are called, by their identity."""
+        found: dict[int, str] = {}
+        for name, part in self.parts.items():
+            if isinstance(part, nn.Module):
+                for key, parameter in part.named_parameters():
+                    found.setdefault(id(parameter), f"{name}.{key}")
+            elif isinstance(part, Tensor):
+                found.setdefault(id(part), name)
+        for name, part in self.own.items():  # which has the rank in it
+            if isinstance(part, nn.Module):
+                for key, parameter in part.named_parameters():
+                    found.setdefault(id(parameter), f"{name}.{key}")
+        return found
+
+
+class _StateMatch:
+    """Of one checkpoint with the live state."""
+
+    def __init__(self, parts: StateTree, metadata: Metadata, values: Mapping[str, Any]) -> None:
+        self._parts, self._metadata, self._values = parts, metadata, values
+        self._paths = {key: item_path(metadata, key) for key in metadata.state_dict_metadata}
+        skeleton = values.get(SKELETON)
+        bare = skeleton.bare if isinstance(skeleton, Skeleton) else None
+        self._bare: Mapping[str, Any] = bare if isinstance(bare, Mapping) else {}
+        state = parts.collect()
+        self._here, _ = flatten(state)
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state)
+        self._live: Mapping[str, Any] = planner.state_dict
+        self._parameters: dict[str, dict[str, Tensor]] = {}  # by optimizer, by saved key
+        self.targets = Targets()
+        self._mismatch = self.targets.mismatch
+        self._look_at_parts(state)
+        self._look_at_own()
+        for key, kept in metadata.state_dict_metadata.items():
+            if isinstance(kept, TensorStorageMetadata):
+                self._place(key, kept)
+
+    def _look_at_parts(self, state: Mapping[str, Any]) -> None:
+        names = self._parts._parameter_names()
+        saved: dict[Any, list[Path]] = {}
+        for path in self._paths.values():
+            saved.setdefault(path[0], []).append(path)
+        for name, part in self._parts.parts.items():
+            paths, live = saved.get(name, []), state[name]
+            if isinstance(part, nn.Module):
+                self._look_at_module(name, paths, live)
+            elif isinstance(part, Optimizer) and is_torch_state(part, live):
+                self._look_at_optimizer(name, part, paths, live_keys(part, names))
+            elif isinstance(part, Tensor) or hasattr(part, "load_state_dict"):
+                there = bool(paths) or name in self._bare
+                self._mismatch.missing += [] if there else [name]
+
+    def _look_at_module(self, name: str, paths: Sequence[Path], live: Mapping[str, Any]) -> None:
+        keys = dict.fromkeys(str(path[1]) for path in paths if len(path) > 1)
+        in_skeleton = self._bare.get(name)  # of older versions
+        keys |= dict.fromkeys(in_skeleton if isinstance(in_skeleton, Mapping) else ())
+        self._pair(name, keys, live, name)
+
+    def _look_at_optimizer(
+        self, name: str, part: Optimizer, paths: Sequence[Path], live: Sequence[str]
+    ) -> None:
+        lists = {
+            path[2]: self._values.get(".".join(map(str, path)), ())
+            for path in paths
+            if len(path) == 4 and path[1] == "param_groups" and path[3] == "params"
+        }
+        if not paths or any(isinstance(group, int) for group in lists):
+            self.targets.numbered.add(name)
+            lengths = [len(one) for one in lists.values()]
+            here = [len(group["params"]) for group in part.param_groups]
+            if not paths:
+                self._mismatch.missing.append(name)
+            elif lengths != here:
+                self._mismatch.different.append(
+                    f"{name} (groups of {lengths} parameters in the checkpoint, of {here} here)"
+                )
+            fits = bool(paths) and lengths == here
+            pairs = {str(number): key for number, key in enumerate(live) if fits}
+            self.targets.names[name] = pairs
+        else:
+            keys = dict.fromkeys(str(key) for one in lists.values() for key in one)
+            pairs = self._pair(name, keys, live, f"{name}.state")
+            self._compare_groups(name, part, live, lists)
+        of = dict(zip(live, optimizer_parameters(part), strict=True))
+        self._parameters[name] = {key: of[to] for key, to in pairs.items() if to in of}
+
+    def _compare_groups(
+        self, name: str, part: Optimizer, live: Sequence[str], lists: Mapping[Any, Sequence[str]]
+    ) -> None:
+        """A group has one setting: its parameters must not come from groups with several."""
+        pairs = self.targets.names[name]
+        group_of = {pairs.get(key): group for group, keys in lists.items() for key in keys}
+        settings: dict[Any, list[str]] = {}
+        for path in self._paths.values():
+            if path[:2] == (name, "param_groups") and path[3] not in GROUP_NAME_KEYS:
+                value = self._values.get(".".join(map(str, path)))
+                settings.setdefault(path[2], []).append(f"{path[3:]} {value!r}")
+        names = iter(live)
+        for number, group in enumerate(part.param_groups):
+            saved = {group_of.get(next(names)) for _ in group["params"]} - {None}
+            if len({tuple(sorted(settings.get(one, ()))) for one in saved}) > 1:
+                self._mismatch.different.append(
+                    f"{name} (group {number} has parameters of {len(saved)} groups in the "
+                    "checkpoint, with other settings)"
+                )
+
+    def _pair(
+        self, part: str, saved: Iterable[str], live: Iterable[str], prefix: str
+    ) -> dict[str, str]:
+        pairs = self.targets.names[part] = pair_names(saved, live)
+        there = set(pairs.values())
+        self._mismatch.missing += [f"{prefix}.{key}" for key in live if key not in there]
+        self._mismatch.unexpected += [f"{prefix}.{key}" for key in saved if key not in pairs]
+        return pairs
+
+    def _look_at_own(self) -> None:
+        saved = {match[1] for key in self._paths if (match := self._own(key))}
+        for key in self._parts.own:
+            base = key.rpartition("@")[0]
+            if base not in saved:
+                self._mismatch.missing.append(key)
+        mine = {key.rpartition("@")[0] for key in self._parts.own}
+        self._mismatch.unexpected += sorted(saved - mine)
+
+    def _own(self, key: str) -> re.Match[str] | None:
+        return PER_RANK_NAME.fullmatch(key) if is_per_rank(key, self._metadata) else None
+
+    # -- where a tensor goes --
+
+    def _place(self, key: str, kept: TensorStorageMetadata) -> None:
+        path = self._paths[key]
+        name = str(path[0])
+        part = self._parts.parts.get(name)
+        live_key = self._live_key(path)
+        if live_key is None:  # that it has no place was noted with its name
+            if name in self.targets.numbered and self.targets.names[name]:
+                self._mismatch.unexpected.append(key)
+            return
+        known = self._live.get(live_key)
+        if isinstance(known, Tensor) and not _is_extra_state(part, path):
+            # Others than torch's optimizers may leave it at what was read into their memory.
+            fixed = isinstance(part, (nn.Module, Tensor)) or (
+                hasattr(part, "load_state_dict") and name not in self.targets.names
+            )
+            if why := unreadable_reason(known):
+                if fixed:
+                    self._mismatch.unreadable.append(f"{live_key} ({why})")
+                    return
+            elif self._fits(live_key, known, kept, fixed=fixed):
+                self.targets.flat[key] = known
+                self.targets.live[key] = live_key
+                return
+            if fixed:
+                return
+            like = self._like(path)
+            if like is not None and like.shape == known.shape != kept.size:
+                self._differ(live_key, known, kept)
+                return
+        elif isinstance(self._here.get(live_key), ShardedTensor) or self._elsewhere(path):
+            return  # it has shards, and this rank none of them
+        elif name not in (*self._parts.parts, GOLDEN_PART):
+            self._mismatch.unexpected.append(key)
+            return
+        self.targets.flat[key] = self._made_like(path, kept)
+
+    def _live_key(self, path: Path) -> str | None:
+        """What the live state calls it; None if it has no such parameter."""
+        name = str(path[0])
+        if name not in self.targets.names:
+            return ".".join(map(str, path))
+        at = 1 if isinstance(self._parts.parts[name], nn.Module) else 2
+        if at == 2 and (len(path) < 3 or path[1] != "state"):
+            return ".".join(map(str, path))
+        here = self.targets.names[name].get(str(path[at]))
+        return None if here is None else ".".join(map(str, (*path[:at], here, *path[at + 1 :])))
+
+    def _fits(self, name: str, known: Tensor, kept: TensorStorageMetadata, *, fixed: bool) -> bool:
+        """Whether it can be read into this memory; what is the training's own has to fit."""
+        same = known.size() == kept.size
+        if same and known.dtype == kept.properties.dtype:
+            return True
+        if fixed:
+            self._differ(name, known, kept)
+        return fixed and same
+
+    def _differ(self, name: str, known: Tensor, kept: TensorStorageMetadata) -> None:
+        there, here = (
+            f"{str(dtype).removeprefix('torch.')} {list(size)}"
+            for dtype, size in ((kept.properties.dtype, kept.size), (known.dtype, known.size()))
+        )
+        text = f"{name} ({there} in the checkpoint, {here} in the state)"
+        same = known.size() == kept.size
+        (self._mismatch.converted if same else self._mismatch.different).append(text)
+
+    def _elsewhere(self, path: Path) -> bool:
+        """Whether it is kept of a parameter that an optimizer knows by its name, on other ranks."""
+        named = named_parameters(optimizer_at(self._parts.parts, path))
+        return named is not None and path[2] not in named
+
+    def _made_like(self, path: Path, kept: TensorStorageMetadata) -> Tensor:
+        """A tensor that is not there yet, as an optimizer's before its first step.
+
+        What is kept of a parameter is cut into the same shards as the parameter.
+        """
+        like = self._like(path)
+        if like is not None and like.shape == kept.size:
+            return torch.empty_like(like, dtype=kept.properties.dtype, requires_grad=False)
+        return torch.empty(kept.size, dtype=kept.properties.dtype)
+
+    def _like(self, path: Path) -> Tensor | None:
+        """The parameter of which an optimizer keeps it."""
+        part = optimizer_at(self._parts.parts, path)
+        if part is None:
+            return None
+        named = named_parameters(part)
+        known = self._parameters.get(str(path[0]), {}) if named is None else named
+        like = known.get(str(path[2]))
+        return like if isinstance(like, Tensor) else None
+
+
+def unwrap(part: Any) -> Any:
+    """A module without what DDP and `torch.compile` have put around it."""
+    while True:
+        if isinstance(part, nn.parallel.DistributedDataParallel):
+            part = part.module
+        elif isinstance(part, nn.Module) and _is_compiled(part):
+            part = part._orig_mod
+        else:
+            return part
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """By its class, which only those import who compile; any module may have such an attribute."""
+    return any(base.__name__ == "OptimizedModule" for base in type(module).__mro__)
+
+
+def _collect_part(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.detach()
+    if hasattr(part, "state_dict"):
+        return part.state_dict()
+    return part() if callable(part) else part
+
+
+# -- modules --------------------------------------------------------------------------------
+
+
+def _is_extra_state(part: Any, path: Path) -> bool:
+    """Whether it is in the extra state of a module, which takes what it once gave."""
+    words = str(path[1]).rpartition(".") if isinstance(part, nn.Module) and len(path) > 1 else [""]
+    return words[-1] == EXTRA_STATE
+
+
+def _storage_addresses(module: nn.Module) -> set[int]:
+    """Where its own parameters and buffers are."""
+    tensors = (*module.parameters(), *module.buffers())
+    return {_address(tensor) for tensor in tensors if type(tensor) in (Tensor, nn.Parameter)}
+
+
+def _is_at(value: Any, memory: set[int]) -> bool:
+    """Whether it is a tensor there; tensors in shards are taken to be."""
+    if not isinstance(value, Tensor):
+        return False
+    return type(value) not in (Tensor, nn.Parameter) or _address(value) in memory
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # it has no storage
+        return 0
+
+
+def _unflatten(
+    flat: Mapping[str, Any], metadata: Metadata, parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As it was collected; what the skeleton does not name is as its flat names say.
+
+    The skeleton is one rank's: an optimizer may have stepped other parameters on other ranks.
+    """
+    skeleton = flat.get(SKELETON)
+    if not isinstance(skeleton, Skeleton):
+        return dict(unflatten_state_dict(dict(flat), {k: item_path(metadata, k) for k in flat}))
+    missing = {key: value for key, value in flat.items() if key != SKELETON}
+    found: dict[str, Any] = fill_structure(skeleton.bare, missing)
+    for key, value in missing.items():
+        path = item_path(metadata, key)
+        part = optimizer_at(parts, path)
+        if str(path[0]) not in skeleton.bare:
+            set_element(found, path, value)
+        elif part is not None and len(path) == 4:
+            numbered = named_parameters(part) is None and str(path[2]).isdecimal()
+            name = int(path[2]) if numbered else path[2]
+            found[str(path[0])]["state"].setdefault(name, {})[path[3]] = value
+    return found

@@ -1,0 +1,236 @@
+"""Remove what killed processes left in a store, and checkpoints that no retention rule keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.checkpoint.store import commit
+from headway.checkpoint.store import layout as manifests
+from headway.checkpoint.store.commit import is_draft_file
+from headway.checkpoint.store.store import Checkpoint, Store, without_replaced
+from headway.errors import UsageError
+from headway.storage import disk, process_identity
+from headway.storage.place import LocalPlace, Place, open_place, os_errors_as_save_failed
+
+ABANDONED_S = 86400.0  # a draft whose writer cannot be asked is given up after this time
+
+
+def sweep(
+    store: str | os.PathLike[str], *, old_s: float = ABANDONED_S, now: float | None = None
+) -> list[str]:
+    """Take away what no writer and no checkpoint needs; the names of it."""
+    where = open_place(store)
+    at = time.time() if now is None else now
+    with os_errors_as_save_failed(f"{where.url} cannot be swept"):
+        if not where.names():
+            return []
+        if isinstance(where, LocalPlace):
+            return _sweep_folder(where, at - old_s)
+        return _sweep_remote(where, at - old_s)
+
+
+def _sweep_folder(where: LocalPlace, before: float) -> list[str]:
+    with where.locked():
+        doomed = [name for name in where.names() if manifests.TRASH.fullmatch(name)]
+        for name in where.names():
+            if manifests.DRAFT.fullmatch(name):
+                doomed += filter(None, [_trash_if_abandoned(where, name, before)])
+            elif manifests.REPLACEMENT.fullmatch(name):
+                where.delete(name)
+        commit.remove_abort_marks(where, before)
+        listed, _ = Store(where.url).listed()
+        doomed += _finish_replacements(where, listed)
+        for one in listed:
+            for left in filter(is_draft_file, where.names(one.name)):
+                where.delete(f"{one.name}/{left}")
+    for name in doomed:
+        where.delete_folder(name)
+    return doomed
+
+
+def _trash_if_abandoned(where: LocalPlace, name: str, before: float) -> str | None:
+    """Put a draft away that nobody holds, or without locks that nobody has touched for long."""
+    try:
+        held = disk.lock(f"{where.path(name)}/{manifests.DRAFT_LOCK}", wait=False)
+    except (disk.Busy, FileNotFoundError, NotADirectoryError):
+        return None
+    except disk.NoLocks:
+        return move_to_trash(where, name) if where.changed(name) < before else None
+    try:
+        return move_to_trash(where, name)
+    finally:
+        disk.close(held)
+
+
+def move_to_trash(where: LocalPlace, name: str) -> str:
+    """Give it a name under which it counts no more, and is deleted by anybody."""
+    digits = "".join(sign for sign in name if sign.isdigit())[:10]
+    gone = manifests.trash_name(int(digits))
+    where.rename(name, gone)
+    return gone
+
+
+def _finish_replacements(where: LocalPlace, listed: Sequence[Checkpoint]) -> list[str]:
+    """Finish replacements: the old one goes, or is back if the new one never came.
+
+    Where the new one cannot be read any more, the old one stays.
+    """
+    doomed = []
+    needed = {one.manifest.parent for one in listed}
+    newest_first = [one.name for one in listed]
+    readable = set(newest_first)
+    # Of several that were replaced, the newest is the one that comes back.
+    for name in [*newest_first, *(name for name in where.names() if name not in newest_first)]:
+        match = manifests.REPLACED.fullmatch(name)
+        if match is None:
+            continue
+        home = manifests.step_name(int(match[1]))
+        if home not in where.names():
+            where.rename(name, home)
+            readable.add(home)
+        elif home in readable and not (match[2] in needed or manifests.ANCHOR in where.names(name)):
+            doomed.append(move_to_trash(where, name))
+    return doomed
+
+
+def _sweep_remote(where: Place, before: float) -> list[str]:
+    """What has no manifest is a draft, or was being deleted."""
+    doomed = []
+    commit.remove_abort_marks(where, before)
+    for name in where.names():
+        if manifests.REMOTE_STEP.fullmatch(name) is None:
+            continue
+        there = where.names(name)
+        if manifests.MANIFEST in there:
+            for left in filter(is_draft_file, there):
+                where.delete(f"{name}/{left}")
+        elif _is_abandoned(where, name, there, before):
+            where.delete_folder(name)
+            doomed.append(name)
+    return doomed
+
+
+def _is_abandoned(where: Place, name: str, there: list[str], before: float) -> bool:
+    told = [one for one in there if one.startswith(manifests.OWNER_PREFIX)]
+    states: list[bool | None] = []
+    for owner in told:
+        with contextlib.suppress(FileNotFoundError):
+            states.append(process_identity.process_ended(where.read(f"{name}/{owner}")))
+    if False in states:
+        return False
+    if states and all(states):
+        return True
+    return where.changed(name) < before
+
+
+@dataclass(frozen=True)
+class Best:
+    """The `n` best by a metric that saves put into `extra["metrics"]`."""
+
+    metric: str
+    n: int = 1
+    mode: Literal["min", "max"] = "min"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A checkpoint is kept if any of these wants it; anchors and what deltas need always are."""
+
+    last: int = 1  # the newest so many
+    every: int | None = None  # those at multiples of so many steps
+    best: tuple[Best, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.last < 1:
+            raise UsageError(
+                f"at least the last checkpoint is kept; last={self.last} is not 1",
+                code="retention-last-too-small",
+            )
+        if self.every is not None and self.every < 1:
+            raise UsageError(
+                f"every={self.every} is not a number of steps", code="retention-every-too-small"
+            )
+
+
+def kept_by_policy(newest_first: Sequence[Checkpoint], policy: Policy) -> list[Checkpoint]:
+    """Those that the rules keep, of checkpoints that are good."""
+    kept = [*newest_first[: policy.last]]
+    if policy.every is not None:
+        kept += [one for one in newest_first if one.step % policy.every == 0]
+    for best in policy.best:
+        kept += _best(newest_first, best)
+    return kept
+
+
+def _best(newest_first: Sequence[Checkpoint], best: Best) -> list[Checkpoint]:
+    measured = [(value, one) for one in newest_first if (value := _metric(one, best)) is not None]
+    measured.sort(key=lambda pair: pair[0], reverse=best.mode == "max")
+    return [one for _, one in measured[: best.n]]
+
+
+def _metric(one: Checkpoint, best: Best) -> float | None:
+    """Its value; NaN is none."""
+    metrics = one.manifest.extra.get("metrics")
+    value = metrics.get(best.metric) if isinstance(metrics, dict) else None
+    return float(value) if isinstance(value, (int, float)) and value == value else None
+
+
+def retain(store: str | os.PathLike[str], policy: Policy) -> list[str]:
+    """Delete what no rule keeps; the names of it. What is not good is not counted, and stays."""
+    shelf = Store(store)
+    where = shelf.place
+    with os_errors_as_save_failed(f"{where.url} cannot be cleared"):
+        if not where.names():
+            return []
+        with where.locked():
+            doomed = _deletable(shelf, policy)
+            gone = [_withdraw(where, one) for one in doomed]
+        for name in gone:
+            where.delete_folder(name)
+    return [one.name for one in doomed]
+
+
+def _deletable(shelf: Store, policy: Policy) -> list[Checkpoint]:
+    listed, _ = shelf.listed()
+    good = [one for one in listed if not shelf.verify(one, known=listed, fresh=True)]
+    newest_first = [one for one in without_replaced(listed) if one in good]
+    kept = kept_by_policy(newest_first, policy) + [one for one in listed if one not in good]
+    kept += [one for one in listed if manifests.ANCHOR in shelf.place.names(one.name)]
+    ids = _with_parents(kept, listed)
+    return [one for one in good if one.manifest.save_id not in ids]
+
+
+def _with_parents(kept: Sequence[Checkpoint], listed: Sequence[Checkpoint]) -> set[str]:
+    """The save ids of those, and of what they build on."""
+    by_id = {one.manifest.save_id: one for one in listed}
+    ids: set[str] = set()
+    for one in kept:
+        at: Checkpoint | None = one
+        while at is not None and at.manifest.save_id not in ids:
+            ids.add(at.manifest.save_id)
+            at = by_id.get(at.manifest.parent or "")
+    return ids
+
+
+def _withdraw(where: Place, one: Checkpoint) -> str:
+    return move_to_trash(where, one.name) if isinstance(where, LocalPlace) else one.name
+
+
+def pin(store: str | os.PathLike[str], one: Checkpoint) -> None:
+    """Make it an anchor: it is kept until it is released."""
+    where = Store(store).place
+    with os_errors_as_save_failed(f"{one.path} cannot be made an anchor"), where.locked():
+        where.size(f"{one.name}/{manifests.MANIFEST}")
+        where.write(f"{one.name}/{manifests.ANCHOR}", b"")
+
+
+def release(store: str | os.PathLike[str], one: Checkpoint) -> None:
+    """It is no anchor any more."""
+    where = Store(store).place
+    with os_errors_as_save_failed(f"{one.path} is still an anchor"):
+        where.delete(f"{one.name}/{manifests.ANCHOR}")

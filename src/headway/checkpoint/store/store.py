@@ -1,0 +1,221 @@
+"""The checkpoints of a store: list, verify, and choose the latest valid one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.checkpoint.store import layout as manifests
+from headway.checkpoint.store.layout import METADATA, File, Manifest
+from headway.errors import with_code
+from headway.storage.codecs import UnreadableData, summed
+from headway.storage.place import Place, open_place
+
+MAX_SCANS = 5  # at a list from which something went away meanwhile
+
+Depth = Literal["quick", "full"]  # sizes and checksums of what is small, or of every byte
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was committed."""
+
+    name: str
+    path: str  # of its folder, or its URL
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """Where training stood."""
+        return self.manifest.step
+
+
+@dataclass(frozen=True)
+class UnreadableCheckpoint:
+    """A folder that has the name of a checkpoint and cannot be read as one."""
+
+    name: str
+    step: int
+    why: str  # ends with a code
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """The checkpoint to go on from, and for each newer one that is not good a note with a code."""
+
+    checkpoint: Checkpoint | None
+    notes: tuple[str, ...] = ()
+    chain: tuple[Checkpoint, ...] = ()  # the checkpoint, and before it what it builds on
+
+
+class Store:
+    """Checkpoints in one place."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.place: Place = open_place(url)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All that are committed, the newest first; only the last save of a step."""
+        return without_replaced(self.listed()[0])
+
+    def listed(self) -> tuple[list[Checkpoint], list[UnreadableCheckpoint]]:
+        """All that are committed, also those that were replaced, and what cannot be read."""
+        for _ in range(MAX_SCANS):
+            good: list[Checkpoint] = []
+            bad: list[UnreadableCheckpoint] = []
+            before = self.place.names()
+            for name in before:
+                match = self._matched(name)
+                if match is None:
+                    continue
+                found = self._look(name, int(match))
+                if isinstance(found, Checkpoint):
+                    good.append(found)
+                elif found is not None:
+                    bad.append(found)
+            if not bad or {one.name for one in bad} <= set(self.place.names()):
+                break
+        return sorted(good, key=_commit_order, reverse=True), bad
+
+    def _matched(self, name: str) -> str | None:
+        """The step in the name of a checkpoint."""
+        forms = (
+            (manifests.STEP, manifests.REPLACED) if self.place.renames else (manifests.REMOTE_STEP,)
+        )
+        for form in forms:
+            if match := form.fullmatch(name):
+                return match[1]
+        return None
+
+    def _look(self, name: str, step: int) -> Checkpoint | UnreadableCheckpoint | None:
+        try:
+            content = self.place.read(f"{name}/{manifests.MANIFEST}")
+        except (FileNotFoundError, NotADirectoryError):
+            if not self.place.renames:  # still being written
+                return None
+            why = with_code(f"it has no {manifests.MANIFEST}", code="manifest-missing")
+            return UnreadableCheckpoint(name, step, why)
+        except OSError as error:
+            why = f"its manifest cannot be read: {error.strerror or error}"
+            return UnreadableCheckpoint(name, step, with_code(why, code="manifest-not-readable"))
+        try:
+            one = manifests.manifest_from_bytes(content)
+        except UnreadableData as error:
+            why = f"its manifest cannot be used: {error}"
+            return UnreadableCheckpoint(name, step, with_code(why, code=error.code))
+        if one.step != step or (not self.place.renames and not name.endswith(f"-{one.save_id}")):
+            why = with_code(
+                f"its manifest is that of step {one.step}", code="manifest-of-other-step"
+            )
+            return UnreadableCheckpoint(name, step, why)
+        return Checkpoint(name, self.place.path(name), one)
+
+    def newest_good(
+        self, verify: Depth = "quick", damaged: Mapping[str, str] | None = None
+    ) -> RestorePoint:
+        """The newest that is whole, with all it builds on; why newer ones are passed over.
+
+        `damaged`: by save id, what was found when one was read.
+        """
+        good, bad = self.listed()
+        notes: list[str] = []
+        found: Checkpoint | None = None
+        for one in without_replaced(good):
+            why = self.verify(one, verify, good, damaged)
+            if not why:
+                found = one
+                break
+            notes.append(f"{one.name} is passed over: {why}")
+        reached = found.step if found else -1
+        notes += [f"{one.name} is passed over: {one.why}" for one in bad if one.step >= reached]
+        return RestorePoint(found, tuple(notes), tuple(self.chain(found, good)) if found else ())
+
+    def verify(
+        self,
+        one: Checkpoint,
+        depth: Depth = "quick",
+        known: Iterable[Checkpoint] | None = None,
+        damaged: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> str:
+        """Why it cannot be used, with all it builds on, and a code; empty if it can.
+
+        `fresh`: its manifest was read just now, and cannot have been replaced since.
+        """
+        chain = self.chain(one, known)
+        missing = chain[0].manifest.parent
+        if missing is not None:
+            why = f"it builds on a save {missing}, which is not there"
+            return with_code(why, code="parent-missing")
+        for at in reversed(chain):
+            why = (damaged or {}).get(at.manifest.save_id) or self._verify_alone(at, depth, fresh)
+            if why:
+                return why if at is one else f"it builds on {at.name}, and {why}"
+        return ""
+
+    def chain(self, one: Checkpoint, known: Iterable[Checkpoint] | None = None) -> list[Checkpoint]:
+        """A checkpoint and before it all that it builds on, the full one first."""
+        everything = self.listed()[0] if known is None else known
+        by_id = {other.manifest.save_id: other for other in everything}
+        found = [one]
+        while found[-1].manifest.parent in by_id:
+            parent = by_id.pop(found[-1].manifest.parent)
+            found.append(parent)
+        return found[::-1]
+
+    def _verify_alone(self, one: Checkpoint, depth: Depth, fresh: bool) -> str:
+        try:
+            if not fresh and self.place.read(
+                f"{one.name}/{manifests.MANIFEST}"
+            ) != manifests.manifest_to_bytes(one.manifest):
+                return with_code("its manifest is another one by now", code="manifest-replaced")
+            for file in one.manifest.files:
+                why = self._verify_file(f"{one.name}/{file.name}", file, depth)
+                if why:
+                    return why
+        except FileNotFoundError as error:
+            name = os.path.basename(str(error.filename or error))
+            return with_code(f"{name} is missing", code="file-missing")
+        except OSError as error:
+            return with_code(f"it cannot be read: {error.strerror or error}", code="not-readable")
+        if METADATA not in {file.name for file in one.manifest.files}:
+            return with_code(f"its manifest names no {METADATA}", code="metadata-missing")
+        return ""
+
+    def _verify_file(self, name: str, file: File, depth: Depth) -> str:
+        size = self.place.size(name)
+        if size != file.size:
+            why = f"{file.name} has {size} bytes instead of {file.size}"
+            return with_code(why, code="size-mismatch")
+        if file.sha256 is not None:
+            content = self.place.read(name)
+            changed = hashlib.sha256(content).hexdigest() != file.sha256
+        elif depth == "full":
+            crc32 = 0
+            for piece in self.place.pieces(name):
+                crc32 = summed(piece, crc32)
+            changed = crc32 != file.crc32
+        else:
+            changed = False
+        why = f"{file.name} was changed: its checksum is another one"
+        return with_code(why, code="checksum-mismatch") if changed else ""
+
+
+def without_replaced(good: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Without those that were replaced: the last save of each step, in order."""
+    steps: set[int] = set()
+    found = []
+    for one in sorted(good, key=lambda one: manifests.REPLACED.fullmatch(one.name) is not None):
+        if one.step not in steps:
+            steps.add(one.step)
+            found.append(one)
+    return sorted(found, key=_commit_order, reverse=True)
+
+
+def _commit_order(one: Checkpoint) -> tuple[int, float, int]:
+    """By the count of commits; the rest decides where two jobs counted the same."""
+    return one.manifest.sequence, one.manifest.made, one.step

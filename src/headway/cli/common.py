@@ -1,0 +1,123 @@
+"""What commands on a store share: the store itself, its filters and its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError, UsageError
+
+if TYPE_CHECKING:
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import Database
+
+
+NO_STORE = "no store is named; give its folder or URL, or set HEADWAY_STORE"
+
+
+def open_any(url: str | None) -> Store | Database:
+    """The store that is named by flag or setting: files, or a PostgreSQL."""
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import SCHEMES, Database
+    from headway.settings import Settings
+
+    named = Settings.read(store=url).store
+    if not named:
+        raise UsageError(NO_STORE, code="store-not-named")
+    return Database(named) if named.startswith(SCHEMES) else Store(named)
+
+
+def open_store(url: str | None) -> Store:
+    """The same, where it must be files."""
+    from headway.fleet.store.parquet import Store
+
+    found = open_any(url)
+    if not isinstance(found, Store):
+        raise UsageError(
+            f"{found.url} is a PostgreSQL, and this needs a store of files", code="store-not-files"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def store_errors(store: Store | Database) -> Iterator[None]:
+    """What the disk of a store refuses, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise HeadwayError(
+            f"the store {store.url} cannot be used: {why}", code="store-unusable"
+        ) from error
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """`team,week` as its parts, each once."""
+    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+
+
+def parse_conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """`--where team=ads`."""
+    from headway.fleet.queries.dimensions import RUN_DIMENSIONS
+
+    found = []
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in RUN_DIMENSIONS:
+            raise UsageError(
+                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(RUN_DIMENSIONS)}",
+                code="condition-invalid",
+            )
+        found.append((name, value))
+    return tuple(found)
+
+
+def print_rows(
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, as_json: bool, as_csv: bool
+) -> None:
+    """As JSON, as CSV or as a table for people."""
+    if as_json:
+        print(json.dumps(list(rows), indent=1, default=_isoformat))
+    elif as_csv:
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        out.writerow(columns)
+        out.writerows([_csv_value(row[name]) for name in columns] for row in rows)
+    elif not rows:
+        print("headway: nothing of that is in the store")
+    else:
+        cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        left = [not _is_number(rows, name) for name in columns]
+        for line in cells:
+            parts = zip(line, widths, left, strict=True)
+            print("  ".join(c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in parts))
+
+
+def _is_number(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    kinds = {type(row[name]) for row in rows if row[name] is not None}
+    return kinds <= {int, float}
+
+
+def _isoformat(value: Any) -> str:
+    return str(value.isoformat())
+
+
+def _csv_value(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _cell(value: Any) -> str:
+    from headway.format import one_line
+
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
+    return one_line(str(value))

@@ -1,0 +1,301 @@
+"""`headway fleet regressions` and `headway fleet alerts`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import UsageError, with_code
+
+if TYPE_CHECKING:
+    from headway.fleet.alerts.rules import Rules
+    from headway.fleet.regressions.findings import Finding
+    from headway.fleet.regressions.scan import ScanResult
+    from headway.fleet.store.parquet import Store
+
+
+DEFAULT_SLICES = "team,model"
+MAX_PARTS = 3  # of a slice that are shown
+
+
+def prepare_regressions(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument(
+        "--by", metavar="NAMES", default=DEFAULT_SLICES, help=f"the slices; {DEFAULT_SLICES}"
+    )
+    parser.add_argument("--where", metavar="NAME=VALUE", action="append", help="only such runs")
+    parser.add_argument("--since", metavar="WHEN", help="30d, 12h, 2w ago, or a date")
+    parser.add_argument("--until", metavar="WHEN", help="the same; now by default")
+    parser.add_argument(
+        "--level",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="of the slices that are named, so many may be wrong; 0.05",
+    )
+    parser.add_argument(
+        "--points", type=float, default=0.5, metavar="N", help="the least change; 0.5 points"
+    )
+    parser.add_argument(
+        "--dependent", action="store_true", help="hold the level whatever slices have in common"
+    )
+    parser.add_argument("--gains", action="store_true", help="show what got better as well")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run_regressions(args: argparse.Namespace) -> int:
+    """Look, and tell."""
+    from headway.cli.common import open_store, parse_conditions, split_names
+    from headway.units import parse_time
+
+    if not 0 < args.level < 1:
+        raise UsageError(
+            f"--level is {args.level}, but it must lie between 0 and 1",
+            code="value-out-of-range",
+            option="--level",
+        )
+    if not args.points >= 0:
+        raise UsageError(
+            f"--points is {args.points}, but it must be 0 or more",
+            code="value-out-of-range",
+            option="--points",
+        )
+    by = split_names(args.by)
+    if not by:
+        raise UsageError(
+            f"--by names no field; give some, such as {DEFAULT_SLICES}", code="split-empty"
+        )
+    now = datetime.now(UTC).replace(tzinfo=None)
+    since, until = parse_time(args.since, now), parse_time(args.until, now)
+    store = open_store(args.store)
+    from headway.fleet.queries.dimensions import Filter
+    from headway.fleet.regressions.findings import ScanOptions
+    from headway.fleet.regressions.scan import scan
+
+    asked = Filter(by, since, until, parse_conditions(args.where))
+    options = ScanOptions(level=args.level, points=args.points, dependent=args.dependent)
+    seen = scan(
+        store, asked, options, _print_progress if sys.stderr.isatty() else lambda done, of: None
+    )
+    for note in seen.notes:
+        print(f"headway: {note}", file=sys.stderr)
+    found = [one for one in seen.findings if args.gains or one.regression]
+    if args.json:
+        print(json.dumps(_regressions_to_dict(seen, found), indent=1))
+    else:
+        _print_regressions(seen, found)
+    return 0
+
+
+def _print_progress(done: int, of: int) -> None:
+    print(f"\r{done} of {of} slices", end="\n" if done == of else "", file=sys.stderr, flush=True)
+
+
+def _print_regressions(seen: ScanResult, found: list[Finding]) -> None:
+    if not found:
+        print(f"no change of that size in {seen.slices} slices with {seen.jobs:,} jobs")
+    for one in found:
+        change = one.ett_after - one.ett_before
+        print(
+            f"{_format_minute(one.at)}  {'/'.join(one.slice)}: {one.bucket} {one.points:+.1f} points\n"
+            f"    ETT {one.ett_before:.1f} -> {one.ett_after:.1f} ({change:+.1f}: "
+            f"the same jobs {one.within:+.1f}, other jobs {one.mix:+.1f}); "
+            f"{one.hours:,.0f} accelerator-hours since; p {one.p:.4f}, "
+            f"false discovery rate {one.level:.2%}"
+        )
+        for part in one.parts[:MAX_PARTS]:
+            print(
+                f"    {'/'.join(part.name)}: {part.mix + part.within:+.2f} of it "
+                f"(itself {part.within:+.2f}, its share {part.mix:+.2f})"
+            )
+        for field in one.fields:
+            told = "" if field.explains is None else f", goes with {field.explains:.0%} of it"
+            print(
+                f"    {field.field}: {field.before} -> {field.after} "
+                f"({field.moved:.0%} of the hours moved, {field.usual:.0%} is usual{told})"
+            )
+    for host in seen.lemons:
+        print(
+            f"{host.host}: {host.failures} runs failed there in {host.hours:,.0f} hours, "
+            f"{host.expected:.1f} would be chance; false discovery rate {host.level:.2%}"
+        )
+    for alarm in seen.alarms:
+        print(
+            f"{alarm.run_id} ({'/'.join(alarm.slice)}) runs and {alarm.words}; "
+            f"seen in its hour {alarm.hour}"
+        )
+
+
+def _format_minute(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _regressions_to_dict(seen: ScanResult, found: list[Finding]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "slices": seen.slices,
+        "jobs": seen.jobs,
+        "as_of": seen.now,
+        "regressions": [asdict(one) | {"regression": one.regression} for one in found],
+        "lemons": [asdict(one) for one in seen.lemons],
+        "running": [asdict(one) | {"words": one.words} for one in seen.alarms],
+    }
+
+
+ALERT_COLUMNS = ("id", "state", "severity", "rule", "slice", "since", "until", "by", "text")
+
+
+def prepare_alerts(parser: argparse.ArgumentParser) -> None:
+    """Add its arguments."""
+    parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
+    parser.add_argument("--rules", metavar="FILE", help="the rules, a TOML file")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--once", action="store_true", help="look once; what is done by default")
+    what.add_argument("--watch", action="store_true", help="look again and again")
+    what.add_argument("--list", action="store_true", help="show the alerts")
+    what.add_argument("--ack", metavar="ID", help="take an alert on: no more reminders")
+    what.add_argument("--check", action="store_true", help="read the rules, and nothing else")
+    parser.add_argument("--every", type=float, metavar="S", help="--watch looks so often; 60")
+    parser.add_argument("--by", metavar="NAME", help="who takes it on; you")
+    parser.add_argument("--json", action="store_true", help="--list as JSON")
+
+
+def run_alerts(args: argparse.Namespace) -> int:
+    """Do what is asked."""
+    if args.every is not None and not (args.watch and args.every >= 1):
+        raise UsageError(
+            "--every is for --watch, and must be 1 second or more", code="option-not-allowed"
+        )
+    if args.by is not None and args.ack is None:
+        raise UsageError("--by goes with --ack", code="option-not-allowed")
+    if args.json and not args.list:
+        raise UsageError("--json goes with --list", code="option-not-allowed")
+    if args.check:
+        return _print_rules(_read_rules(args.rules))
+    from headway.cli.common import open_store, store_errors
+
+    rules = None if args.list or args.ack is not None else _read_rules(args.rules)
+    store = open_store(args.store)
+    with store_errors(store):
+        store.check()
+        if args.list:
+            return _print_alerts(store, args.json)
+        if args.ack is not None:
+            return _acknowledge(store, args.ack, args.by)
+        assert rules is not None
+        return _evaluate(store, rules, args)
+
+
+def _read_rules(path: str | None) -> Rules:
+    from headway.fleet.alerts.rules import read_rules
+
+    if path is None:
+        raise UsageError("no rules are named; give the file with --rules", code="rules-not-named")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--rules {path} cannot be read: {error.strerror}", code="file-unreadable"
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--rules {path} is no text in UTF-8", code="file-unreadable") from None
+    return read_rules(text, path)
+
+
+def _print_rules(rules: Rules) -> int:
+    for rule in rules.rules:
+        print(rule.words())
+    return 0
+
+
+def _log(text: str) -> None:
+    from headway import redact
+
+    print(redact.text(f"headway: {text}"), file=sys.stderr)
+
+
+def _evaluate(store: Store, rules: Rules, args: argparse.Namespace) -> int:
+    from headway.fleet.alerts.watcher import AlertWatcher
+
+    every = 60.0 if args.every is None else args.every
+    watch = AlertWatcher(store, rules, every, _log)
+    if args.watch:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            watch.forever()
+        return 0
+    left, notes = watch.once()
+    if left:
+        names = ", ".join(dict.fromkeys(one.to for one in left))
+        print(
+            with_code(
+                f"headway: {len(left)} notifications were not taken by {names}; "
+                "they are tried again at the next call",
+                code="notifications-left",
+            ),
+            file=sys.stderr,
+        )
+    return 1 if left or notes else 0
+
+
+def _print_alerts(store: Store, as_json: bool) -> int:
+    from headway.cli.common import print_rows
+    from headway.fleet.alerts.evaluate import acknowledge
+    from headway.fleet.alerts.state import AlertStateStore, to_json
+
+    kept = AlertStateStore(store)
+    state, _ = kept.load()
+    found = to_json(acknowledge(state, kept.acks()))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    rows = sorted(found["alerts"], key=lambda row: str(row["since"]), reverse=True)
+    if rows:
+        short = [{**row, **{at: _to_minute(row[at]) for at in ("since", "until")}} for row in rows]
+        print_rows(ALERT_COLUMNS, short, as_json=False, as_csv=False)
+    else:
+        print("headway: no rule has raised an alert")
+    for one in found["outbox"]:
+        why = one["why"] or "not tried yet"
+        text = f"headway: {one['id']} is still to be sent to {one['to']}: {why}"
+        print(with_code(text, code="notification-unsent"), file=sys.stderr)
+    return 0
+
+
+def _to_minute(text: str | None) -> str | None:
+    return text and text[:16].replace("T", " ")
+
+
+def _acknowledge(store: Store, name: str, by: str | None) -> int:
+    from headway.fleet.alerts.state import ACKNOWLEDGED, PENDING, RESOLVED, AlertStateStore
+
+    kept = AlertStateStore(store)
+    state, _ = kept.load()
+    alert = next((one for one in state.alerts if one.id == name and one.state != PENDING), None)
+    if alert is None:
+        raise UsageError(
+            f"there is no alert {name!r}; see `headway fleet alerts --list`", code="alert-not-found"
+        )
+    if alert.state == RESOLVED:
+        raise UsageError(
+            f"the alert {name} is over; there is nothing to acknowledge", code="alert-resolved"
+        )
+    if alert.state == ACKNOWLEDGED:
+        raise UsageError(
+            f"the alert {name} was acknowledged by {alert.by}",
+            code="alert-acknowledged",
+            by=alert.by,
+        )
+    who = by or getpass.getuser()
+    kept.acknowledge(name, who)
+    print(f"headway: {who} has taken on {name}: {alert.text}")
+    return 0

@@ -1,0 +1,186 @@
+"""Render autotune advice: the terminal report, and Python code to paste."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headway.compile.autotune.advice import KernelAdvice, KeyAdvice
+from headway.compile.autotune.records import Setup
+
+MAX_KERNELS = 5  # in full
+MAX_ROWS = 8  # of a kernel's keys, and of its configs
+
+
+def report_lines(
+    setup: Setup, advised: Sequence[KernelAdvice], *, everything: bool = False
+) -> Iterator[str]:
+    """What `headway autotune` prints."""
+    yield _headline(advised)
+    yield f"  recorded on {setup}" + (f", driver {setup.driver}" if setup.driver else "")
+    yield ""
+    yield from _table(advised)
+    shown = [advice for advice in advised if advice.keys]
+    for advice in shown if everything else shown[:MAX_KERNELS]:
+        yield ""
+        yield from _kernel(advice, math.inf if everything else MAX_ROWS)
+    hidden = len(shown) - MAX_KERNELS
+    if hidden > 0 and not everything:
+        yield f"  and {hidden} more kernels: --all shows them"
+
+
+def _headline(advised: Sequence[KernelAdvice]) -> str:
+    spent = sum(advice.spent for advice in advised)
+    then = sum(advice.predicted for advice in advised if advice.keys)
+    keys = sum(len(advice.keys) for advice in advised)
+    worst = max((advice.loss for advice in advised), default=0.0)
+    kernels = "1 kernel" if len(advised) == 1 else f"{len(advised)} kernels"
+    said = (
+        f"headway: {spent:.2f} s of autotuning, {kernels}, {keys} {'key' if keys == 1 else 'keys'}"
+    )
+    if not keys:
+        return f"{said}; nothing to prune"
+    share = f" ({then / spent:.0%})" if spent else ""
+    return f"{said}; pruned at most {then:.2f} s{share}, kernels at most {worst:.1%} slower"
+
+
+def _table(advised: Sequence[KernelAdvice]) -> Iterator[str]:
+    width = max([len(advice.kernel.name[:40]) for advice in advised] + [6])
+    yield f"  {'kernel':<{width}}  kind      keys  configs  kept  seconds     then    loss"
+    for advice in advised:
+        kernel = advice.kernel
+        row = f"  {kernel.name[:40]:<{width}}  {kernel.kind:<8}  {len(advice.keys):>4}"
+        row += f"  {len(kernel.configs):>7}  {len(advice.kept):>4}  {advice.spent:>7.2f}"
+        if advice.keys:
+            row += f"  {advice.predicted:>7.2f}  {advice.loss:>6.1%}"
+        yield row + _remarks(advice)
+
+
+def _remarks(advice: KernelAdvice) -> str:
+    kernel = advice.kernel
+    said = []
+    if kernel.pruned:
+        said.append(f"{kernel.pruned} tuned with a pruned set already")
+    if kernel.more:
+        said.append(f"{kernel.more} keys beyond the record")
+    if advice.hopeless:
+        said.append(f"{advice.hopeless} keys without a config that works")
+    return f"  ({', '.join(said)})" if said else ""
+
+
+def _kernel(advice: KernelAdvice, rows: float) -> Iterator[str]:
+    kernel = advice.kernel
+    yield f"  {kernel.name}" + (f"  {kernel.where}" if kernel.where else "")
+    for key in advice.keys[: _visible_rows(advice.keys, rows)]:
+        best = f"{describe_config(kernel.configs[key.best])} won, {key.tuned.time(key.best):.4g} ms"
+        taken = f"; {describe_config(kernel.configs[key.use[0]])} is taken, {key.loss:.1%} slower"
+        yield f"    {_key_text(advice, key)}: {best}{'' if key.use[0] == key.best else taken}"
+    if len(advice.keys) > rows:
+        yield f"    and {len(advice.keys) - int(rows)} more keys"
+    ranking = advice.ranking()
+    widest = max(len(describe_config(kernel.configs[row[0]])[:70]) for row in ranking)
+    yield f"    {'config':<{widest}}   won   median    worst"
+    for config, wins, middle, worst in ranking[: _visible_rows(ranking, rows)]:
+        told = describe_config(kernel.configs[config])[:70]
+        far = "failed" if math.isinf(worst) else f"{worst:.1%}"
+        kept = "  kept" if config in advice.kept else ""
+        yield f"    {told:<{widest}}  {wins:>4}  {middle:>7.1%}  {far:>7}{kept}"
+    if len(ranking) > rows:
+        yield f"    and {len(ranking) - int(rows)} more configs"
+
+
+def _visible_rows(rows: Sequence[Any], limit: float) -> int:
+    return len(rows) if len(rows) <= limit else int(limit)
+
+
+def _key_text(advice: KernelAdvice, key: KeyAdvice) -> str:
+    values = key.key.values
+    names = advice.kernel.names
+    named = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
+    said = " ".join([*named, *map(str, values[len(named) :])])
+    return said[:160] if said else "any call"
+
+
+def describe_config(config: dict[str, Any]) -> str:
+    """A config in one line."""
+    if "choice" in config:
+        return f"{config['choice']} {config.get('description', '')}".strip()
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+DEFAULTS = {"num_ctas": 1}
+
+
+def python_code(advice: KernelAdvice, loss: float) -> str:
+    """For a kernel of `@triton.autotune`: its kept configs, and a function that keeps to them."""
+    return "\n".join(_code_lines(advice, loss)) + "\n"
+
+
+def _code_lines(advice: KernelAdvice, loss: float) -> Iterator[str]:
+    kernel = advice.kernel
+    kept = [kernel.configs[index] for index in advice.kept]
+    yield f"# {kernel.name}, {kernel.where}"
+    yield f"# {len(kept)} of {len(kernel.configs)} configs are within {loss:.3g} % of the best for"
+    yield f"# every key that was recorded ({len(advice.keys)}), on {kernel.setup}."
+    hooks = {config["pre_hook"] for config in kept if "pre_hook" in config}
+    if hooks:
+        yield f"# Add pre_hook={' or '.join(sorted(hooks))} where it was."
+    yield "# For all sizes, recorded or not:"
+    yield "configs = ["
+    for config in kept:
+        yield f"    {config_code(config)},"
+    yield "]"
+    yield ""
+    yield "# Or for the recorded sizes only; others get every config:"
+    yield from _pruner(advice, kept)
+
+
+def _pruner(advice: KernelAdvice, kept: list[dict[str, Any]]) -> Iterator[str]:
+    kernel = advice.kernel
+    names = kernel.names
+    keys = {
+        tuple(_hashable(value) for value in key.key.values[: len(names)]) for key in advice.keys
+    }
+    function = "prune_" + re.sub(r"\W", "_", kernel.name)
+    yield f"def {function}(configs, named_args, **kwargs):"
+    yield "    recorded = {"
+    for key in sorted(keys, key=repr):
+        yield f"        {key!r},"
+    yield "    }"
+    yield "    kept = ["
+    for config in kept:
+        yield f"        {_comparable(config)!r},"
+    yield "    ]"
+    yield f"    values = map({{**named_args, **kwargs}}.get, {tuple(names)!r})"
+    yield "    plain = (int, float, str, type(None))"
+    yield "    if tuple(v if isinstance(v, plain) else str(v) for v in values) not in recorded:"
+    yield "        return configs"
+    yield "    good = [c for c in configs if (c.kwargs, c.num_warps, c.num_stages) in kept]"
+    yield "    return good or configs"
+    yield ""
+    yield f'# @triton.autotune(..., prune_configs_by={{"early_config_prune": {function}}})'
+
+
+def config_code(config: dict[str, Any]) -> str:
+    """One config as it is written in a source file."""
+    options = [
+        f"{name}={config[name]!r}"
+        for name in OPTIONS
+        if name in config and config[name] != DEFAULTS.get(name)
+    ]
+    return f"triton.Config({_kwargs(config)!r}, {', '.join(options)})"
+
+
+def _comparable(config: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
+    return _kwargs(config), config.get("num_warps"), config.get("num_stages")
+
+
+def _kwargs(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in (*OPTIONS, "pre_hook")}
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(_hashable(one) for one in value) if isinstance(value, list) else value

@@ -1,0 +1,145 @@
+"""Use the compile cache from code, for jobs not started by `headway run --compile-cache`."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from headway.compile.cache.archive import ArchiveStore, CacheLookup
+from headway.compile.cache.folder import CacheFolder
+from headway.compile.cache.keys import CacheKey, code_digest
+from headway.compile.cache.sync import describe_error
+from headway.errors import Reason, UsageError, with_code
+from headway.probe import ENV_COMPILE, host_facts
+from headway.probe.hooks import compile_cache as hooks
+from headway.storage.signing import read_key
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+# Modules of torch that do work again which the archive has: see headway/probe/hooks/compile_cache.py.
+PATCHES = {
+    "torch._dynamo.pgo": hooks.install_profile,
+    "torch._inductor.codecache": hooks.install_codecache,
+    "torch._inductor.cpu_vec_isa": hooks.install_isa,
+}
+_patched_modules: set[str] = set()
+
+
+class SharedCache:
+    """A compile cache that is shared with other jobs: `load()` before the first compile,
+    `save()` after the first steps; or as a context, which does both."""
+
+    def __init__(self, url: str, *, job: str | None = None, key: str | None = None) -> None:
+        self.store = ArchiveStore(url, read_key(key) if key else None)
+        why = self.store.distrust()
+        if why:
+            raise UsageError(
+                f"archives are run as code, and {why}; give the team's key",
+                code="archive-key-missing",
+            )
+        self.job = job or Path(sys.argv[0] or "python").stem
+        self._idle = bool(os.environ.get(ENV_COMPILE))  # the launcher does it already
+        self._found: CacheLookup | None = None
+        self._tree: CacheFolder | None = None
+
+    def load(self) -> str:
+        """Fill the cache folder; how near the archive is: exact, job, near or miss.
+
+        Ranks of one node share the folder: the first fetches what is missing, the others wait for
+        that and fetch nothing.
+        """
+        if self._idle:
+            return "launcher"
+        given = os.environ.get(FOLDER)
+        name = hashlib.sha256(f"{self.store.place.url}\0{self.job}".encode()).hexdigest()[:16]
+        own = Path(tempfile.gettempdir()) / f"headway-cache-{os.geteuid()}-{name}"
+        self._tree = CacheFolder(Path(given) if given else own, own=not given)
+        os.environ[FOLDER] = str(self._tree.root.absolute())
+        _patch()
+        try:
+            found = self.store.find(self._wanted())
+            with _exclusive_lock(self._tree.root):
+                self._found, _ = self.store.restore(found, self._tree)
+        except Exception as error:  # any store, any network: the job compiles without
+            text = f"no archive could be taken from {self.store.place.url}: {describe_error(error)}"
+            why = Reason(text, code="archive-not-fetched")
+            self._found = CacheLookup(level="miss", why=why, refused=(why,))
+        for text in self._found.refused:
+            print(with_code(f"headway: {text}", code=text.code), file=sys.stderr)
+        return self._found.level
+
+    def save(self) -> bool:
+        """Publish what was compiled since; whether there was something to publish.
+
+        By one rank of each node.
+        """
+        if self._idle or self._tree is None or self._found is None:
+            return False
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return False
+        if self.store.key is not None and not self.store.key.signs:
+            text = "headway: nothing is saved, as the key can only verify"
+            print(with_code(text, code="compile-cache-key-verify-only"), file=sys.stderr)
+            return False
+        try:
+            made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
+        except Exception as error:  # what was trained is not to be lost for it
+            text = f"headway: nothing could be saved to {self.store.place.url}: {describe_error(error)}"
+            print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
+            return False
+        if made is not None:
+            self._found = CacheLookup(level="exact", manifests=(made,))
+        return made is not None
+
+    def __enter__(self) -> SharedCache:
+        self.load()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.save()
+
+    def _wanted(self) -> CacheKey:
+        torch = importlib.import_module("torch")
+        script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
+        code = code_digest([script] if script else [])
+        return CacheKey(facts=host_facts.compile_facts(torch), job=self.job, code=code)
+
+    def _seconds(self) -> float:
+        """What compiling took, as torch counts it; of interest when nothing was there."""
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is None or self._found is None or self._found.level != "miss":
+            return 0.0
+        metrics = utils.get_compilation_metrics()
+        return sum((one.duration_us or 0) / 1e6 for one in metrics)
+
+
+def shared_cache(url: str, *, job: str | None = None, key: str | None = None) -> SharedCache:
+    """The compile cache at a folder or URL; `key` is the file with the team's key."""
+    return SharedCache(url, job=job, key=key)
+
+
+@contextmanager
+def _exclusive_lock(root: Path) -> Iterator[None]:
+    with (root / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _patch() -> None:
+    for name, install in PATCHES.items():
+        if name not in _patched_modules:
+            _patched_modules.add(name)
+            module: ModuleType = importlib.import_module(name)
+            install(module)

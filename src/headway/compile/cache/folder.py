@@ -1,0 +1,231 @@
+"""Local cache folder of a job: which files are worth archiving, and which were used."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from headway.compile.cache.manifest import File, Manifest
+from headway.storage.signing import stat_untrusted_reason
+
+DAY = 86400
+NEVER_READ_S = 1  # time of last access that a restored file is given: 1970
+# Locks, half-written files, and what is quicker to make again than to move.
+SKIPPED_FOLDERS = ("locks", "precompiled_headers", "tmp", "__pycache__")
+SKIPPED_ENDS = (".lock", ".tmp", ".gch", ".pch", ".o", ".pid")
+# Triton's lists of what belongs together name each file by its whole path.
+GROUP_PREFIX = "__grp__"
+FOLDER_PLACEHOLDER = b"[headway-cache-folder]"
+
+
+class CacheFolder:
+    """A cache folder, and what an archive put there. `own`: no other job uses it."""
+
+    def __init__(self, root: Path, *, own: bool = True) -> None:
+        self.root = root
+        self.own = own
+        self.restored: dict[str, File] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files that an archive has
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        why = stat_untrusted_reason(root.lstat(), root) if own else ""
+        if why:  # what lies there is run, and its name may be one that others can guess
+            raise PermissionError(errno.EACCES, why, str(root))
+        # Whether the file system notes that a file was read (if not, all count as used), and its
+        # clock: in a folder that is not our own, what is older is another job's.
+        self.tells_reads, now = _probe_file_system(root)
+        self.since = 0 if own else now
+
+    def files(self) -> list[str]:
+        """Each file that is worth keeping, in order."""
+        found = []
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [name for name in folders if not _is_skipped_folder(name)]
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), self.root)
+                if not _is_skipped_file(name) and self._is_ours(path):
+                    found.append(path)
+        return sorted(found)
+
+    def _is_ours(self, path: str) -> bool:
+        found = self._stat(path)
+        return found is not None and (found.st_mtime_ns >= self.since or path in self.restored)
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        with contextlib.suppress(OSError):
+            found = os.lstat(self.root / path)
+            return found if stat.S_ISREG(found.st_mode) else None
+        return None
+
+    def describe(self, path: str, today: int) -> File | None:
+        """A file as a manifest has it; None if it went away meanwhile."""
+        found = self._stat(path)
+        return None if found is None else self._file(path, found, today)
+
+    def take(self, path: str, today: int) -> tuple[File, bytes] | None:
+        """The same with its content; None also if it is only half there."""
+        with (
+            contextlib.suppress(OSError),
+            open(self.root / path, "rb", opener=_open_noatime) as file,
+        ):
+            found = os.fstat(file.fileno())
+            content = file.read()
+            if len(content) != found.st_size or not (
+                path[-3:] != ".so" or is_complete_library(content)
+            ):
+                return None
+            self._stamps[path] = _stamp(found)
+            if _is_group_file(path):
+                content = content.replace(self._here(), FOLDER_PLACEHOLDER)
+            return replace(self._file(path, found, today), size=len(content)), content
+        return None
+
+    def _here(self) -> bytes:
+        """The folder, as JSON has it."""
+        return json.dumps(str(self.root.absolute()))[1:-1].encode()
+
+    def _file(self, path: str, found: os.stat_result, today: int) -> File:
+        known = self.restored.get(path)
+        used = today if known is None or self._was_read(found) else known.used
+        return File(path, found.st_size, bool(found.st_mode & 0o100), used)
+
+    def _was_read(self, found: os.stat_result) -> bool:
+        return not self.tells_reads or found.st_atime > NEVER_READ_S
+
+    def used(self, path: str) -> bool:
+        """Whether this job made the file or read it."""
+        found = self._stat(path)
+        return found is not None and (path not in self.restored or self._was_read(found))
+
+    def changed(self, path: str) -> bool:
+        """Whether it is not what an archive has."""
+        found = self._stat(path)
+        return found is not None and self._stamps.get(path) != _stamp(found)
+
+    def restore(
+        self,
+        manifest: Manifest,
+        stream: Iterable[bytes],
+        wanted: Callable[[str], bool] = lambda path: True,
+    ) -> int:
+        """Write its files; those that are there stay. All or none; the number of new ones.
+
+        Where nothing is missing, nothing is taken from the stream, and so nothing is fetched.
+        """
+        reader = _Reader(stream)
+        files = [file for file in manifest.files if wanted(file.path)]
+        missing = {file.path for file in files if not os.path.lexists(self.root / file.path)}
+        made: list[str] = []
+        try:
+            for file in manifest.files if missing else ():
+                content = reader.take(file.size)
+                if file.path in missing:
+                    if _is_group_file(file.path):
+                        content = content.replace(FOLDER_PLACEHOLDER, self._here())
+                    self._put(self.root / file.path, content, file.executable)
+                    made.append(file.path)
+        except BaseException:
+            for path in made:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.root / path)
+            raise
+        for file in files:
+            self.restored.setdefault(file.path, file)
+            found = self._stat(file.path)
+            if found is not None:
+                self._stamps.setdefault(file.path, _stamp(found))
+        return len(made)
+
+    def mend(self) -> None:
+        """Take away libraries that a build which was killed has left half-written."""
+        for path in self.files():
+            if path.endswith(".so") and self.changed(path):
+                with contextlib.suppress(OSError), open(self.root / path, "rb") as file:
+                    if not is_complete_library(file.read()):
+                        os.unlink(self.root / path)
+
+    def _put(self, path: Path, content: bytes, executable: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+                os.fchmod(handle, 0o755 if executable else 0o644)
+            written = os.stat(draft).st_mtime_ns
+            os.utime(draft, ns=(NEVER_READ_S * 10**9, written))
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+
+
+class _Reader:
+    """Takes given numbers of bytes from a stream of pieces."""
+
+    def __init__(self, stream: Iterable[bytes]) -> None:
+        self._stream = iter(stream)
+        self._piece = memoryview(b"")
+
+    def take(self, size: int) -> bytes:
+        parts = []
+        while size:
+            if not self._piece:
+                self._piece = memoryview(next(self._stream))
+            part, self._piece = self._piece[:size], self._piece[size:]
+            size -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+
+def is_complete_library(content: bytes) -> bool:
+    """Whether a shared library is all there: linkers write the table at its end last."""
+    if len(content) < 64 or content[:5] != b"\x7fELF\2":
+        return False
+    order = "<" if content[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", content, 40)
+    size, count = struct.unpack_from(f"{order}HH", content, 58)
+    return bool(0 < table <= len(content) - size * count)
+
+
+def _is_group_file(path: str) -> bool:
+    return os.path.basename(path).startswith(GROUP_PREFIX)
+
+
+def _is_skipped_file(name: str) -> bool:
+    return name.startswith(".") or name.endswith(SKIPPED_ENDS) or not name.isprintable()
+
+
+def _is_skipped_folder(name: str) -> bool:
+    return name.startswith((".", "tmp.")) or name in SKIPPED_FOLDERS or not name.isprintable()
+
+
+def _probe_file_system(root: Path) -> tuple[bool, int]:
+    """Whether the file system of a folder tells when a file was read, and what its clock says."""
+    with tempfile.NamedTemporaryFile(dir=root, prefix=".", suffix=".tmp") as file:
+        file.write(b"x")
+        file.flush()
+        written = os.stat(file.name).st_mtime_ns
+        os.utime(file.name, ns=(NEVER_READ_S * 10**9, written))
+        Path(file.name).read_bytes()
+        return os.stat(file.name).st_atime > NEVER_READ_S, written
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int]:
+    return found.st_mtime_ns, found.st_size
+
+
+def _open_noatime(path: str, flags: int) -> int:
+    """Our own reading is no use of a file."""
+    flags |= os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_NOATIME)
+    except PermissionError:
+        return os.open(path, flags)

@@ -1,0 +1,148 @@
+"""Identify what a job looks up: the facts of its machine, its name, code and configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway import redact
+from headway.probe import host_facts
+from headway.probe.host_facts import PLACE
+from headway.probe.host_facts import compile_key as compat
+
+__all__ = ["PLACE", "Facts", "compat", "describe_difference", "differing_facts"]
+
+Facts = Mapping[str, Any]  # of a process and its machine: see headway/probe/host_facts.py
+
+FACT_NAMES = {
+    "torch": "torch",
+    "git": "build of torch",
+    "python": "Python",
+    "cuda": "CUDA",
+    "hip": "ROCm",
+    "triton": "Triton",
+    "driver": "driver",
+    "gpu": "GPU",
+    "machine": "processor",
+    "isa": "instructions",
+    "glibc": "glibc",
+    "libstdcxx": "libstdc++",
+    "env": "environment",
+    "tier": "tier",
+}
+
+
+def describe_difference(here: Facts, there: Facts) -> str:
+    """In what an archive's maker differed from this process."""
+    return ", ".join(
+        _difference_text(key, here.get(key), there.get(key)) for key in differing_facts(here, there)
+    )
+
+
+def differing_facts(here: Facts, there: Facts) -> list[str]:
+    """The names of the facts that are not the same."""
+    names = [*FACT_NAMES, *sorted({*here, *there} - {*FACT_NAMES, PLACE})]
+    return [name for name in names if here.get(name) != there.get(name)]
+
+
+def _difference_text(key: str, here: Any, there: Any) -> str:
+    if isinstance(here, dict) and isinstance(there, dict):
+        changed = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+        return ", ".join(
+            _difference_text(name, here.get(name), there.get(name)) for name in changed
+        )
+    word = FACT_NAMES.get(key, key)
+    if isinstance(here, list) and isinstance(there, list) and any(item in here for item in there):
+        lost, new = _without(there, here), _without(here, there)
+        told = [
+            f"without {_value_text(lost)}" if lost else "",
+            f"with {_value_text(new)}" if new else "",
+        ]
+        return f"{word} here are {' and '.join(filter(None, told))}"
+    return f"{word} is {_value_text(here)} here and was {_value_text(there)}"
+
+
+def _without(some: list[Any], others: list[Any]) -> list[Any]:
+    return [item for item in some if item not in others]
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    return "none" if value in (None, "") else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheKey:
+    """What a job asks for."""
+
+    facts: Facts
+    job: str
+    code: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes a hit possible."""
+        return host_facts.compile_key(self.facts)
+
+
+CONFIG_BYTES = 1 << 20  # larger files are data
+MODULE_OPTIONS = ("-m", "--module")
+INTERPRETER = re.compile(
+    r"python|(ba|da|z|k)?sh$|-"
+)  # takes a text after -c; options may come between
+
+
+def code_digest(command: Sequence[str]) -> str:
+    """What tells one version of a job's code from another: its scripts, or the module or the text
+    that stands for them. Empty where none of them can be read: then nobody can tell."""
+    parts = [_small_file(word) for word in command if word.endswith(".py")]
+    if not any(parts):
+        named = (name for word, name in itertools.pairwise(command) if word in MODULE_OPTIONS)
+        parts = [*map(_module_source, named), *_inline_code(command)]
+    if not any(parts):
+        parts = [_small_file(word) for word in command]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16] if any(parts) else ""
+
+
+def _module_source(name: str) -> bytes:
+    """The file of a module, where Python would find it; nothing is imported for that."""
+    below = name.replace(".", "/")
+    folders = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    for folder in (os.getcwd(), *filter(None, folders)):
+        for file in (f"{below}/__main__.py", f"{below}.py"):
+            content = _small_file(os.path.join(folder, file))
+            if content:
+                return content
+    return b""
+
+
+def _inline_code(command: Sequence[str]) -> Iterator[bytes]:
+    """What an interpreter is given as text."""
+    for program, word, text in zip(command, command[1:], command[2:], strict=False):
+        if word == "-c" and INTERPRETER.match(os.path.basename(program)):
+            yield text.encode(errors="replace")
+
+
+def config_digest(command: Sequence[str]) -> str:
+    """What a job is told: its words but for secrets, and what is in the files that they name."""
+    digest = hashlib.sha256("\0".join(redact.words(command)).encode(errors="replace"))
+    for word in command:
+        digest.update(_small_file(word.rpartition("=")[2]))
+    return digest.hexdigest()[:12]
+
+
+def _small_file(path: str) -> bytes:
+    """Of a file that is a program or a setting; nothing of any other."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.path.isfile(path) and os.path.getsize(path) <= CONFIG_BYTES:
+            return Path(path).read_bytes()
+    return b""

@@ -1,0 +1,156 @@
+"""Describe an archive: who made it, for which machine and job, and every file in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.storage import chunks
+from headway.storage.chunks import DamagedData, pack_chunk, unpack_chunk
+
+SCHEMA = 1
+MAX_MANIFEST_BYTES = 256 << 20  # bytes of a manifest
+SAFE_NAME = re.compile(r"(?!\.+$)[\w.-]{1,100}")  # a name that may stand in a path
+LONGEST_PATH, LONGEST_NAME = 1024, 255  # bytes
+CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the cache folder."""
+
+    path: str
+    size: int
+    executable: bool
+    used: int  # the day it was last used, counted from 1970
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A stretch of all files laid end to end."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """An archive, apart from its bytes."""
+
+    id: str
+    made: float
+    job: str
+    code: str
+    facts: Mapping[str, Any]
+    cold_s: float  # seconds of compiling when nothing was there
+    files: tuple[File, ...]
+    chunks: tuple[Chunk, ...]
+    supersedes: tuple[str, ...] = ()
+    maker: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """As it is stored, and signed."""
+    content = {
+        "schema": SCHEMA,
+        **{key: value for key, value in vars(manifest).items() if key not in ("files", "chunks")},
+        "files": [[file.path, file.size, file.executable, file.used] for file in manifest.files],
+        "chunks": [[chunk.name, chunk.size] for chunk in manifest.chunks],
+    }
+    plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return len(plain).to_bytes(8, "big") + pack_chunk(plain)
+
+
+def decode_manifest(stored: bytes) -> Manifest:
+    """Read one; whatever is wrong with it is said before a byte is used."""
+    size = int.from_bytes(stored[:8], "big")
+    if size > MAX_MANIFEST_BYTES:
+        raise DamagedData("its list of files is too long", code="archive-too-large")
+    plain = unpack_chunk(stored[8:], size)
+    try:
+        found = json.loads(plain)
+        if found.pop("schema") != SCHEMA:
+            raise DamagedData(
+                "it was made by another version of Headway", code="archive-other-version"
+            )
+        manifest = Manifest(
+            **{
+                **found,
+                "files": tuple(File(*row) for row in found["files"]),
+                "chunks": tuple(Chunk(*row) for row in found["chunks"]),
+                "supersedes": tuple(found["supersedes"]),
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DamagedData("its list of files cannot be read", code="archive-not-readable") from None
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    if not _well_typed(manifest):
+        raise DamagedData("its list of files cannot be read", code="archive-not-readable")
+    if not all(SAFE_NAME.fullmatch(n) for n in (manifest.job, manifest.id, *manifest.supersedes)):
+        raise DamagedData("it has a name that is no name", code="archive-name-malformed")
+    for chunk in manifest.chunks:
+        if not CHUNK_NAME.fullmatch(chunk.name):
+            raise DamagedData(
+                f"it has a chunk {chunk.name!r} without a proper name", code="chunk-name-malformed"
+            )
+        if not 0 < chunk.size <= chunks.MAX_CHUNK_BYTES:
+            raise DamagedData("it has a chunk of a size that none has", code="chunk-size-malformed")
+    if manifest.size != sum(chunk.size for chunk in manifest.chunks):
+        raise DamagedData("its files and its chunks are not of one size", code="size-mismatch")
+    for file in manifest.files:
+        if not _inside(file.path):
+            raise DamagedData(
+                f"it has a file {file.path!r} outside its folder", code="file-outside-folder"
+            )
+    _check_tree([file.path for file in manifest.files])
+
+
+def _well_typed(manifest: Manifest) -> bool:
+    words = (manifest.id, manifest.job, manifest.code, *manifest.supersedes)
+    words += tuple(file.path for file in manifest.files)
+    words += tuple(chunk.name for chunk in manifest.chunks)
+    counts = [file.size for file in manifest.files] + [file.used for file in manifest.files]
+    counts += [chunk.size for chunk in manifest.chunks]
+    return (
+        all(type(word) is str for word in words)
+        and all(type(count) is int and count >= 0 for count in counts)
+        and all(type(file.executable) is bool for file in manifest.files)
+        and all(
+            type(number) in (int, float) and math.isfinite(number) and number >= 0
+            for number in (manifest.made, manifest.cold_s)
+        )
+        and all(type(told) is dict for told in (manifest.facts, manifest.maker))
+    )
+
+
+def _inside(path: str) -> bool:
+    """Whether it is the name of a file below a folder, and can be one."""
+    try:
+        named = os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    parts = path.split("/")
+    if len(named) > LONGEST_PATH or max(map(len, named.split(b"/"))) > LONGEST_NAME:
+        return False
+    return b"\0" not in named and not any(part in ("", ".", "..") for part in parts)
+
+
+def _check_tree(paths: list[str]) -> None:
+    files = set(paths)
+    folders = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    if len(files) != len(paths) or files & folders:
+        raise DamagedData("it has two files of one name", code="file-twice")

@@ -1,0 +1,235 @@
+"""Alerts, notifications, and how they are stored beside the data.
+
+    alerts.json            alerts, the outbox and the watcher; replaced atomically
+    alerts/acks/ID.json    somebody acknowledged that alert; removed once alerts.json records it
+
+Only the watcher writes alerts.json, so two writers never overwrite each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.errors import NewerSchema, UsageError
+from headway.fleet.store.arrow import utc_datetime
+from headway.fleet.store.parquet import Store
+
+PENDING, FIRING, ACKNOWLEDGED, RESOLVED = "pending", "firing", "acknowledged", "resolved"
+TIME_FIELDS = ("since", "until")  # as texts where others read them
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the store says of one slice of a rule, at one moment."""
+
+    slice: str
+    bad: bool
+    text: str
+    since: float | None = None  # since when it is bad, where the store knows
+    value: float | None = None
+    moment: float | None = None  # of a change: one nearby of the same slice is the same
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One rule in one slice, from the first bad reading until it is over; times are epochs."""
+
+    id: str
+    rule: str
+    slice: str
+    severity: str
+    to: tuple[str, ...]
+    state: str
+    since: float  # since when it is bad
+    first: float  # when that was seen first
+    text: str
+    value: float | None = None
+    moment: float | None = None
+    until: float | None = None
+    good: float | None = None  # not bad any more since then, but not yet for long enough
+    told: float | None = None  # when the last notification was made
+    count: int = 0  # of notifications
+    by: str | None = None  # who has acknowledged it
+
+
+@dataclass(frozen=True)
+class Notification:
+    """One message to one channel; the id is the same however often it is tried."""
+
+    id: str
+    to: str
+    made: float
+    message: Mapping[str, Any]
+    tries: int = 0
+    due: float = 0.0  # not before that
+    why: str = ""  # it was not taken last time
+
+
+@dataclass(frozen=True)
+class State:
+    """All that is kept between rounds."""
+
+    alerts: tuple[Alert, ...] = ()
+    outbox: tuple[Notification, ...] = ()
+
+
+def message(alert: Alert, event: str, number: int) -> dict[str, Any]:
+    """What a receiver reads: `id` tells whether it was here before."""
+    return {
+        "id": f"{alert.id}.{number}",
+        "event": event,
+        "text": f"{event}: {alert.rule}: {alert.text}",
+        "alert": {
+            "id": alert.id,
+            "rule": alert.rule,
+            "severity": alert.severity,
+            "slice": alert.slice,
+            "state": alert.state,
+            "since": to_iso(alert.since),
+            "until": to_iso(alert.until),
+            "text": alert.text,
+            "value": alert.value,
+        },
+    }
+
+
+def to_json(state: State) -> dict[str, Any]:
+    """What is pending stands apart: nobody has been told of it."""
+    shown = [_to_dict(one) for one in state.alerts]
+    return {
+        "alerts": [one for one in shown if one["state"] != PENDING],
+        "pending": [one for one in shown if one["state"] == PENDING],
+        "outbox": [asdict(one) for one in state.outbox],
+    }
+
+
+def from_json(found: Mapping[str, Any]) -> State:
+    """The same back; KeyError, TypeError or ValueError for what is no such thing."""
+    alerts = [
+        Alert(
+            **{**one, "to": tuple(one["to"]), **{name: _epoch(one[name]) for name in TIME_FIELDS}}
+        )
+        for one in (*found["alerts"], *found["pending"])
+    ]
+    return State(tuple(alerts), tuple(Notification(**one) for one in found["outbox"]))
+
+
+def _to_dict(alert: Alert) -> dict[str, Any]:
+    return {**asdict(alert), **{name: to_iso(getattr(alert, name)) for name in TIME_FIELDS}}
+
+
+def to_iso(seconds: float | None) -> str | None:
+    """A moment in UTC as the pages read it."""
+    return None if seconds is None else utc_datetime(seconds).isoformat()
+
+
+def _epoch(text: str | None) -> float | None:
+    if text is None:
+        return None
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+STATE_FILE = "alerts.json"
+ACKS = "alerts/acks"
+STATE_SCHEMA = 1
+
+
+class AlertStateStore:
+    """Reads and writes it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._place = store.place
+
+    def load(self) -> tuple[State, dict[str, Any] | None]:
+        """What is known, and who watches; nothing at all where nobody ever did."""
+        try:
+            told = json.loads(self._place.get(STATE_FILE))
+        except FileNotFoundError:
+            return State(), None
+        except (ValueError, RecursionError):
+            told = None
+        where = self._place.path(STATE_FILE)
+        schema = told.get("schema") if isinstance(told, dict) else None
+        if type(schema) is int and schema > STATE_SCHEMA:
+            raise NewerSchema(
+                f"{where} has schema {schema}, and this Headway knows up to {STATE_SCHEMA}; "
+                "install a newer Headway"
+            )
+        try:
+            return from_json(told), _watcher(told.get("watcher"))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise UsageError(
+                f"{where} is damaged, or not of `headway fleet alerts`; move it away to begin anew",
+                code="alerts-file-damaged",
+            ) from None
+
+    def claim(self, now: float) -> State:
+        """The state, if nobody else watches."""
+        state, watcher = self.load()
+        if watcher is not None and float(watcher["until"]) > now and not _is_dead(watcher):
+            raise UsageError(
+                f"process {watcher['pid']} on {watcher['host']} watches {self._store.url} already; "
+                "only one can",
+                code="store-watched",
+                pid=watcher["pid"],
+                host=watcher["host"],
+            )
+        return state
+
+    def save(self, state: State, until: float | None) -> None:
+        """Durable when this returns; `until` is how long others take us for alive."""
+        told: dict[str, Any] = {"schema": STATE_SCHEMA, **to_json(state), "watcher": None}
+        if until is not None:
+            told["watcher"] = {"host": socket.gethostname(), "pid": os.getpid(), "until": until}
+        self._place.put(STATE_FILE, json.dumps(told, indent=1).encode(), private=True)
+
+    def acks(self) -> dict[str, str | None]:
+        """Alerts that were acknowledged, and by whom."""
+        found: dict[str, str | None] = {}
+        for entry in self._place.entries(ACKS):
+            name = entry.name.rpartition("/")[2]
+            if name.startswith(".") or not name.endswith(".json"):
+                continue
+            try:
+                told = json.loads(self._place.get(entry.name))
+                found[name.removesuffix(".json")] = told.get("by")
+            except (FileNotFoundError, ValueError, AttributeError, RecursionError):
+                continue
+        return found
+
+    def acknowledge(self, alert: str, by: str | None) -> None:
+        """Leave word for the one who watches."""
+        self._place.put(f"{ACKS}/{alert}.json", json.dumps({"by": by}).encode())
+
+    def forget(self, alert: str) -> None:
+        """The state has it now."""
+        self._place.delete(f"{ACKS}/{alert}.json")
+
+
+def _watcher(told: Any) -> dict[str, Any] | None:
+    """Who watches; ValueError or the like for what is no such thing."""
+    if told is None:
+        return None
+    return {"host": str(told["host"]), "pid": int(told["pid"]), "until": float(told["until"])}
+
+
+def _is_dead(watcher: dict[str, Any]) -> bool:
+    """Whether it was a process of this machine, and is no more."""
+    if watcher["host"] != socket.gethostname():
+        return False
+    if watcher["pid"] == os.getpid():
+        return True
+    try:
+        os.kill(int(watcher["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

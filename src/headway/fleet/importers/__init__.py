@@ -1,0 +1,134 @@
+"""Import records of other tools into a store; each importer is one module.
+
+An importer is a module, or any object, with the two functions of `Importer`. Other packages
+register one in the entry-point group `headway.readers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headway.errors import HeadwayError, UsageError
+from headway.fleet.importers.record import RunRecord, build_ledger
+from headway.fleet.importers.source import Source, read_source, source_names
+from headway.fleet.rows import as_of, to_rows
+
+if TYPE_CHECKING:
+    from headway.fleet.store.parquet import Store
+    from headway.fleet.store.postgres import Database
+
+
+GROUP = "headway.readers"
+MAX_ERROR_LENGTH = 200  # characters of what a reader says
+# In the order in which they are asked whether they know a file.
+BUILT_IN = (
+    "slurm",
+    "kueue",
+    "kubernetes",
+    "ray",
+    "torchelastic",
+    "torchtitan",
+    "nvrx",
+    "one_logger",
+    "ml_goodput",
+)
+
+
+class Importer(Protocol):
+    """What turns files of one format into runs."""
+
+    def recognises(self, source: Source) -> bool:
+        """Whether a file has this format."""
+
+    def read(self, sources: Sequence[Source]) -> Iterable[RunRecord]:
+        """The runs in all files together; UsageError for a file that is not what it should be."""
+
+
+def importer_names() -> list[str]:
+    """Of all readers."""
+    return [*BUILT_IN, *sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))]
+
+
+def load_importer(name: str) -> Importer:
+    """The reader of that name; UsageError if there is none."""
+    if name in BUILT_IN:
+        return cast("Importer", importlib.import_module(f"{__name__}.{name}"))
+    for point in entry_points(group=GROUP, name=name):
+        return cast("Importer", point.load())
+    raise UsageError(
+        f"there is no reader {name!r}; there are {', '.join(importer_names())}",
+        code="reader-unknown",
+    )
+
+
+def detect(source: Source) -> str:
+    """The name of the reader that knows a file; UsageError if none does."""
+    for name in importer_names():
+        with _usage_errors(name, [source]):
+            if load_importer(name).recognises(source):
+                return name
+    raise UsageError(
+        f"{source.name} is neither a run nor a record that a reader knows; "
+        f"name one with --reader: {', '.join(importer_names())}",
+        code="record-not-recognized",
+        file=source.name,
+    )
+
+
+def read_runs(name: str, sources: Sequence[Source]) -> list[RunRecord]:
+    """All runs in files of one kind; UsageError where they are not what they should be."""
+    with _usage_errors(name, sources):
+        found = list(load_importer(name).read(sources))
+        for record in found:
+            record.check()
+        return found
+
+
+@contextlib.contextmanager
+def _usage_errors(name: str, sources: Sequence[Source]) -> Iterator[None]:
+    """Whatever a reader raises at a file that is not what it should be, in one sentence."""
+    try:
+        yield
+    except (HeadwayError, OSError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:MAX_ERROR_LENGTH]
+        raise UsageError(
+            f"{source_names(sources)}: this is not what {name} writes: {why}",
+            code="record-invalid",
+            reader=name,
+        ) from error
+
+
+def read_sources(paths: Sequence[str]) -> list[Source]:
+    """The files, and those in folders that are named."""
+    found: list[Source] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UsageError(f"there is no file {path}", code="file-not-found")
+        inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+        found += map(read_source, inside)
+    return found
+
+
+def import_files(
+    files: Sequence[Source], name: str | None, store: Store | Database, labels: Mapping[str, str]
+) -> tuple[int, int]:
+    """All runs in them; how many, and how many attempts they had. Files of a kind go together."""
+    kinds: dict[str, list[Source]] = defaultdict(list)
+    for source in files:
+        kinds[name or detect(source)].append(source)
+    runs = attempts = 0
+    for kind, alike in kinds.items():
+        for record in read_runs(kind, alike):
+            found = build_ledger(record)
+            store.write(to_rows(found, job=record.job, labels=labels), as_of=as_of(found))
+            runs += 1
+            attempts += len(found.attempts)
+    return runs, attempts

@@ -1,0 +1,65 @@
+"""NVIDIA's resiliency extension: the files `cycle_info.JOB.ATTEMPT.CYCLE` of its launcher.
+
+Each cycle, from one rendezvous to the next, is a life. The files do not say how many accelerators
+a node has, so a node counts as one, and they do not say why a cycle ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headway.errors import UsageError
+from headway.fleet.importers.record import AttemptRecord, RunRecord
+from headway.fleet.importers.source import Source, parse_iso8601
+from headway.ledger.model import Outcome
+from headway.slurm import expand_hosts
+
+FIELDS = {"job_id", "attempt_index", "cycle_number", "cycle_start_time", "active_nodes"}
+
+
+def recognises(source: Source) -> bool:
+    """One object with the fields of NVRxCycleInfo."""
+    return '"cycle_number"' in source.text and next(source.objects(), {}).keys() >= FIELDS
+
+
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
+    """One run for each job; its cycles, over all attempts of the scheduler, are its lives."""
+    jobs: dict[str, dict[tuple[int, int], tuple[Mapping[str, Any], float]]] = defaultdict(dict)
+    for source in sources:
+        for one in source.objects():
+            if not one.keys() >= FIELDS:
+                raise UsageError(
+                    f"{source.name} is no cycle of NVRx: it lacks {FIELDS - one.keys()}",
+                    code="record-invalid",
+                    reader="nvrx",
+                )
+            number = (int(one["attempt_index"]), int(one["cycle_number"]))
+            jobs[str(one["job_id"])][number] = (one, source.taken)
+    for job, cycles in jobs.items():
+        ordered = [cycles[number] for number in sorted(cycles)]
+        yield RunRecord(
+            key=f"nvrx {job} {ordered[0][0]['cycle_start_time']}",
+            run=job or "nvrx",
+            lives=tuple(
+                _attempt_record(one, taken, last=index == len(ordered) - 1)
+                for index, (one, taken) in enumerate(ordered)
+            ),
+            labels={"reader": "nvrx"},
+        )
+
+
+def _attempt_record(one: Mapping[str, Any], taken: float, *, last: bool) -> AttemptRecord:
+    start = parse_iso8601(one["cycle_start_time"])
+    ended = one.get("cycle_end_time") or ""
+    nodes = tuple(expand_hosts(one["active_nodes"]))
+    outcome: Outcome = "failed" if not last else "stopped" if ended else "running"
+    return AttemptRecord(
+        start=start,
+        end=max(parse_iso8601(ended) if ended else taken, start),
+        outcome=outcome,
+        accelerators=max(len(nodes), 1),
+        hosts=nodes,
+        evidence="another cycle followed",
+    )

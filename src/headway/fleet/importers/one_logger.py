@@ -1,0 +1,99 @@
+"""nv-one-logger's JSON lines, as its FileExporter writes them; a file is a life.
+
+Iterations have no record of their own there: what is in the training loop, and neither a save nor
+a validation, is training.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headway.errors import UsageError
+from headway.fleet.importers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.importers.source import Source
+from headway.ledger.buckets import EFFECTIVE
+
+Object = Mapping[str, Any]
+
+SPAN_BUCKETS = {
+    "distributed_code_initialization": "process_group_init",
+    "data_loader_initialization": "preproc_creation",
+    "model_initialization": "train_module_creation",
+    "optimizer_initialization": "train_module_creation",
+    "checkpoint_load": "checkpoint_load",
+    "training_loop": EFFECTIVE,
+    "checkpoint_save_sync": "waste.checkpoint_block",
+    "checkpoint_save_async": "waste.checkpoint_block",
+    "validation_loop": "waste.evaluation",
+    "testing_loop": "waste.evaluation",
+}
+
+
+def recognises(source: Source) -> bool:
+    """Its first line is the start of a span with a time in milliseconds."""
+    first = next(source.objects(), {}) if source.text.startswith("{") else {}
+    return {"type", "id", "name", "start_event", "count", "pid"} <= first.keys()
+
+
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
+    """One run for each session tag; its files, one after the other, are its lives."""
+    sessions: dict[str, list[tuple[AttemptRecord, float]]] = defaultdict(list)
+    for source in sources:
+        session, life = _attempt_record(source)
+        sessions[session].append((life, life.start))
+    for session, lives in sessions.items():
+        lives.sort(key=lambda one: one[1])
+        yield RunRecord(
+            key=f"one_logger {session} {lives[0][1]:.3f}",
+            run=session,
+            lives=tuple(life for life, _ in lives),
+            labels={"reader": "one_logger"},
+        )
+
+
+def _attempt_record(source: Source) -> tuple[str, AttemptRecord]:
+    starts: dict[str, tuple[str, float]] = {}
+    spans: list[Span] = []
+    told: dict[str, Any] = {}
+    times: list[float] = []
+    error, complete = "", False
+    for one in source.objects():
+        edges = {edge: _at(one[edge]) for edge in ("start_event", "stop_event") if edge in one}
+        times += [at for at in edges.values() if at is not None]
+        if one.get("type") in ("event", "application_error"):
+            attributes = one["event"]["attributes"]
+            told = {**attributes, **told}
+            if one["type"] == "application_error":
+                error = str(attributes.get("error_message") or "an error was recorded")
+            continue
+        name, start, stop = one.get("name"), edges.get("start_event"), edges.get("stop_event")
+        if start is not None:
+            starts[one["id"]] = (str(name), start)
+        if stop is not None and one["id"] in starts:
+            name, start = starts.pop(one["id"])
+            complete |= name == "application"
+            if name in SPAN_BUCKETS:
+                spans.append(Span(start, stop, SPAN_BUCKETS[name]))
+    if not times:
+        raise UsageError(f"{source.name} has no span of nv-one-logger", code="record-empty")
+    end = max(times)
+    spans += [
+        Span(at, end, SPAN_BUCKETS[name]) for name, at in starts.values() if name in SPAN_BUCKETS
+    ]
+    spans.sort(key=lambda span: (span.start, -span.end))
+    life = AttemptRecord(
+        start=min(times),
+        end=end,
+        outcome="failed" if error else "completed" if complete else "running",
+        accelerators=int(told.get("world_size") or 1),
+        spans=tuple(spans),
+        evidence=error,
+    )
+    return str(told.get("session_tag") or source.name), life
+
+
+def _at(event: Object) -> float | None:
+    found = event["attributes"].get("timestamp_msec")
+    return None if found is None else float(found) / 1000

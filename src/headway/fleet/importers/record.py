@@ -1,0 +1,223 @@
+"""Runs as importers find them in the records of other tools, and the ledger built from them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headway.ledger import segments as ledger_segments
+from headway.ledger.buckets import DOWNTIME, EFFECTIVE, LOST, UNKNOWN
+from headway.ledger.encode import mask_secrets
+from headway.ledger.model import Attempt, Failure, Ledger, Outcome, RankLedger
+from headway.ledger.segments import Segment
+from headway.taxonomy import OWNERS, START_STAGES
+from headway.units import NS
+
+LATEST = 4_102_444_800.0  # the year 2100
+LONGEST = 3 * 366 * 86400.0  # seconds of a run; each day of it is a file
+MOST_ACCELERATORS = 1_000_000
+# Hours of a run times its accelerators: beyond that there are no rows for each of them.
+MOST_HOURS = 2_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch whose use is known: a stage of the start, or a leaf. Seconds since the epoch."""
+
+    start: float
+    end: float
+    what: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt, as another tool saw it. What no span covers is unknown."""
+
+    start: float  # when it had its machines
+    end: float  # or up to when it is known
+    outcome: Outcome
+    accelerators: int
+    spans: tuple[Span, ...] = ()
+    hosts: tuple[str, ...] = ()
+    queued: float | None = None  # seconds that it waited for capacity
+    category: str = "unknown"  # of its failure, where its outcome is one
+    evidence: str = ""
+
+    @property
+    def trained(self) -> list[Span]:
+        """Its steps."""
+        return [span for span in self.spans if span.step is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run. `key` is the same whenever it is read, and another one for any other run."""
+
+    key: str
+    run: str
+    lives: tuple[AttemptRecord, ...]
+    job: str | None = None  # the same for every run of it
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    command: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+    def check(self) -> None:
+        """ValueError, or TypeError, for what no run can be: an account of it might never end."""
+        texts = [self.key, self.run, self.job or "", self.user or "", *self.command]
+        texts += [part for label in self.labels.items() for part in label]
+        texts += [text for life in self.lives for text in (life.evidence, *life.hosts)]
+        "".join(texts).encode()  # all of them are texts that can be written
+        times = [at for life in self.lives for at in (life.start, life.end)]
+        times += [at for life in self.lives for span in life.spans for at in (span.start, span.end)]
+        waits = [life.queued for life in self.lives if life.queued is not None]
+        if not self.lives or not all(0 <= at <= LATEST for at in (*times, *waits)):
+            raise ValueError(f"the run {self.run!r:.80} has a time before 1970 or after 2100")
+        if max(times) - min(times) > LONGEST:
+            raise ValueError(f"the run {self.run!r:.80} lasts more than three years")
+        sizes = [operator.index(life.accelerators) for life in self.lives]
+        if not min(sizes) >= 0 or max(sizes) > MOST_ACCELERATORS:
+            raise ValueError(f"the run {self.run!r:.80} has {max(sizes)} accelerators")
+        numbers = [span.step for life in self.lives for span in life.trained]
+        numbers += [self.exit_code] if self.exit_code is not None else []
+        if not all(type(number) is int and abs(number) < 1 << 62 for number in numbers):
+            raise ValueError(f"the run {self.run!r:.80} has a step or exit code that is no number")
+
+
+def build_ledger(record: RunRecord) -> Ledger:
+    """The balanced account of a run that has lived at all."""
+    lives = record.lives
+    zero = min(lives[0].start, *(span.start for span in lives[0].spans), lives[0].end)
+    wall = _ns(lives[-1].end, zero)
+    segments = _segments(lives, zero)
+    steps = {span.step for life in lives for span in life.trained}
+    waits = [life.queued for life in lives if life.queued is not None]
+    made = Ledger(
+        run=record.run,
+        wall=wall,
+        segments=tuple(segments),
+        buckets=ledger_segments.time_by_bucket(segments),
+        ranks=_ranks(lives, segments),
+        steps=len(steps),
+        attempts=tuple(_attempt(index, life, zero) for index, life in enumerate(lives)),
+        failures=tuple(
+            _failure(index, life, zero)
+            for index, life in enumerate(lives)
+            if life.outcome in ("failed", "preempted")
+        ),
+        time_to_start=next((s.start for s in segments if s.leaf in (EFFECTIVE, LOST)), None),
+        time_to_recover=_recovery_times(lives),
+        hidden={},
+        queue_capacity=round(sum(waits) * NS) if waits else None,
+        checkpoints=(),
+        saves=0,
+        save_interval=None,
+        recommended_interval=None,
+        compiles=(),
+        gaps=(),
+        notes=(),
+        started_at=round(zero * NS),
+        running=lives[-1].outcome == "running",
+        command=record.command,
+        exit_code=record.exit_code,
+        facts={"created": record.key, "labels": dict(record.labels), "user": record.user},
+    )
+    return mask_secrets(made)
+
+
+def _ns(seconds: float, zero: float) -> int:
+    return round((seconds - zero) * NS)
+
+
+def _segments(lives: Sequence[AttemptRecord], zero: float) -> list[Segment]:
+    """Lives one after the other. What lies before a later one is downtime, unless it is known."""
+    ground: list[Segment] = []
+    known: list[Segment] = []
+    at = 0
+    for index, life in enumerate(lives):
+        start, end = max(_ns(life.start, zero), at), max(_ns(life.end, zero), at)
+        ground += [Segment(at, start, DOWNTIME if index else UNKNOWN), Segment(start, end, UNKNOWN)]
+        again = [late.trained[0].step for late in lives[index + 1 :] if late.trained]
+        kept = min((step for step in again if step is not None), default=None)
+        spans = [
+            Segment(_ns(span.start, zero), _ns(span.end, zero), _bucket(span, index, kept))
+            for span in life.spans
+        ]
+        known += ledger_segments.innermost(ledger_segments.clip(spans, at, end))
+        at = end
+    return ledger_segments.paint(ledger_segments.join(ground), known)
+
+
+def _bucket(span: Span, index: int, kept: int | None) -> str:
+    """A step that a later life makes again was lost."""
+    if span.step is not None and kept is not None and span.step >= kept:
+        return LOST
+    if span.what in START_STAGES:
+        return f"{'recover' if index else 'start'}.{span.what}"
+    return span.what
+
+
+def _attempt(index: int, life: AttemptRecord, zero: float) -> Attempt:
+    steps = [span.step for span in life.trained if span.step is not None]
+    return Attempt(
+        index=index,
+        start=_ns(life.start, zero),
+        end=_ns(life.end, zero),
+        outcome=life.outcome,
+        ranks=tuple(range(life.accelerators)),
+        world=life.accelerators,
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+    )
+
+
+def _failure(index: int, life: AttemptRecord, zero: float) -> Failure:
+    owner, retry = OWNERS[life.category]
+    return Failure(
+        attempt=index,
+        at=_ns(life.end, zero),
+        category=life.category,
+        owner=owner,
+        retry=retry,
+        root_rank=None,
+        evidence=life.evidence,
+        node=life.hosts[0] if owner == "infra" and len(life.hosts) == 1 else None,
+    )
+
+
+def _recovery_times(lives: Sequence[AttemptRecord]) -> tuple[int, ...]:
+    """From the last step before an interruption to the first one after it, where both are known."""
+    trained = [index for index, life in enumerate(lives) if life.trained]
+    found = []
+    for index in range(max(trained, default=0)):
+        before, after = lives[index].trained, lives[index + 1].trained
+        last = before[-1].end if before else lives[index].start
+        again = after[0].start if after else lives[index + 1].start
+        found.append(max(_ns(again, last), 0))
+    return tuple(found)
+
+
+def _ranks(lives: Sequence[AttemptRecord], segments: Sequence[Segment]) -> tuple[RankLedger, ...]:
+    """Accelerators by host, where each host has as many; each shares the account of the run."""
+    most = max(life.accelerators for life in lives)
+    if most * (lives[-1].end - lives[0].start) / 3600 > MOST_HOURS:
+        return ()
+    hosts: dict[int, dict[int, str]] = {}
+    for index, life in enumerate(lives):
+        if life.hosts and life.accelerators % len(life.hosts) == 0:
+            each = life.accelerators // len(life.hosts)
+            for rank in range(life.accelerators):
+                hosts.setdefault(rank, {})[index] = life.hosts[rank // each]
+    return tuple(
+        RankLedger(
+            rank,
+            tuple(segments),
+            ledger_segments.time_by_bucket(segments),
+            0,
+            tuple(dict.fromkeys(where.values())),
+            where,
+        )
+        for rank, where in sorted(hosts.items())
+    )

@@ -1,0 +1,56 @@
+"""A file given to an importer, and the JSON and timestamps in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headway.errors import UsageError
+
+
+class Source(NamedTuple):
+    """One file: `taken` is when it was written, in seconds since the epoch."""
+
+    name: str
+    text: str
+    taken: float
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """Every JSON object: of one document, of several, or of lines; a torn one is left out."""
+        decoder, at = json.JSONDecoder(), self.text.find("{")
+        while at >= 0:
+            try:
+                found, after = decoder.raw_decode(self.text, at)
+            except RecursionError:
+                raise ValueError("its JSON is nested too deeply") from None
+            except ValueError:
+                at = self.text.find("\n{", at) + 1 or -1
+                continue
+            yield found
+            at = self.text.find("{", after)
+
+
+def source_names(sources: Sequence[Source]) -> str:
+    """The names of some files, for a sentence about them."""
+    more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
+    return ", ".join(source.name for source in sources[:3]) + more
+
+
+def read_source(path: Path) -> Source:
+    """A file from the disk; UsageError where that is not possible."""
+    try:
+        return Source(path.name, path.read_text(encoding="utf-8"), path.stat().st_mtime)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
+
+
+def parse_iso8601(text: str) -> float:
+    """A time as ISO 8601 has it, in seconds since the epoch; one without a zone is UTC."""
+    whole, dot, rest = text.strip().replace("Z", "+00:00").partition(".")
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    fraction = f".{rest[:digits][:6]:0<6}{rest[digits:]}" if dot else ""
+    found = datetime.fromisoformat(whole + fraction)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

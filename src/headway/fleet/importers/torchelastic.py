@@ -1,0 +1,111 @@
+"""torchelastic's events: `torchrun --event-log-handler console`, in a log with a time on each line.
+
+torchrun writes an event without its time, so the log must have it in front of each line, as
+`kubectl logs --timestamps` and most collectors write it; a handler that fills in `timestamp` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from headway.errors import UsageError
+from headway.fleet.importers.record import AttemptRecord, RunRecord, Span
+from headway.fleet.importers.source import Source, parse_iso8601
+from headway.ledger.model import Outcome
+
+MARK = '"torchelastic.worker.status.'
+ENDED: dict[str, Outcome] = {"SUCCEEDED": "completed", "FAILED": "failed"}
+
+
+class AgentEvent(NamedTuple):
+    """One event of an agent."""
+
+    at: float
+    state: str
+    told: dict[str, Any]
+
+
+def recognises(source: Source) -> bool:
+    """A line of it is an event."""
+    return MARK in source.text
+
+
+def read(sources: Sequence[Source]) -> Iterator[RunRecord]:
+    """One run for each run id; each restart of its workers is a life of it."""
+    runs: dict[str, list[AgentEvent]] = defaultdict(list)
+    for source in sources:
+        for event in _events(source):
+            runs[str(event.told["run_id"])].append(event)
+    for run, events in runs.items():
+        events.sort(key=lambda event: event.at)
+        lives: dict[int, list[AgentEvent]] = defaultdict(list)
+        for event in events:
+            lives[int(event.told["agent_restarts"])].append(event)
+        ordered = [lives[restart] for restart in sorted(lives)]
+        yield RunRecord(
+            key=f"torchelastic {run} {ordered[0][0].at:.3f}",
+            run=run,
+            lives=tuple(
+                _attempt_record(one, after)
+                for one, after in zip(ordered, [*ordered[1:], None], strict=True)
+            ),
+            labels={"reader": "torchelastic"},
+        )
+
+
+def _events(source: Source) -> Iterator[AgentEvent]:
+    for line in source.text.splitlines():
+        if MARK not in line:
+            continue
+        before, brace, rest = line.partition("{")
+        try:
+            told = json.loads(brace + rest)
+        except ValueError:
+            continue  # torn
+        metadata = told["metadata"]
+        yield AgentEvent(_time(source, before, told), str(metadata["state"]), metadata)
+
+
+def _time(source: Source, before: str, told: dict[str, Any]) -> float:
+    if told.get("timestamp"):
+        return float(told["timestamp"]) / 1000
+    try:
+        return parse_iso8601(before.split()[0])
+    except (IndexError, ValueError):
+        raise UsageError(
+            f"{source.name} has events without a time, as torchrun writes them; "
+            "take a log with a time in front of each line, such as `kubectl logs --timestamps`",
+            code="record-without-times",
+        ) from None
+
+
+def _attempt_record(
+    events: Sequence[AgentEvent], after: Sequence[AgentEvent] | None
+) -> AttemptRecord:
+    """An agent that starts its workers again has seen one of them die."""
+    spans = [
+        Span(event.at - float(event.told["duration_ms"]) / 1000, event.at, "launcher_init")
+        for event in events
+        if event.told.get("duration_ms") and event.state in ("RENDEZVOUS", "ASSIGN_WORKER_RANKS")
+    ]
+    started = [event for event in events if event.state == "START"]
+    begin = min([event.at for event in events] + [span.start for span in spans])
+    last = events[-1]
+    errors = [str(event.told["raw_error"]) for event in events if event.told.get("raw_error")]
+    if after is not None:
+        end = min(event.at - float(event.told.get("duration_ms") or 0) / 1000 for event in after)
+        outcome: Outcome = "failed"
+    else:
+        end, outcome = last.at, ENDED.get(last.state, "running")
+    return AttemptRecord(
+        start=begin,
+        end=max(end, begin),
+        outcome=outcome,
+        accelerators=len({event.told["global_rank"] for event in started}),
+        spans=tuple(spans),
+        hosts=tuple(dict.fromkeys(str(event.told["hostname"]) for event in started)),
+        evidence=errors[0] if errors else "torchelastic started the workers again",
+    )

@@ -1,0 +1,112 @@
+"""Write a run to a store while it goes on, in a process of its own that cannot hurt the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headway.errors import with_code
+from headway.journal.run_files import JOURNAL
+from headway.launch import processes
+
+EVERY_S = 300.0  # between two writes, unless an attempt has ended
+MIN_IDLE_RATIO = 20  # it works at most one part in so many of the time
+POLL_S = 5.0
+MIN_GAP_S = 30.0  # attempts that end faster than that are written together
+WRITE_LIMIT_S = 600.0  # for one write
+FINAL_WRITE_LIMIT_S = 60.0  # the same at the end: the exit code waits for it
+
+
+class StoreIngest:
+    """One for a launch: it is told of nothing, it looks at the folder of the journals."""
+
+    def __init__(self, folder: Path, url: str, say: Callable[[str], object]) -> None:
+        self.folder = folder
+        self.url = url
+        self._path = str(folder.resolve())  # while the working directory is there
+        self._say = say
+        self._told = False
+        self._stop = threading.Event()
+        self._child: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._loop, name="headway-ingest", daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Write it once more; what went wrong then is said, and what to type later."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._end_child()
+            self._thread.join(POLL_S / 50)
+        fault = self._write(FINAL_WRITE_LIMIT_S)
+        if fault:
+            self._say(
+                with_code(
+                    f"headway: the run is not in the store: {fault}; "
+                    f"later: headway ingest {self.folder} --store {self.url}",
+                    code="run-not-in-store",
+                )
+            )
+
+    def _loop(self) -> None:
+        known, last, took = self._journals(), time.monotonic(), 0.0
+        while not self._stop.wait(POLL_S):
+            found, since = self._journals(), time.monotonic() - last
+            if since < (MIN_GAP_S if found != known else max(EVERY_S, MIN_IDLE_RATIO * took)):
+                continue
+            known, last = found, time.monotonic()
+            fault = self._write(WRITE_LIMIT_S)
+            took = time.monotonic() - last
+            if fault and not self._told and not self._stop.is_set():
+                self._told = True
+                text = f"headway: the store did not take the run: {fault}; tried again later"
+                self._say(with_code(text, code="store-write-failed"))
+
+    def _journals(self) -> int:
+        """An attempt has ended when processes of the next one write."""
+        try:
+            return sum(name.endswith(".jsonl") for name in os.listdir(self.folder / JOURNAL))
+        except OSError:
+            return 0
+
+    def _write(self, limit: float) -> str:
+        """What went wrong, in a sentence; empty if nothing did."""
+        command = [sys.executable, "-m", "headway", "ingest", "--quiet", self._path]
+        try:
+            with processes.helper_process(
+                [*command, "--store", self.url],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a Ctrl-C is for the job
+            ) as child:
+                self._child = child
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, child.pid, 10)
+                try:
+                    told = child.communicate(timeout=limit)[1]
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    return f"{self.url} took more than {limit:.0f} s"
+        except OSError as error:
+            return f"no process can be started: {error.strerror}"
+        if not child.returncode:
+            return ""
+        return (told.strip().splitlines() or [f"exit code {child.returncode}"])[-1].removeprefix(
+            "headway: "
+        )
+
+    def _end_child(self) -> None:
+        """What it would write is older than what is written next."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()

@@ -1,0 +1,92 @@
+"""Filters, time grains and run dimensions that all queries share, and weighted means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.fleet.schema import LABELS
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+RUN_DIMENSIONS = (
+    *(column.name for column in LABELS),
+    *("run_id", "run", "job", "user", "torch", "python", "headway"),
+)
+TIME_GRAINS = {"hour": "h", "day": "D", "week": "W", "month": "M"}  # and how Ibis calls them
+DIMENSIONS = (*TIME_GRAINS, *RUN_DIMENSIONS)
+
+
+class Filter(NamedTuple):
+    """How a question is asked: split by what, of when, of which runs, how many rows at most."""
+
+    by: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    where: tuple[tuple[str, str], ...] = ()  # columns of runs and what they must be
+    limit: int | None = None
+
+
+def filtered(tables: Mapping[str, ir.Table], name: str, time: str, asked: Filter) -> ir.Table:
+    """The rows of a table in that stretch of time, with a column for each thing to split by."""
+    rows = tables[name]
+    if asked.since is not None:
+        rows = rows.filter(rows[time] >= asked.since)
+    if asked.until is not None:
+        rows = rows.filter(rows[time] < asked.until)
+    periods = {one: rows[time].truncate(TIME_GRAINS[one]) for one in asked.by if one in TIME_GRAINS}
+    rows = rows.mutate(**periods) if periods else rows
+    return rows if name == "runs" and not asked.where else _join_runs(tables, rows, asked)
+
+
+def _join_runs(tables: Mapping[str, ir.Table], rows: ir.Table, asked: Filter) -> ir.Table:
+    runs = tables["runs"]
+    for column, value in asked.where:
+        runs = runs.filter(runs[column] == value)
+    wanted = [one for one in asked.by if one in RUN_DIMENSIONS and one not in rows.columns]
+    if wanted:
+        return rows.join(runs.select("run_id", *wanted), "run_id")
+    return rows.semi_join(runs, "run_id") if asked.where else rows
+
+
+def join_attempts(tables: Mapping[str, ir.Table], rows: ir.Table) -> ir.Table:
+    """Rows of runs with what their attempts held: a run may have had another size in each."""
+    attempts = tables["attempts"]
+    lost = attempts.wall_s - attempts.effective_s
+    held = attempts.agg(
+        by="run_id",
+        accelerator_s=(attempts.accelerators * attempts.wall_s).sum(),
+        lost_accelerator_s=(attempts.accelerators * lost).sum(),
+        first_accelerators=attempts.accelerators.sum(where=attempts.attempt == 0),
+    )
+    return rows.join(held, "run_id")
+
+
+def hours(seconds: ir.Value) -> ir.Value:
+    """A sum of accelerator-seconds in hours."""
+    return seconds.sum() / 3600.0
+
+
+def weighted(value: ir.Value, weight: ir.Value) -> ir.Value:
+    """The mean of a value in which each row counts by its weight; null where there is none."""
+    return (value * weight).sum() / weight.sum().nullif(0.0)
+
+
+def per_job(rows: ir.Table, value: str, asked: Filter) -> ir.Table:
+    """The rows with a weight, `job`, by which a mean of the value counts each run once."""
+    import ibis
+
+    alike = ibis.window(group_by=list(dict.fromkeys([*asked.by, "run_id"])))
+    return rows.mutate(job=1.0 / rows[value].count().over(alike).nullif(0))
+
+
+def ordered(found: ir.Table, asked: Filter, by: Sequence[str] = ("accelerator_hours",)) -> ir.Table:
+    """Periods in their order, then what weighs most first; rows that are alike by their names."""
+    periods = [one for one in asked.by if one in TIME_GRAINS]
+    rest = [one for one in asked.by if one not in TIME_GRAINS]
+    keys = [*(found[one].asc() for one in periods), *(found[one].desc() for one in by)]
+    found = found.order_by([*keys, *(found[one].asc() for one in rest)])
+    return found.limit(asked.limit) if asked.limit else found

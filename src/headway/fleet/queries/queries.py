@@ -1,0 +1,282 @@
+"""Queries on a fleet store: one Ibis expression each, identical on every engine.
+
+They use only what Ibis supports on DuckDB, Spark and PostgreSQL. Every result has `jobs` and
+`accelerator_hours`, and every mean twice: `..._by_jobs` weights runs equally, the other weights
+them by accelerator-hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.errors import UsageError
+from headway.fleet.queries.dimensions import (
+    DIMENSIONS,
+    TIME_GRAINS,
+    Filter,
+    filtered,
+    hours,
+    join_attempts,
+    ordered,
+    per_job,
+    weighted,
+)
+from headway.fleet.schema import FAILURE_COLUMNS
+from headway.ledger.buckets import EFFECTIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import ibis.expr.types as ir
+
+
+ETT_DIMENSIONS: tuple[str, ...] = ()
+SIDES = ("ett", "idleness", "failure")
+
+
+def ett_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """First for each run, so that runs and accelerator-hours can be weighed alike."""
+    rows = filtered(tables, "hours", "hour", asked)
+    failed = rows.leaf.startswith("failure.") | rows.leaf.startswith("recover.")
+    trained = rows.leaf == EFFECTIVE
+    sides = {"ett": trained, "failure": failed, "idleness": ~(trained | failed)}
+    runs = rows.agg(
+        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        wall_s=rows.seconds.sum(),
+        total_s=rows.accelerator_s.sum(),
+        **{f"{side}_s": rows.seconds.sum(where=rows_of) for side, rows_of in sides.items()},
+        **{f"{side}_a": rows.accelerator_s.sum(where=rows_of) for side, rows_of in sides.items()},
+    )
+    runs = runs.filter(runs.wall_s > 0)
+    shares = {
+        f"{side}_percent": 100.0 * runs[f"{side}_a"].fill_null(0.0).sum() / runs.total_s.sum()
+        for side in SIDES
+    }
+    means = {
+        f"{side}_percent_by_jobs": (100.0 * runs[f"{side}_s"].fill_null(0.0) / runs.wall_s).mean()
+        for side in SIDES
+    }
+    found = runs.agg(
+        by=list(asked.by),
+        jobs=runs.count(),
+        accelerator_hours=hours(runs.total_s),
+        **shares,
+        **means,
+    )
+    return ordered(found, asked)
+
+
+TTS_DIMENSIONS: tuple[str, ...] = ()
+
+
+def tts_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """Runs that never trained have none; they are counted beside."""
+    rows = join_attempts(tables, filtered(tables, "runs", "started_at", asked))
+    started = rows.time_to_start_s.notnull()
+    found = rows.agg(
+        by=list(asked.by),
+        jobs=rows.count(),
+        never_trained=rows.count(where=~started),
+        accelerator_hours=hours(rows.accelerator_s),
+        starting_accelerator_hours=hours(rows.first_accelerators * rows.time_to_start_s),
+        tts_s=weighted(rows.time_to_start_s, started.ifelse(rows.accelerator_s, 0.0)),
+        tts_s_by_jobs=rows.time_to_start_s.mean(),
+        tts_p50_s=rows.time_to_start_s.quantile(0.5),
+        tts_p90_s=rows.time_to_start_s.quantile(0.9),
+    )
+    return ordered(found, asked)
+
+
+TTR_DIMENSIONS = ("resumed_by",)
+
+
+def ttr_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """The time counts to the attempt that ended the interruption."""
+    rows = filtered(tables, "attempts", "started_at", asked)
+    rows = per_job(rows.filter(rows.time_to_recover_s.notnull()), "time_to_recover_s", asked)
+    found = rows.agg(
+        by=list(asked.by),
+        jobs=rows.run_id.nunique(),
+        interruptions=rows.count(),
+        accelerator_hours=hours(rows.accelerators * rows.wall_s),
+        recovering_accelerator_hours=hours(rows.accelerators * rows.time_to_recover_s),
+        ttr_s=weighted(rows.time_to_recover_s, rows.accelerators * rows.wall_s),
+        ttr_s_by_jobs=weighted(rows.time_to_recover_s, rows.job),
+        ttr_p50_s=rows.time_to_recover_s.quantile(0.5),
+        ttr_p90_s=rows.time_to_recover_s.quantile(0.9),
+    )
+    return ordered(found, asked)
+
+
+FAILURE_DIMENSIONS = ("category", "owner", "retry", "host", "confidence", "fingerprint", "decision")
+
+
+def failures_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """`failures` are those of infra, as published; `accelerator_hours` is what all of them lost."""
+    rows = per_job(filtered(tables, "failures", "at", asked), "time_to_recover_s", asked)
+    recovered = rows.time_to_recover_s.fill_null(0.0)
+    recovers = rows.time_to_recover_s.notnull().ifelse(1.0, 0.0)
+    counts = {
+        column: rows.count(where=rows.owner == owner) for owner, column in FAILURE_COLUMNS.items()
+    }
+    found = rows.agg(
+        by=list(asked.by),
+        jobs=rows.run_id.nunique(),
+        **counts,
+        failures_all=rows.count(),
+        never_recovered=rows.count(where=rows.time_to_recover_s.isnull()),
+        accelerator_hours=hours(rows.accelerators * (rows.lost_s + recovered)),
+        rolled_back_accelerator_hours=hours(rows.accelerators * rows.lost_s),
+        ttr_s=weighted(rows.time_to_recover_s, rows.accelerators * recovers),
+        ttr_s_by_jobs=weighted(rows.time_to_recover_s, recovers * rows.job),
+        ttr_p50_s=rows.time_to_recover_s.quantile(0.5),
+    )
+    return ordered(found, asked, ("accelerator_hours", "failures_all"))
+
+
+CHECKPOINT_DIMENSIONS = ("level",)
+
+
+def checkpoints_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """`accelerator_hours` is what they blocked."""
+    rows = per_job(filtered(tables, "checkpoints", "at", asked), "blocked_s", asked)
+    blocking = rows.blocked_s.notnull()
+    found = rows.agg(
+        by=list(asked.by),
+        jobs=rows.run_id.nunique(),
+        saves=rows.count(),
+        failed=rows.count(where=rows.error.notnull()),
+        accelerator_hours=hours(rows.accelerators * rows.blocked_s),
+        blocked_s=weighted(rows.blocked_s, blocking.ifelse(rows.accelerators, 0).cast("float64")),
+        blocked_s_by_jobs=weighted(rows.blocked_s, blocking.ifelse(rows.job, 0.0)),
+        blocked_p90_s=rows.blocked_s.quantile(0.9),
+        durable_p90_s=rows.durable_s.quantile(0.9),
+    )
+    return ordered(found, asked)
+
+
+COMPILE_DIMENSIONS = ("place", "reason", "recompile", "cached")
+
+
+def compiles_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """First for each run: what it compiled, on the ranks that took longest."""
+    rows = filtered(tables, "compiles", "at", asked)
+    runs = rows.agg(
+        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        times=rows.times.sum(),
+        again=rows.times.sum(where=rows.recompile).fill_null(0),
+        hits=rows.times.sum(where=rows.cached).fill_null(0),
+        seconds=rows.seconds.sum(),
+        accelerator_s=(rows.seconds * rows.accelerators).sum(),
+        accelerators=rows.accelerators.max(),
+    )
+    counts = {"compiles": runs.times, "recompiles": runs.again, "from_cache": runs.hits}
+    found = runs.agg(
+        by=list(asked.by),
+        jobs=runs.count(),
+        accelerator_hours=hours(runs.accelerator_s),
+        **{name: column.sum() for name, column in counts.items()},
+        seconds=weighted(runs.seconds, runs.accelerators.cast("float64")),
+        seconds_by_jobs=runs.seconds.mean(),
+    )
+    return ordered(found, asked)
+
+
+NODE_DIMENSIONS = ("host",)
+
+
+def nodes_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """By the attempts that began in that stretch of time."""
+    rows = filtered(tables, "nodes", "started_at", asked)
+    runs = rows.agg(
+        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        attempts=rows.count(),
+        failures=rows.failures.sum(),
+        accelerator_s=rows.accelerator_s.sum(),
+        effective_s=rows.effective_s.sum(),
+    )
+    share = 100.0 * runs.effective_s / runs.accelerator_s.nullif(0.0)
+    found = runs.agg(
+        by=list(asked.by),
+        jobs=runs.count(),
+        attempts=runs.attempts.sum(),
+        accelerator_hours=hours(runs.accelerator_s),
+        effective_percent=100.0 * runs.effective_s.sum() / runs.accelerator_s.sum().nullif(0.0),
+        effective_percent_by_jobs=share.mean(),
+        failures=runs.failures.sum(),
+        failures_per_1000_accelerator_hours=3.6e6
+        * runs.failures.sum()
+        / runs.accelerator_s.sum().nullif(0.0),
+    )
+    return ordered(found, asked, ("failures", "accelerator_hours"))
+
+
+TOP_DIMENSIONS = ("leaf",)
+
+
+def top_query(tables: Mapping[str, ir.Table], asked: Filter) -> ir.Table:
+    """`percent` is of all that the same runs and periods had, whatever was lost there."""
+    slices = [one for one in asked.by if one != "leaf"]
+    run = ["run_id", *(one for one in slices if one in TIME_GRAINS)]
+    rows = filtered(tables, "hours", "hour", asked)
+    runs = rows.agg(
+        by=list(dict.fromkeys([*slices, *run])),
+        lived_s=rows.seconds.sum(),
+        lived_a=rows.accelerator_s.sum(),
+    )
+    rows = rows.filter(rows.leaf != EFFECTIVE)
+    lost = rows.agg(
+        by=list(dict.fromkeys([*asked.by, "run_id"])),
+        seconds=rows.seconds.sum(),
+        accelerator_s=rows.accelerator_s.sum(),
+    ).join(runs.select(*run, "lived_s"), run)
+    found = lost.agg(
+        by=list(asked.by),
+        jobs=lost.count(),
+        accelerator_hours=hours(lost.accelerator_s),
+        share=(100.0 * lost.seconds / lost.lived_s).sum(),
+    )
+    whole = runs.agg(by=slices, all_jobs=runs.count(), all_s=runs.lived_a.sum())
+    joined = found.join(whole, [found[one].identical_to(whole[one]) for one in slices] or True)
+    shown = joined.select(
+        *(found[one] for one in found.columns if one != "share"),
+        percent=360000.0 * found.accelerator_hours / whole.all_s,
+        percent_by_jobs=found.share / whole.all_jobs,
+    )
+    return ordered(shown, asked)
+
+
+class Query(NamedTuple):
+    """One question: `by` is how it is split unless told otherwise, `own` what only it can do."""
+
+    ask: Callable[[Mapping[str, ir.Table], Filter], ir.Table]
+    by: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+QUERIES = {
+    "ett": Query(ett_query, own=ETT_DIMENSIONS),
+    "tts": Query(tts_query, own=TTS_DIMENSIONS),
+    "ttr": Query(ttr_query, own=TTR_DIMENSIONS),
+    "failures": Query(failures_query, ("category",), FAILURE_DIMENSIONS),
+    "checkpoints": Query(checkpoints_query, ("level",), CHECKPOINT_DIMENSIONS),
+    "compile": Query(compiles_query, ("recompile", "cached"), COMPILE_DIMENSIONS),
+    "nodes": Query(nodes_query, ("host",), NODE_DIMENSIONS),
+    "top": Query(top_query, ("leaf",), TOP_DIMENSIONS),
+}
+
+
+def build_query(name: str, asked: Filter) -> Callable[[Mapping[str, ir.Table]], ir.Table]:
+    """The question of that name, ready to be put to the tables; UsageError for a bad split."""
+    query = QUERIES[name]
+    asked = asked._replace(by=asked.by or query.by)
+    known = (*DIMENSIONS, *query.own)
+    for one in asked.by:
+        if one not in known:
+            raise UsageError(
+                f"{name} cannot be split by {one!r}; it can by {', '.join(known)}",
+                code="split-unknown",
+                split=one,
+            )
+    return lambda tables: query.ask(tables, asked)

@@ -1,0 +1,81 @@
+"""Releases of a store in order of first use, with the stages of their starts and their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.fleet.queries import pages
+from headway.fleet.queries.queries import build_query
+from headway.ledger.buckets import BUCKETS
+from headway.report.waterfall import START_BUCKETS, Bar, by_stage
+
+if TYPE_CHECKING:
+    from headway.fleet.queries.dimensions import Filter
+    from headway.fleet.store.reader import QueryFn
+
+
+RELEASES = ("torch", "image", "code", "headway", "week", "month")
+
+
+class Release(NamedTuple):
+    """The runs of one release that trained; times are in seconds."""
+
+    name: Any  # a text, or the time at which a week or month began
+    first: datetime  # when one of its runs began
+    runs: int
+    mean: float
+    median: float
+    slow: float  # nine of ten start faster
+    stages: Mapping[str, float]  # means, and the rest of the start; they sum to the mean
+
+
+def releases(
+    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
+) -> list[Release]:
+    """By a field of runs, or by week or month; the last ones."""
+    asked = asked._replace(by=(release,))
+    rows = ask(pages.release_starts(asked, release))[::-1]
+    spent: dict[Any, dict[str, float]] = {}
+    for one in ask(pages.start_stages(asked, START_BUCKETS, release)):
+        spent.setdefault(one[release], {})[one["leaf"]] = one["seconds"]
+    return [
+        Release(
+            name=row[release],
+            first=row["first"],
+            runs=row["jobs"],
+            mean=row["tts_s_by_jobs"],
+            median=row["tts_p50_s"],
+            slow=row["tts_p90_s"],
+            stages=by_stage(
+                {leaf: sec / row["jobs"] for leaf, sec in spent.get(row[release], {}).items()},
+                row["tts_s_by_jobs"],
+            ),
+        )
+        for row in rows
+    ]
+
+
+def release_bars(
+    ask: Callable[[QueryFn], list[dict[str, Any]]], asked: Filter, release: str
+) -> list[Bar]:
+    """The same for a waterfall, with what was lost; that is weighed by accelerator-hours."""
+    lost: dict[Any, dict[str, float]] = {}
+    for row in ask(build_query("top", asked._replace(by=(release, "leaf")))):
+        lost.setdefault(row[release], {})[row["leaf"]] = row["percent"]
+    ett = {
+        row[release]: row["ett_percent"]
+        for row in ask(build_query("ett", asked._replace(by=(release,))))
+    }
+    return [
+        Bar(
+            name=f"{one.name:%Y-%m-%d}" if isinstance(one.name, datetime) else str(one.name),
+            runs=one.runs,
+            time_to_start=one.mean,
+            start=one.stages,
+            ett_percent=ett.get(one.name, 0.0),
+            lost={leaf: lost[one.name][leaf] for leaf in BUCKETS if leaf in lost.get(one.name, {})},
+        )
+        for one in releases(ask, asked, release)
+    ]

@@ -1,0 +1,151 @@
+"""Find the most likely change point of a series: weighted energy distance, permutation test.
+
+In one dimension the energy distance is twice the integral of the squared difference of the two
+distribution functions (Szekely and Rizzo), so no pairs of jobs are compared: values are binned into
+cells of equal weight, and each channel costs slots x cells for all moments at once.
+
+The test permutes whole time slots with all their jobs and buckets, so that what jobs of the same
+hours have in common is not evidence. Buckets differ in noise: each bucket's best split is compared
+with its own permutations on a log scale, and the most extreme bucket represents the series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.fleet.regressions.cohorts import Floats, Ints
+
+Singles = NDArray[np.float32]
+CELLS = 9
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """What each slot adds to the distance between the distributions: slots x channels x cells."""
+
+    parts: Singles
+    weights: Floats  # of each slot
+
+    @classmethod
+    def of(cls, values: Floats, weights: Floats, slots: Ints, count: int) -> Deviations:
+        """The deviations of jobs with `values` (jobs x channels) in `count` slots of time."""
+        per_slot: Floats = np.bincount(slots, weights, count).astype(np.float64)
+        total = per_slot.sum()
+        parts = np.zeros((count, values.shape[1], CELLS - 1), dtype=np.float32)
+        for channel in range(values.shape[1]):
+            cells, gaps = _cells(values[:, channel], weights)
+            table = np.bincount(slots * CELLS + cells, weights, count * CELLS)
+            below = table.reshape(count, CELLS).cumsum(axis=1)[:, :-1]
+            shares = below.sum(axis=0) / total
+            parts[:, channel] = (below - per_slot[:, None] * shares) * np.sqrt(2 * gaps / total)
+        return cls(parts, per_slot)
+
+    def distances(self, least: int) -> Floats:
+        """The statistic of each channel at each split of the slots as they are.
+
+        Row i is the split before slot `least + i`; `least` slots at least lie on either side.
+        """
+        order = np.arange(self.weights.size)[None]
+        return np.array([found[0] for found in self._walk(order, least)])
+
+    def peaks(self, orders: Ints, least: int) -> Floats:
+        """The best of each channel over all splits, for each of many orders of the slots."""
+        best = np.zeros((len(orders), self.parts.shape[1]), dtype=np.float32)
+        for found in self._walk(orders, least):
+            np.maximum(best, found, out=best)
+        return best.astype(np.float64)
+
+    def _walk(self, orders: Ints, least: int) -> Iterator[Singles]:
+        """Slot by slot, through all orders at once: orders x channels at each split."""
+        slots, channels, cells = self.parts.shape
+        rows = self.parts.reshape(slots, channels * cells)
+        before = np.cumsum(self.weights[orders], axis=1)
+        total = self.weights.sum()
+        balance = before * (total - before) / total**2
+        factor = np.divide(1.0, balance, out=np.zeros_like(balance), where=balance > 0)
+        factors = factor.astype(np.float32).T[:, :, None].copy()
+        summed = np.zeros((len(orders), channels * cells), dtype=np.float32)
+        each = summed.reshape(-1, channels, cells)
+        for slot in range(slots - least):
+            summed += rows[orders[:, slot]]
+            if slot >= least - 1:
+                yield np.einsum("pck,pck->pc", each, each) * factors[slot]
+
+
+def _cells(values: Floats, weights: Floats) -> tuple[Ints, Floats]:
+    """The cell of each value, and how far each cell's mean is from the next one's."""
+    # Equal values share a cell, or their order in time would be taken for a difference.
+    levels, level = np.unique(values, return_inverse=True)
+    each = np.bincount(level, weights, levels.size)
+    middle = np.cumsum(each) - each / 2
+    cells = np.minimum(middle / weights.sum() * CELLS, CELLS - 1).astype(np.int64)[level]
+    held = np.bincount(cells, weights, CELLS)
+    sums = np.bincount(cells, weights * values, CELLS)
+    filled = np.flatnonzero(held)
+    means = np.interp(np.arange(CELLS), filled, sums[filled] / held[filled])
+    return cells, np.maximum(np.diff(means), 0.0)
+
+
+SHUFFLES = 1999  # shuffles
+EARLY_STOPS = (
+    (99, 0.1),
+    (499, 0.03),
+)  # after so many, go on only if the p-value is as small as this
+BATCH = 200  # shuffles, so that what is worked on stays in the processor's cache
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Split:
+    """The best split: before slot `at`, seen best in `channel`; how likely by chance."""
+
+    at: int
+    channel: int
+    p: float
+    scores: Floats  # by channel: how many standard deviations above its own shuffles
+
+
+def best_split(
+    deviations: Deviations, least: int, seed: int, shuffles: int = SHUFFLES
+) -> Split | None:
+    """The split that stands out most, or None if the series is too short for one."""
+    slots = deviations.weights.size
+    if slots < 2 * least or deviations.weights.sum() <= 0:
+        return None
+    random = np.random.default_rng(seed)
+    seen = deviations.distances(least)
+    peaks = seen.max(axis=0)[None]
+    for total, promising in (*EARLY_STOPS, (shuffles, 1.0)):
+        more = _shuffled_peaks(deviations, least, random, min(total, shuffles) + 1 - len(peaks))
+        peaks = np.vstack([peaks, *more])
+        p, scores = _judge(peaks)
+        if p > promising:
+            break
+    channel = int(scores.argmax())
+    return Split(int(seen[:, channel].argmax()) + least, channel, p, scores)
+
+
+def _shuffled_peaks(
+    deviations: Deviations, least: int, random: np.random.Generator, times: int
+) -> list[Floats]:
+    slots = np.arange(deviations.weights.size)
+    found = []
+    for begin in range(0, times, BATCH):
+        orders = np.tile(slots, (min(BATCH, times - begin), 1))
+        found.append(deviations.peaks(random.permuted(orders, axis=1), least))
+    return found
+
+
+def _judge(peaks: Floats) -> tuple[float, Floats]:
+    """The p-value of the first row among all, the first included, and its scores."""
+    table = np.log(peaks + TINY)
+    spread = table.std(axis=0)
+    scores = np.divide(
+        table - table.mean(axis=0), spread, out=np.zeros_like(table), where=spread > 1e-9
+    )
+    best = scores.max(axis=1)
+    return float((best >= best[0]).mean()), scores[0]

@@ -1,0 +1,110 @@
+"""Jobs of one slice as a series, compared within cohorts of similar duration.
+
+A job's value is its share of wall time in each bucket, in points (0 to 100), weighted by its
+accelerator-hours. Short jobs spend a larger share on starting than long ones, and the most recent
+jobs are known only up to now, so each job is compared with jobs of about the same duration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DURATION_BINS = 8  # classes of wall time, of equal weight
+MAX_WEIGHT_SHARE = 0.005  # of a slice's weight: what one job may count for in a test
+MIN_SPREAD = 0.05  # of the mean spread of all classes
+
+
+@dataclass(frozen=True)
+class Series:
+    """The jobs of one slice; `seconds` has a row per job and a column per bucket."""
+
+    slice: tuple[str, ...]
+    buckets: tuple[str, ...]
+    start: Floats  # seconds since the epoch
+    accelerators: Floats
+    seconds: Floats
+    running: NDArray[np.bool_]
+    fields: dict[str, NDArray[Any]]
+
+    @property
+    def wall(self) -> Floats:
+        """Wall seconds of each job."""
+        return np.asarray(self.seconds.sum(axis=1))
+
+    @property
+    def hours(self) -> Floats:
+        """Accelerator-hours of each job."""
+        return self.wall * self.accelerators / 3600
+
+    @property
+    def points(self) -> Floats:
+        """Each job's share of wall time by bucket, in points."""
+        wall = self.wall[:, None]
+        return np.divide(100 * self.seconds, wall, out=np.zeros_like(self.seconds), where=wall > 0)
+
+    def where(self, chosen: NDArray[Any]) -> Series:
+        """The jobs that a mask or an index chooses."""
+        return replace(
+            self,
+            start=self.start[chosen],
+            accelerators=self.accelerators[chosen],
+            seconds=self.seconds[chosen],
+            running=self.running[chosen],
+            fields={name: values[chosen] for name, values in self.fields.items()},
+        )
+
+
+def cap_weights(weights: Floats, most: float = MAX_WEIGHT_SHARE) -> Floats:
+    """The weights, with none above `most` of their sum: one giant job is no trend."""
+    if weights.size * most <= 1:
+        return np.ones_like(weights)
+    ordered = np.sort(weights)[::-1]
+    below = np.append(np.cumsum(ordered[:0:-1])[::-1], 0.0)  # a heavy one hides light ones
+    # With the k heaviest at the cap c: c = most * (rest + k * c).
+    k = np.arange(1, weights.size + 1)
+    room = 1 - most * k
+    cap = np.divide(most * below, room, out=np.full(weights.size, np.inf), where=room > 0)
+    if ordered[0] <= most * weights.sum():
+        return weights
+    following = np.append(ordered[1:], 0.0)
+    fits = np.flatnonzero((cap >= following) & np.isfinite(cap))
+    return np.minimum(weights, cap[fits[0]]) if fits.size else np.ones_like(weights)
+
+
+def duration_bins(wall: Floats, weights: Floats, classes: int = DURATION_BINS) -> Ints:
+    """Each job's class of wall time; the classes weigh about the same."""
+    # Jobs that ran as long as each other share a class, or classes would be stretches of time.
+    # A wall time is a sum over buckets: below a millisecond it is rounding.
+    levels, level = np.unique(wall.round(3), return_inverse=True)
+    each = np.bincount(level, weights, levels.size)
+    middle = np.cumsum(each) - each / 2
+    found = np.minimum(middle / weights.sum() * classes, classes - 1).astype(np.int64)
+    return np.asarray(found[level])
+
+
+def standardize_within_cohort(values: Floats, weights: Floats, classes: Ints) -> Floats:
+    """Each value less the weighted mean of its class, in units of the class's mean deviation."""
+    count = int(classes.max()) + 1 if classes.size else 0
+    total = np.bincount(classes, weights, count).astype(np.float64)
+    found = np.empty_like(values)
+    for column in range(values.shape[1]):
+        mean = _means(values[:, column], weights, classes, total)
+        apart = np.asarray(values[:, column] - mean[classes], dtype=np.float64)
+        spread = _means(np.abs(apart), weights, classes, total)
+        # A class in which a bucket hardly ever moves must not shout over all others.
+        floor = MIN_SPREAD * float(np.average(spread, weights=total)) if count else 0.0
+        units = np.maximum(spread, floor)[classes]
+        found[:, column] = np.divide(apart, units, out=np.zeros_like(apart), where=units > 0)
+    return found
+
+
+def _means(values: Floats, weights: Floats, classes: Ints, total: Floats) -> Floats:
+    sums = np.bincount(classes, weights * values, total.size)
+    return np.divide(sums, total, out=np.zeros_like(total), where=total > 0)

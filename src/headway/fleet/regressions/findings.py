@@ -1,0 +1,275 @@
+"""Regressions and improvements of slices: when, how large, in which bucket, with which fields."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.fleet.regressions.attribution import (
+    FieldShift,
+    Values,
+    by_cell,
+    decompose,
+    field_shifts,
+)
+from headway.fleet.regressions.changepoint import SHUFFLES, Deviations, Split, best_split
+from headway.fleet.regressions.cohorts import (
+    Ints,
+    Series,
+    cap_weights,
+    duration_bins,
+    standardize_within_cohort,
+)
+from headway.fleet.regressions.hosts import benjamini_hochberg
+from headway.ledger.buckets import EFFECTIVE
+
+SLOT_S = 12 * 3600.0  # the grain of time
+MIN_SLOTS = 2  # slots on either side of a break: a day
+MIN_JOBS = 20  # fewer are no series
+FDR = 0.05  # the false discovery rate
+MIN_CHANGE = 0.5  # a smaller change is no finding
+MIN_SHARE = 0.02  # points of a slice's time: a bucket below it is not tested
+MAX_DEPTH = 6  # halvings; no history has more breaks worth telling
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """What counts as a finding."""
+
+    level: float = FDR
+    points: float = MIN_CHANGE
+    slot: float = SLOT_S
+    shuffles: int = SHUFFLES
+    dependent: bool = False
+    like: tuple[str, ...] = ()  # fields by which jobs are compared with their like, besides length
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What some of a slice's jobs, those of one model for instance, add to its change of ETT."""
+
+    name: tuple[str, ...]
+    mix: float
+    within: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One change of one slice; all points are of accelerator-hours, after less before."""
+
+    slice: tuple[str, ...]
+    at: float  # seconds since the epoch
+    since: float  # the time before it that is compared, and the time after it
+    until: float
+    bucket: str
+    points: float  # by which the bucket grew, beside jobs of the same length
+    ett_before: float
+    ett_after: float
+    mix: float  # of the change of ETT: other jobs than before
+    within: float  # and: the same jobs did otherwise
+    buckets: dict[str, float]  # the change within, by bucket
+    parts: tuple[
+        Contribution, ...
+    ]  # the change of ETT by the fields that are held equal; largest first
+    hours: float  # accelerator-hours after it
+    p: float
+    level: float  # the false discovery rate at which it is still found
+    fields: tuple[FieldShift, ...]
+
+    @property
+    def regression(self) -> bool:
+        """Whether training time was lost by it."""
+        return (self.points > 0) != (self.bucket == EFFECTIVE)
+
+
+@dataclass(frozen=True)
+class _ChangePoint:
+    """A split of the jobs that lie in the slots `low` to `high`."""
+
+    low: int
+    high: int
+    split: Split
+    channels: Ints
+
+
+def find(
+    series: Sequence[Series],
+    now: float,
+    options: ScanOptions | None = None,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[Finding]:
+    """The findings of all slices, the newest first; `tell` hears how many slices are done."""
+    options = options or ScanOptions()
+    first: list[_ChangePoint | None] = []
+    for number, one in enumerate(series):
+        first.append(_best_change_point(one, now, options, None))
+        tell(number + 1)
+    tested = [i for i, found in enumerate(first) if found is not None]
+    levels = benjamini_hochberg(np.array([_p_value(first[i]) for i in tested]), options.dependent)
+    accepted = {i: float(level) for i, level in zip(tested, levels, strict=True)}
+    believed = [i for i in tested if accepted[i] <= options.level]
+    limit = max((_p_value(first[i]) for i in believed), default=0.0)
+    findings: list[Finding] = []
+    for i in believed:
+        top = first[i]
+        assert top is not None
+        breaks = sorted(
+            _further_change_points(series[i], now, options, top, limit), key=lambda b: b.split.at
+        )
+        findings += _to_findings(series[i], now, options, breaks, accepted[i])
+    kept = [one for one in findings if abs(one.points) >= options.points]
+    return sorted(kept, key=lambda one: -one.at)
+
+
+def _p_value(found: _ChangePoint | None) -> float:
+    return found.split.p if found else 1.0
+
+
+def slots(start: NDArray[np.float64], now: float, slot: float) -> tuple[Ints, int]:
+    """The slot of each job, counted so that the last one ends now; and how many there are."""
+    back = np.floor((now - start) / slot).astype(np.int64)
+    count = int(back.max()) + 1 if back.size else 0
+    return count - 1 - np.maximum(back, 0), count
+
+
+def _best_change_point(
+    series: Series, now: float, options: ScanOptions, between: tuple[int, int] | None
+) -> _ChangePoint | None:
+    """The best split of a series, or of what lies between two slots."""
+    where, count = slots(series.start, now, options.slot)
+    low, high = between or (0, count)
+    inside = (where >= low) & (where < high) & (series.hours > 0)
+    if inside.sum() < MIN_JOBS or high - low < 2 * MIN_SLOTS:
+        return None
+    jobs = series.where(inside)
+    weights, points = cap_weights(jobs.hours), jobs.points
+    shares = weights @ points / weights.sum()
+    kept = (shares >= MIN_SHARE) | (np.array(jobs.buckets) == EFFECTIVE)
+    channels = np.flatnonzero(kept)
+    values = standardize_within_cohort(
+        points[:, channels], weights, _classes(jobs, weights, options)
+    )
+    deviations = Deviations.of(values, weights, where[inside] - low, high - low)
+    name = zlib.crc32("/".join(series.slice).encode()) + low * 7919 + high
+    split = best_split(deviations, MIN_SLOTS, name, shuffles=options.shuffles)
+    if split is None:
+        return None
+    split = Split(split.at + low, split.channel, split.p, split.scores)
+    return _ChangePoint(low, high, split, channels)
+
+
+def _classes(jobs: Series, weights: NDArray[np.float64], options: ScanOptions) -> Ints:
+    """Jobs of the same length, and of the same values of the fields that are held equal."""
+    names, alike = _control_groups(jobs, options)
+    both = duration_bins(jobs.wall, weights) * len(names) + alike
+    return np.asarray(np.unique(both, return_inverse=True)[1]).reshape(-1)
+
+
+def _control_groups(jobs: Series, options: ScanOptions) -> tuple[list[tuple[str, ...]], Ints]:
+    """The values of the fields that are held equal, and which of them each job has."""
+    if not options.like:
+        return [()], np.zeros(jobs.start.size, dtype=np.int64)
+    columns = np.stack([jobs.fields[name].astype(str) for name in options.like], axis=1)
+    names, codes = np.unique(columns, axis=0, return_inverse=True)
+    return [tuple(map(str, name)) for name in names], codes.reshape(-1)
+
+
+def _further_change_points(
+    series: Series,
+    now: float,
+    options: ScanOptions,
+    found: _ChangePoint,
+    limit: float,
+    depth: int = 1,
+) -> list[_ChangePoint]:
+    """A break, and those of the two sides that are as sure."""
+    breaks = [found]
+    if depth < MAX_DEPTH:
+        at = found.split.at
+        for between in ((found.low, at), (at, found.high)):
+            one = _best_change_point(series, now, options, between)
+            if one is not None and one.split.p <= limit:
+                breaks += _further_change_points(series, now, options, one, limit, depth + 1)
+    return breaks
+
+
+def _to_findings(
+    series: Series, now: float, options: ScanOptions, breaks: list[_ChangePoint], level: float
+) -> list[Finding]:
+    """Each break beside the stretch before it and the one after it."""
+    _, count = slots(series.start, now, options.slot)
+    edges = [0, *(one.split.at for one in breaks), count]
+    begin = now - count * options.slot
+    times = [begin + edge * options.slot for edge in edges]
+    return [
+        _finding(series, options, one, level, (times[i], times[i + 1], times[i + 2]))
+        for i, one in enumerate(breaks)
+    ]
+
+
+def _finding(
+    series: Series,
+    options: ScanOptions,
+    found: _ChangePoint,
+    level: float,
+    times: tuple[float, float, float],
+) -> Finding:
+    since, at, until = times
+    jobs = series.where((series.start >= since) & (series.start < until) & (series.hours > 0))
+    after = jobs.start >= at
+    weights, points = jobs.hours, jobs.points
+    cells = _classes(jobs, cap_weights(weights), options)
+    count = int(cells.max()) + 1
+    parts = decompose(
+        *by_cell(cells[~after], count, weights[~after], points[~after]),
+        *by_cell(cells[after], count, weights[after], points[after]),
+    )
+    within = dict(zip(jobs.buckets, map(float, parts.within.sum(axis=0)), strict=True))
+    bucket = _bucket(jobs.buckets, found)
+    trained = jobs.buckets.index(EFFECTIVE)
+    column = points[:, jobs.buckets.index(bucket)]
+    return Finding(
+        slice=series.slice,
+        at=at,
+        since=since,
+        until=until,
+        bucket=bucket,
+        points=within[bucket],
+        ett_before=float(np.average(points[~after, trained], weights=weights[~after])),
+        ett_after=float(np.average(points[after, trained], weights=weights[after])),
+        mix=float(parts.mix[:, trained].sum()),
+        within=within[EFFECTIVE],
+        buckets={leaf: change for leaf, change in within.items() if change},
+        parts=_contributions(jobs, options, cells, parts.mix[:, trained], parts.within[:, trained]),
+        hours=float(weights[after].sum()),
+        p=found.split.p,
+        level=level,
+        fields=tuple(field_shifts(jobs.fields, jobs.start, cap_weights(weights), column, at)),
+    )
+
+
+def _contributions(
+    jobs: Series, options: ScanOptions, cells: Ints, mix: Values, within: Values
+) -> tuple[Contribution, ...]:
+    names, alike = _control_groups(jobs, options)
+    _, first = np.unique(cells, return_index=True)
+    sums = [np.bincount(alike[first], part, len(names)) for part in (mix, within)]
+    found = [
+        Contribution(name, float(sums[0][i]), float(sums[1][i]))
+        for i, name in enumerate(names)
+        if name
+    ]
+    return tuple(sorted(found, key=lambda one: -abs(one.mix + one.within)))
+
+
+def _bucket(buckets: tuple[str, ...], found: _ChangePoint) -> str:
+    """The bucket that stands out most; training itself only where there is no other."""
+    ranked = sorted(
+        zip(found.split.scores, found.channels, strict=True), key=lambda pair: -float(pair[0])
+    )
+    names = [buckets[channel] for _, channel in ranked]
+    return next((name for name in names if name != EFFECTIVE), EFFECTIVE)

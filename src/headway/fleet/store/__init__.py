@@ -1,0 +1,1 @@
+"""The fleet store: Parquet files or PostgreSQL, manifest, compaction and views."""

@@ -1,0 +1,115 @@
+"""Run a query on a store: retry after a concurrent compaction, and skip damaged files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.errors import HeadwayError, with_code
+from headway.fleet.schema import SCHEMA, TABLES
+from headway.fleet.store import arrow, manifest, spark
+from headway.fleet.store.manifest import DataFile
+from headway.fleet.store.parquet import LiveFiles, Store
+from headway.fleet.store.view import open_view
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+
+MANY_FILES = 5000  # files; about a millisecond each
+TRIES = 4  # a store may be compacted meanwhile
+
+QueryFn = Callable[[Mapping[str, "ir.Table"]], "ir.Table"]
+
+
+class QueryResult(NamedTuple):
+    """What was found, and what to know about it."""
+
+    rows: pyarrow.Table
+    notes: tuple[str, ...]
+
+
+def run_query(
+    store: Store,
+    question: QueryFn,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    session: SparkSession | None = None,
+) -> QueryResult:
+    """The rows that an Ibis expression over the tables of a store gives, by DuckDB or a Spark."""
+    arrow.require_packages(*arrow.READ_PACKAGES)
+    look, failures = (open_view, _duckdb_errors()) if session is None else spark.spark_view(session)
+    damaged: dict[str, str] = {}
+    for left in reversed(range(TRIES)):
+        snapshot = store.snapshot()
+        try:
+            with look(store, snapshot, without=damaged) as found:
+                rows = found.get(question(found.tables(since, until)))
+            break
+        except failures as error:
+            new = find_damaged(store, snapshot, known=damaged) if left else {}
+            damaged.update(new)
+            if not (new or (left and _files_deleted(store, snapshot))):
+                why = str(error).splitlines()[0]
+                raise HeadwayError(
+                    f"the store {store.url} cannot be read: {why}", code="store-unreadable"
+                ) from error
+    whys = (*damaged.values(), *damaged_markers(store, snapshot))
+    notes = [with_code(f"left out: {why}", code="file-damaged") for why in whys]
+    if len(snapshot.files) > MANY_FILES:
+        text = f"{len(snapshot.files):,} files were read; `headway fleet compact` makes that faster"
+        notes.append(with_code(text, code="many-files"))
+    return QueryResult(rows, tuple(notes))
+
+
+def _duckdb_errors() -> tuple[type[Exception], ...]:
+    import duckdb
+
+    return duckdb.Error, OSError
+
+
+def damaged_markers(store: Store, snapshot: LiveFiles) -> list[str]:
+    """Markers of compactions that cannot be read; the rows are known without them."""
+    stems = sorted(snapshot.log.damaged)
+    return [f"{store.place.path(manifest.compaction_marker(stem))} is damaged" for stem in stems]
+
+
+def find_damaged(store: Store, snapshot: LiveFiles, *, known: Collection[str]) -> dict[str, str]:
+    """Files that cannot be read, and why; looked for only when something has failed."""
+    import pyarrow.parquet as pq
+
+    opened = store.place.open
+    found = {}
+    for file in snapshot.files:
+        if file.name in known:
+            continue
+        try:
+            with opened(file.name) as content:
+                parquet = pq.ParquetFile(content)
+                _check_columns(file, parquet.schema_arrow)
+                for _ in parquet.iter_batches():
+                    pass
+        except FileNotFoundError:
+            continue
+        except Exception as error:  # Arrow's own, OSError, whatever a file system raises
+            why = str(error).splitlines()[0][:100]
+            found[file.name] = f"{store.place.path(file.name)} is damaged ({why})"
+    return found
+
+
+def _check_columns(file: DataFile, schema: pyarrow.Schema) -> None:
+    """ValueError where they are not those of the table, in a file of today's schema."""
+    table = TABLES[file.table]
+    types = {column.name: column.type for column in arrow.arrow_schema(table)}
+    for name, kind in types.items() if file.schema == SCHEMA else ():
+        if name not in schema.names or schema.field(name).type != kind:
+            raise ValueError(f"its column {name} is not that of {file.table}")
+
+
+def _files_deleted(store: Store, snapshot: LiveFiles) -> bool:
+    """Whether files were deleted since: a compaction has replaced them, and settled."""
+    return not {file.name for file in snapshot.files} <= {file.name for file in store.files()}

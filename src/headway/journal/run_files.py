@@ -1,0 +1,112 @@
+"""The run folder: `run.json`, `command.json`, `publish.json`, `journal/` and the results.
+
+`publish.json` describes the publish of the last checkpoint: it is written when the publish job is
+handed over, and again by that job when it ends. A run behind a URL is copied before it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway import redact
+from headway.errors import HeadwayError, NotARun, RunNotFound
+from headway.journal import file_access
+from headway.storage.atomic_write import write_atomically
+from headway.storage.remote import filesystem
+
+JOURNAL = "journal"
+RUN_JSON = "run.json"
+COMMAND_JSON = "command.json"  # the exact command, for its owner only: it may hold secrets
+LEDGER_JSON = "ledger.json"
+REPORT_HTML = "report.html"
+
+
+def find_run(path: str | os.PathLike[str]) -> Path:
+    """The run folder at `path`, or one sentence that says what is there instead."""
+    folder = Path(path)
+    if not folder.exists():
+        raise RunNotFound(f"there is no run at {folder}; type `ls headway` to see your runs")
+    if not folder.is_dir() or not (folder / JOURNAL).is_dir():
+        raise NotARun(
+            f"{folder} is not a run folder (it has no {JOURNAL}/); "
+            "make one with `headway run -- YOUR COMMAND`"
+        )
+    return folder
+
+
+def read_identity(folder: Path) -> dict[str, Any]:
+    """What run.json says; empty when it is missing or torn."""
+    try:
+        found = json.loads(file_access.read_file(folder / RUN_JSON))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_command(folder: Path) -> list[str]:
+    """The exact command of a run; as run.json has it, without its secrets, for anybody else."""
+    try:
+        fd = os.open(folder / COMMAND_JSON, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, encoding="utf-8") as file:
+            known = os.fstat(fd)
+            ours = stat.S_ISREG(known.st_mode) and known.st_uid == os.geteuid()
+            found = json.load(file) if ours else None
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, list):
+        found = read_identity(folder).get("command")
+    return [str(word) for word in found] if isinstance(found, list) else []
+
+
+def write_command(folder: Path, command: Sequence[str]) -> None:
+    """For joining the run, and for running it again."""
+    write_atomically(folder / COMMAND_JSON, json.dumps(list(command)) + "\n", mode=0o600)
+
+
+PUBLISH_JSON = "publish.json"
+PUBLISH_SCHEMA = 1
+
+
+def read_publish_note(folder: Path) -> dict[str, Any]:
+    """The note; empty where there is none that can be read."""
+    try:
+        found = json.loads(file_access.read_file(folder / PUBLISH_JSON))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == PUBLISH_SCHEMA else {}
+
+
+def write_publish_note(folder: Path, told: dict[str, Any]) -> None:
+    """In the place of what was there."""
+    content = json.dumps({"schema": PUBLISH_SCHEMA, **redact.data(told)}, indent=1) + "\n"
+    write_atomically(folder / PUBLISH_JSON, content)
+
+
+def fetch_run(url: str, folder: Path) -> None:
+    """Copy what a ledger is computed from: run.json and the journals."""
+    fs, root = filesystem(url)
+    try:
+        _copy_run(fs, root.rstrip("/"), folder)
+    except FileNotFoundError:
+        raise RunNotFound(f"there is no run at {url}; check the URL") from None
+    except Exception as error:  # whatever a remote file system raises
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(f"{url} cannot be reached: {why}", code="run-unreachable") from error
+
+
+def _copy_run(fs: Any, root: str, folder: Path) -> None:
+    """What else lies there, such as checkpoints, stays there."""
+    (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
+    for name in fs.find(f"{root}/{JOURNAL}", maxdepth=1):
+        fs.get_file(name, str(folder / JOURNAL / name.rpartition("/")[2]))
+    for name in (RUN_JSON, PUBLISH_JSON):
+        with contextlib.suppress(FileNotFoundError):
+            fs.get_file(f"{root}/{name}", str(folder / name))
+    if not any((folder / JOURNAL).iterdir()):
+        raise FileNotFoundError(root)

@@ -1,0 +1,101 @@
+"""Step lines of a journal as columns: 100,000 of them take 5 MB and a tenth of a second."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import le, lt
+from typing import NamedTuple
+
+from headway.journal.pulse import LIMIT
+
+PREFIX = b'{"ev":"steps"'
+_SHAPE = b'{"ev":"steps","t":,"end":,"first":,"last":,"wait":,"batches":}\n'
+_AT_ONCE = 10_000  # lines; more would only take more memory
+_DIGITS = b"0123456789"
+_ALL_BUT_NUMBERS = bytes(set(range(256)) - set(_DIGITS + b","))
+
+
+class Window(NamedTuple):
+    """About a second of steps: `first` to `last`, done between `start` and `end`.
+
+    A start of 0 is not known: the first step has none.
+    """
+
+    start: int
+    end: int
+    first: int
+    last: int
+    wait: int
+    batches: int
+
+
+class Windows:
+    """Windows that follow one another in time and in step."""
+
+    __slots__ = Window._fields
+
+    start: array[int]
+    end: array[int]
+    first: array[int]
+    last: array[int]
+    wait: array[int]
+    batches: array[int]
+
+    def __init__(self, rows: Iterable[Window] = ()) -> None:
+        """Takes rows in any state: what does not follow the row before it is damage, and left."""
+        for name in Window._fields:
+            setattr(self, name, array("q"))
+        end = last = 0
+        for row in rows:
+            if row.end < end or row.last <= last or row.end < row.start or row.last < row.first:
+                continue
+            self.append(row._replace(start=max(row.start, end), first=last + 1))
+            end, last = row.end, row.last
+
+    def append(self, row: Window) -> None:
+        """One more, after all others."""
+        for name, value in zip(Window._fields, row, strict=True):
+            getattr(self, name).append(value)
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+    def __getitem__(self, index: int) -> Window:
+        return Window(*(getattr(self, name)[index] for name in Window._fields))
+
+    def __iter__(self) -> Iterator[Window]:
+        return map(Window, *(getattr(self, name) for name in Window._fields))
+
+
+def parse_all(lines: Sequence[bytes]) -> Windows | None:
+    """All lines at once; None unless each one is as our own writer writes it."""
+    found = Windows()
+    for at in range(0, len(lines), _AT_ONCE):
+        some = lines[at : at + _AT_ONCE]
+        block = b"\n".join(some) + b"\n"
+        if block.translate(None, _DIGITS) != _SHAPE * len(some):
+            return None
+        try:
+            numbers = array("q", json.loads(b"[%b]" % block.translate(None, _ALL_BUT_NUMBERS)[1:]))
+        except (ValueError, OverflowError):  # an empty place, or one that is too long
+            return None
+        for index, name in enumerate(Window._fields):
+            getattr(found, name).extend(numbers[index :: len(Window._fields)])
+    return found if _in_order(found) else None
+
+
+def _in_order(windows: Windows) -> bool:
+    first, last = windows.first, windows.last
+    steps_between = sum(first) - first[0] - sum(last) + last[-1]
+    return (
+        max(windows.end[-1], last[-1], max(windows.wait), max(windows.batches)) < LIMIT
+        and first[0] == 1
+        and steps_between == len(windows) - 1
+        and all(map(le, windows.start, windows.end))
+        and all(map(le, windows.end, islice(windows.start, 1, None)))
+        and all(map(le, first, last))
+        and all(map(lt, last, islice(first, 1, None)))
+    )

@@ -1,0 +1,153 @@
+"""The command as a child of the launcher: set-up between fork and exec, start, poll and wait."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.launch import signals
+from headway.launch.signals import has_terminal
+
+PR_SET_PDEATHSIG = 1
+
+
+class ChildSetup:
+    """What the command does between fork and exec; made ready before the fork."""
+
+    def __init__(self) -> None:
+        self.own_group = not has_terminal()
+        self.launcher = os.getpid()
+        try:
+            import ctypes
+
+            self.prctl: Any = ctypes.CDLL(None).prctl
+        except (ImportError, OSError, AttributeError):
+            self.prctl = None
+
+    def __call__(self) -> None:
+        if self.own_group:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it
+                os.setpgid(0, 0)
+        if self.prctl is not None:  # a launcher that is killed takes the job along
+            self.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() not in (self.launcher, 0):  # 0: it is in another space of numbers
+                os._exit(128 + signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+# What the launcher returns when something in this process has taken the exit status of the job.
+UNKNOWN_STATUS = 70
+# Errors of a start that may be due to what the launcher adds: to the environment, or for itself.
+LAUNCHER_ERRNOS = {errno.E2BIG, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+WAKE_S = 1.0  # between two looks at a child; SIGCHLD comes at once
+
+
+class ChildProcess:
+    """A child that this process waits for, however it was started."""
+
+    def __init__(
+        self, pid: int, args: Sequence[str], popen: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.pid = pid
+        self.args = list(args)
+        self.returncode: int | None = None
+        self._popen = popen
+
+    def poll(self) -> int | None:
+        """Its status once it has ended; negative for a death by signal."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has taken it: that is no success
+                self.returncode = UNKNOWN_STATUS
+            else:
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            if self._popen is not None:
+                self._popen.returncode = self.returncode  # or Popen would wait for it as well
+        return self.returncode
+
+
+def start(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> ChildProcess:
+    """Start it as a shell would."""
+
+    def popen(words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            env=env,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=ChildSetup(),
+            close_fds=False,
+        )
+
+    try:
+        child = popen(command)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without a first line that names its shell: the shell itself would run it so.
+        child = popen(["/bin/sh", *command])
+    return ChildProcess(child.pid, command, child)
+
+
+def wait(
+    child: ChildProcess, note: Callable[[signal.Signals, int], object] = lambda number, sender: None
+) -> int:
+    """Until it ends, with signals passed on and nothing else: what is left when all else fails.
+
+    `note` gets each signal and who sent it.
+    """
+    while (status := child.poll()) is None:
+        try:
+            taken = signals.next_signal(WAKE_S)
+            if taken is not None:
+                number, sender, has_it = taken
+                note(number, sender)
+                if not has_it:
+                    signals.forward(number, child.pid, set())
+        except Exception:  # nothing is a reason to leave a child that lives
+            time.sleep(signals.POLL_S)
+    return status
+
+
+def run(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """The command as without Headway; 127 if it cannot be started."""
+    try:
+        return wait(_start_without_pipe(command, env))
+    except OSError:
+        return 127
+
+
+def _start_without_pipe(command: Sequence[str], env: Mapping[str, str]) -> ChildProcess:
+    """Start it without a descriptor, if there is none left: the job may need none either."""
+    try:
+        return start(command, env)
+    except (OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, OSError) and error.errno not in LAUNCHER_ERRNOS:
+            raise
+    prepared = ChildSetup()
+    with warnings.catch_warnings():  # as an error, that of threads would come after the fork
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        try:
+            prepared()
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as subprocess does it
+                signal.signal(number, signal.SIG_DFL)
+            os.execvpe(command[0], list(command), env)
+        finally:
+            os._exit(127)
+    return ChildProcess(pid, command)

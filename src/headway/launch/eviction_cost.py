@@ -1,0 +1,192 @@
+"""Report to the journal what an eviction would cost now, while a run goes on.
+
+One event every half minute, one as soon as a checkpoint is durable, and one when a run comes back
+whose earlier launches have reported. The launcher that has rank 0 on its node reports for the run;
+it reads nothing for this that it does not follow anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.eviction_cost import eviction_cost, recovery_time, save_time
+from headway.journal import file_access
+from headway.journal.writer import now, process_begin
+from headway.launch.attempt import Attempt
+from headway.launch.process_watch import ProcessWatch
+from headway.launch.progress import NS, DurableSave, durable_saves
+from headway.launch.rank_tail import RankTail
+
+REPORT_EVERY_NS = 30_000_000_000
+MIN_GAP_NS = 1_000_000_000  # saves that follow each other faster share a line
+
+
+_EVENT_PREFIXES = tuple(
+    f'{{"ev":"{name}"'.encode() for name in ("signal", "preempted", "price", "recovered")
+)
+
+
+@dataclass(frozen=True)
+class EarlierLaunches:
+    """What earlier launches of the run have told."""
+
+    preemptions: int = 0
+    save_s: float | None = None
+    recover_s: float | None = None
+    recoveries: tuple[float, ...] = ()
+
+
+@dataclass
+class _Start:
+    """The way to training that is going on, or was taken last; times in ns."""
+
+    began: int  # the attempt
+    recovers: bool  # the run has trained before
+    held: int = 0  # by attempts since then that never trained
+    trained: bool = False
+
+
+class EvictionCostReporter:
+    """One for all attempts of a command on this node."""
+
+    def __init__(self, journal: Path, launch: str) -> None:
+        self._past = earlier_launches(journal, launch)
+        self._save_s = self._past.save_s  # of the newest attempt before this one that saved
+        self._start_s = self._past.recover_s or 0.0
+        self._recoveries = [*self._past.recoveries]
+        self._start = _Start(0, recovers=bool(self._past.recover_s))
+        self._due = self._last = self._known = 0
+        self._restart = 0  # of torchrun itself
+        self._ranks: Sequence[RankTail] = ()
+        self._attempt: Attempt | None = None
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt begins: tell its price from now on."""
+        self._attempt = attempt
+        self._start.began = now() if attempt.number else process_begin()
+        self._due, self._known = self._start.began, 0
+        if self._past == EarlierLaunches():  # else it has something to tell at once
+            self._due += REPORT_EVERY_NS
+        self._restart = 0
+        attempt.watch.each_round.append(self._round)
+
+    def end(self, ranks: Sequence[RankTail]) -> None:
+        """It is over. Where only its ranks know that they were told to go, it is said for later."""
+        assert self._attempt is not None
+        self._conclude(ranks, now())
+        if _reports_for_run(ranks) and all(rank.preempted for rank in ranks):
+            step = ranks[0].preempted.get("step")
+            self._attempt.writer.write({"ev": "preempted", "t": now(), "step": step})
+
+    def _conclude(self, ranks: Sequence[RankTail], t: int) -> None:
+        """These ranks are gone; what follows is a recovery if any of them has trained."""
+        saves = durable_saves(ranks)
+        self._save_s = _typical_save_s(saves) if saves else self._save_s
+        if not self._start.trained:
+            alive = max((rank.pulse().alive for rank in ranks), default=0) or t
+            self._start.held += max(alive - self._start.began, 0)
+            return
+        self._start = _Start(t, recovers=True)
+
+    def _round(self, watch: ProcessWatch) -> None:
+        ranks = watch.ranks()
+        if not _reports_for_run(ranks):
+            return
+        t = now()
+        if ranks[0].restart != self._restart:  # new ranks in the same launch: a start of its own
+            self._conclude(self._ranks, t)
+            self._restart, self._start.began = ranks[0].restart, t
+        self._ranks = ranks
+        if not self._start.trained and any(rank.pulse().steps for rank in ranks):
+            self._trains(t)
+        known = sum(map(_count_saves, ranks))
+        if t < self._due and (known == self._known or t < self._last + MIN_GAP_NS):
+            return
+        self._known, self._last, self._due = known, t, t + REPORT_EVERY_NS
+        saves = durable_saves(ranks)
+        assert self._attempt is not None
+        self._attempt.writer.write(self._event(t, ranks, saves))
+
+    def _trains(self, t: int) -> None:
+        """The first step of an attempt is made."""
+        self._start.trained = True
+        took = round((self._start.held + t - self._start.began) / NS, 3)
+        if not self._start.recovers:
+            self._start_s = took
+            return
+        self._recoveries.append(took)
+        assert self._attempt is not None
+        self._attempt.writer.write({"ev": "recovered", "t": t, "s": took})
+
+    def _event(
+        self, t: int, ranks: Sequence[RankTail], saves: Sequence[DurableSave]
+    ) -> dict[str, Any]:
+        world = next((w for rank in ranks if type(w := rank.world) is int), None)
+        held = world or len(ranks)
+        since = max((start for start, _ in saves), default=self._start.began)
+        recover = recovery_time(self._recoveries, self._start_s)
+        return {
+            "ev": "price",
+            "t": t,
+            "accelerators": held,
+            "since": since,
+            "saved": bool(saves),
+            "save_s": _typical_save_s(saves) if saves else self._save_s,
+            "recover_s": round(recover, 3),
+            "preemptions": self._past.preemptions,
+            "lost_s": round(eviction_cost(held, (t - since) / NS, recover), 3),
+        }
+
+
+def _typical_save_s(saves: Sequence[DurableSave]) -> float | None:
+    took = save_time([(end - start) / NS for start, end in saves])
+    return None if took is None else round(took, 3)
+
+
+def _count_saves(rank: RankTail) -> int:
+    return len(rank.saves) + len(rank.outcomes)
+
+
+def _reports_for_run(ranks: Sequence[RankTail]) -> bool:
+    """Rank 0 is here, or nobody has a rank."""
+    return bool(ranks) and any(not rank.rank for rank in ranks)
+
+
+def earlier_launches(journal: Path, launch: str) -> EarlierLaunches:
+    """From the journals of the launchers that came before; they are small."""
+    told_to_go: set[str] = set()
+    prices: dict[int, dict[str, Any]] = {}  # by the wall clock
+    recoveries: dict[int, float] = {}
+    for path in journal.glob("launcher-*.jsonl"):
+        name = path.name.split("-")[1].partition(".")[0]
+        for record in _relevant_events(path) if name != launch else ():
+            if record["ev"] == "price":
+                prices[record["at"]] = record
+            elif record["ev"] == "recovered":
+                if type(record.get("s")) in (int, float):
+                    recoveries[record["at"]] = float(record["s"])
+            elif record.get("signal") != signal.SIGINT:
+                told_to_go.add(name)
+    last = prices[max(prices)] if prices else {}
+    return EarlierLaunches(
+        len(told_to_go), last.get("save_s"), last.get("recover_s"), tuple(recoveries.values())
+    )
+
+
+def _relevant_events(path: Path) -> Iterable[dict[str, Any]]:
+    """Its prices and recoveries, and what told it to go; `at`: when that was by the wall clock."""
+    try:
+        lines = file_access.read_file(path, file_access.JOURNAL_LIMIT).split(b"\n")
+        head = json.loads(lines[0])
+        ahead = int(head["wall"]) - int(head["t"])
+        for line in lines:
+            if line.startswith(_EVENT_PREFIXES):
+                record = json.loads(line)
+                yield {**record, "at": record["t"] + ahead}
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a torn one tells less

@@ -1,0 +1,91 @@
+"""Exit codes and signals: how logs spell them, and what they mean on their own."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+_SIGNALS = "|".join(name.name for name in signal.Signals)
+_EXIT_TEXT = re.compile(
+    r"exit ?code\s*[:=]?\s*(?P<code>-?\d+)"
+    r"|(?:exits?|exited|failed|returned|terminated|ended) with (?:non-zero )?"
+    r"(?:a )?(?:exit |return |status )?(?:code|status) ?[:=]? ?(?P<ended>-?\d+)"
+    r"|returned non-zero exit status (?P<status>\d+)|exit status (?P<plain>\d+)\b"
+    rf"|(?:with|by|on|got|exited on) signal:? ?(?:\d+ \()?<?(?:Signals\.)?(?P<name>{_SIGNALS})\b"
+    rf"|died with <Signals\.(?P<died>{_SIGNALS})"
+    r"|(?:on|by|with) signal (?P<number>\d+)\b"
+    r"|[Ee]xit ?[Cc]ode:? +(?P<pod>\d+)\s*$|exitCode\"?: *(?P<json>\d+)"
+    r"|ExitCode=(?P<slurm>\d+:\d+)"
+)
+_SHELL = tuple(
+    (re.compile(rf"^(?:\S+: line \d+: +)?(?:\d+ +)?{word}\b(?!:)|tasks? [\d,\- ]+: {word}"), number)
+    for word, number in (
+        ("Killed", 9),
+        ("Terminated", 15),
+        ("Segmentation fault", 11),
+        ("Aborted", 6),
+        ("Bus error", 7),
+    )
+)
+_WINDOWS = 0xC0000000  # from here on an exception of Windows
+_IN_A_BYTE = {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS}
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+def parse_exit_code(text: str) -> int | None:
+    """The exit code that a line tells, negative for a signal; None if it tells none."""
+    for regex, by in _SHELL:
+        if regex.search(text):
+            return -by
+    found = _EXIT_TEXT.search(text)
+    if found is None:
+        return None
+    for key in ("name", "died"):
+        if found[key]:
+            return -int(signal.Signals[found[key]])
+    if found["number"]:
+        return -int(found["number"])
+    if found["slurm"]:
+        code, _, number = found["slurm"].partition(":")
+        return -int(number) if int(number) else int(code)
+    return next(int(text) for text in found.groups() if text is not None)
+
+
+def signal_of(code: int) -> int | None:
+    """All spellings of a death by signal: -9 from a parent, 137 from a shell, 247 in a byte."""
+    if code < 0:
+        return -code
+    if 256 - code in _IN_A_BYTE:
+        return 256 - code
+    return code - 128 if 128 < code < 160 else None
+
+
+def describe_exit_code(code: int) -> str:
+    """`exit code 1`, or the signal's name beside the number."""
+    number = signal_of(code)
+    if number is None:
+        return f"exit code {code}"
+    try:
+        return f"{signal.Signals(number).name} (exit code {code})"
+    except ValueError:
+        return f"signal {number} (exit code {code})"
+
+
+def meaning(code: int, *, no_oom: bool = False) -> tuple[str, str]:
+    """Category and evidence of an exit code that stands alone."""
+    number, words = signal_of(code), describe_exit_code(code)
+    if number == signal.SIGKILL and no_oom:
+        return "unknown", f"killed by {words} from outside: the kernel counted no OOM kill"
+    if number == signal.SIGKILL:
+        return "host_oom", f"killed by {words}, most often for want of memory; nothing else tells"
+    if number == signal.SIGTERM:
+        return "unknown", f"ended by {words} from outside: a preemption or somebody's stop"
+    if number == signal.SIGINT:
+        return "user_cancel", f"interrupted by {words}"
+    if number in _CRASHES:
+        return "native_crash", f"crashed with {words}"
+    if code >= _WINDOWS:
+        return "native_crash", f"crashed with status {code:#x}"
+    if code == 2:
+        return "user_code", "exit code 2, as for wrong arguments"
+    return "unknown", f"ended with {words} and no reason"

@@ -1,0 +1,133 @@
+"""What the kernel of this machine tells about an end: OOM kills, Xids, machine checks.
+
+The counters of OOM kills need no privilege; the kernel's log is read where that is permitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.launch.failures.model import Fact
+
+CGROUPS = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+LOG = Path("/dev/kmsg")
+MACHINE = "vmstat"  # the counter of all jobs of a machine
+NO_OOM = "the kernel counted no OOM kill in this job"
+CLOCK_TOLERANCE_S = 1.0  # seconds by which the log's clock may differ from ours
+MAX_RECORD_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Where the kernel's counters and its clock stood: the job's own group first, then above."""
+
+    kills: tuple[tuple[str, int], ...]
+    clock: float
+
+
+def snapshot(cgroups: Path = CGROUPS, proc: Path = PROC) -> Snapshot:
+    """Where they stand now; taken before the job starts."""
+    return Snapshot(kills=tuple(_kills(cgroups, proc)), clock=_clock())
+
+
+def since(
+    before: Snapshot, cgroups: Path = CGROUPS, proc: Path = PROC, log: Path = LOG
+) -> list[Fact]:
+    """What the kernel has said since then."""
+    return [*_counted(before, dict(_kills(cgroups, proc))), *_logged(before, log)]
+
+
+def _counted(before: Snapshot, now: dict[str, int]) -> list[Fact]:
+    """What the nearest group that can be read tells; one above, and the machine, have others."""
+    grown = [(name, now[name] - count) for name, count in before.kills if name in now]
+    if not grown:
+        return []
+    nearest, count = grown[0]
+    if count > 0 and nearest != MACHINE:
+        return [_fact(f"the kernel counted {count} OOM kill(s) in this job")]
+    return [_fact(NO_OOM)] if not any(count for _, count in grown) else []
+
+
+def _kills(cgroups: Path, proc: Path) -> list[tuple[str, int]]:
+    """The counters from this process' own group upwards, and the whole machine's last."""
+    found = []
+    for folder, name in _groups(cgroups, proc):
+        for path in (folder / name, *(above / name for above in folder.parents)):
+            if cgroups in path.parents and (count := _count(path)) is not None:
+                found.append((str(path), count))
+    count = _count(proc / "vmstat")
+    return found if count is None else [*found, (MACHINE, count)]
+
+
+def _groups(cgroups: Path, proc: Path) -> list[tuple[Path, str]]:
+    """The folder of this process' memory group and the file with its counter, v2 before v1."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in sorted(lines):
+        number, kinds, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" and not kinds:
+            found.append((cgroups / path.lstrip("/"), "memory.events"))
+        elif "memory" in kinds.split(","):
+            found.append((cgroups / "memory" / path.lstrip("/"), "memory.oom_control"))
+    return found
+
+
+def _count(path: Path) -> int | None:
+    """The number behind `oom_kill` in a file of names and numbers."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return None
+
+
+def _logged(before: Snapshot, log: Path) -> list[Fact]:
+    from headway.launch.failures.classifier import find_meaning
+
+    found = []
+    for moment, text in _records(log):
+        fact = _fact(text, at=time.time() - (_clock() - moment))
+        if moment >= before.clock - CLOCK_TOLERANCE_S and find_meaning(fact) is not None:
+            found.append(fact)
+    return found
+
+
+def _records(log: Path) -> list[tuple[float, str]]:
+    """Time and text of each record of the kernel's log; nothing where that is not allowed."""
+    found: list[tuple[float, str]] = []
+    try:
+        fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return found
+    with contextlib.closing(os.fdopen(fd, "rb", buffering=0)) as file:
+        while True:
+            try:
+                record = file.read(MAX_RECORD_BYTES)
+            except BrokenPipeError:  # overwritten while it was read: the next one follows
+                continue
+            except OSError:
+                return found
+            if not record:
+                return found
+            for line in record.decode("utf-8", "replace").splitlines():
+                head, mark, text = line.partition(";")
+                fields = head.split(",")
+                if mark and len(fields) > 2 and fields[2].isdecimal():
+                    found.append((int(fields[2]) / 1e6, text))
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _fact(text: str, at: float | None = None) -> Fact:
+    return Fact(source="kernel", text=text, node=os.uname().nodename, at=at)

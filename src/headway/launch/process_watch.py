@@ -1,0 +1,202 @@
+"""Watch the job's processes on this host: one thread in the launcher, with a pidfd for each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from headway.journal import pulse
+from headway.journal.writer import Writer, now
+from headway.launch import processes
+from headway.launch.pulse_pages import SUFFIX, PulsePages, page_of
+from headway.launch.rank_tail import RankTail
+from headway.storage.process_identity import pid_space
+
+REFRESH_NS = 5_000_000_000
+IDLE_AFTER_NS = 30_000_000_000
+IDLE_ROUND_NS = 500_000_000
+SHARED_ROUND_NS = 1_000_000_000
+MAX_LIST_SHARE = 50  # of the time is the most that goes into listing the folder
+ROUND_MS = 100  # how often new journals are looked for, and the launcher's own pulse beats
+
+
+class ProcessWatch:
+    """Follows every recording process of this host, and writes its `death` when it happens."""
+
+    def __init__(
+        self, journal: Path, launch: str, writer: Writer, pages: PulsePages | None = None
+    ) -> None:
+        self.journal = journal
+        self.pages = pages
+        self.launch = launch
+        self.writer = writer
+        self.processes: dict[str, RankTail] = {}  # by the name of the journal
+        self.names: set[str] = set()  # of all files in the folder
+        with contextlib.suppress(OSError):
+            self.names = set(os.listdir(journal))
+        self.each_round: list[Callable[[ProcessWatch], None]] = []
+        self.on_refresh: list[Callable[[], None]] = []
+        self.on_death: list[Callable[[RankTail], None]] = []
+        self._stop, self._wake = os.pipe()
+        self._before = frozenset(self.names)
+        self._known = set(self.names)
+        self._fds: dict[int, RankTail] = {}
+        self._faults: set[str] = set()
+        self._list_at = self._changed_at = 0
+        self._pids = pid_space()
+        self._refresh_at = 0
+        self._poll = select.poll()
+        self._poll.register(self._stop, select.POLLIN)
+        self._host = os.uname().nodename
+        self._thread = threading.Thread(target=self._loop, name="headway-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The command has ended: one last look, and stop."""
+        os.close(self._wake)
+        self._thread.join()
+        self._list_at = 0
+        self._find_new()  # a short life on a busy machine may fall between two rounds
+        self._find_others()
+        for process in self.processes.values():
+            process.catch_up()
+            process.close()
+        if self.pages is not None:
+            self.pages.copy_all()
+        for fd in (self._stop, *self._fds):
+            os.close(fd)
+
+    def recording(self) -> set[int]:
+        """The processes of this host that keep a journal and live."""
+        return {process.pid for process in self._fds.copy().values()}
+
+    def ranks(self) -> list[RankTail]:
+        """The ranks of this host, dead or alive; those of torchrun's last restart only."""
+        return self.lives()[-1]
+
+    def lives(self) -> list[list[RankTail]]:
+        """The ranks by torchrun's own restarts, the last ones at the end; at least one list."""
+        all_of_them = [p for p in list(self.processes.values()) if not (p.agent or p.helper)]
+        found = [p for p in all_of_them if p.rank is not None] or all_of_them
+        numbers = sorted({p.restart for p in found})
+        return [[p for p in found if p.restart == number] for number in numbers] or [[]]
+
+    def _loop(self) -> None:
+        while self._round():
+            pass
+
+    def _round(self) -> bool:
+        """Wait for deaths; False when the command has ended and all of them are written."""
+        self.writer.cells[pulse.ALIVE] = now()
+        if now() >= self._refresh_at:
+            for call in self.on_refresh:
+                self._guarded(call)
+            if self.pages is not None:
+                self._guarded(self.pages.copy_all)
+            self._refresh_at = now() + REFRESH_NS
+        self._find_new()
+        for process in self._fds.values():
+            process.catch_up()
+        for each in self.each_round:
+            self._guarded(each, self)
+        ended = False
+        for fd, _ in self._poll.poll(ROUND_MS):
+            if fd == self._stop:
+                ended = True
+                continue
+            self._died(self._fds.pop(fd))
+            self._poll.unregister(fd)
+            os.close(fd)
+        return not ended
+
+    def _died(self, process: RankTail) -> None:
+        process.died = now()
+        process.code = processes.zombie_exit_code(process.pid)
+        code = {} if process.code is None else {"code": process.code}
+        self.writer.write({"ev": "death", "t": process.died, "pid": process.pid, **code})
+        process.catch_up()
+        if self.pages is not None:
+            self._guarded(self.pages.copy, os.path.basename(process.page))
+        for call in self.on_death:
+            self._guarded(call, process)
+
+    def _guarded(self, call: Callable[..., None], *args: object) -> None:
+        """A fault in one of those that watch with us must not blind the launcher."""
+        try:
+            call(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if text not in self._faults:
+                self._faults.add(text)
+                told = {"hook": "launcher", "code": "launcher-fault", "text": text}
+                self.writer.write({"ev": "note", "t": now(), **told})
+
+    def _find_new(self) -> None:
+        names = set(self.names) if self._list() else set()
+        if self.pages is not None:
+            names |= {page.removesuffix(SUFFIX) + ".jsonl" for page in self.pages.names()}
+        for name in names - self._known:
+            host, pid = _writer_of(name)
+            page = page_of(self.journal, self.pages, name)
+            process = RankTail(str(self.journal / name), pid, page)
+            if host == self._host:
+                process.catch_up()
+                if not process.head:
+                    continue  # its first line is just being written
+            self._known.add(name)
+            if host != self._host or process.head.get("pids") not in (None, self._pids):
+                continue  # numbers of another host or container mean other processes here
+            self.processes[name] = process
+            try:
+                fd = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                self._died(process)
+            except (OSError, AttributeError):
+                continue  # an old kernel: the agent's and the command's ends are seen anyway
+            else:
+                self._fds[fd] = process
+                self._poll.register(fd, select.POLLIN)
+
+    def _list(self) -> bool:
+        """Look at the folder: ten times a second while something happens, then twice.
+
+        On a network file system once a second, and for no more than a fiftieth of the time.
+        """
+        t = now()
+        if t < self._list_at:
+            return False
+        try:
+            names = set(os.listdir(self.journal))
+        except OSError:  # somebody has removed the run folder
+            return False
+        if names != self.names:
+            self.names, self._changed_at = names, t
+        self._list_at = t + (IDLE_ROUND_NS if t - self._changed_at > IDLE_AFTER_NS else 0)
+        if self.pages is not None:
+            done = now()
+            self._list_at = done + max(SHARED_ROUND_NS, MAX_LIST_SHARE * (done - t))
+        return True
+
+    def _find_others(self) -> None:
+        """Processes on hosts without a launcher of their own, as below `srun`: read at the end."""
+        for name in self.names - self._before:
+            host, pid = _writer_of(name)
+            mark = f"launcher-{self.launch}-{host}-"
+            if not host or host == self._host or any(n.startswith(mark) for n in self.names):
+                continue
+            self.processes[name] = RankTail(str(self.journal / name), pid)
+
+
+def _writer_of(name: str) -> tuple[str, int]:
+    """Host and process that a journal's name tells; an empty host if it is no process's journal."""
+    host, _, pid = name.removesuffix(".jsonl").rpartition("-")[0].rpartition("-")
+    if name.startswith("launcher-") or not name.endswith(".jsonl") or not pid.isdecimal():
+        return "", 0
+    return host, int(pid)

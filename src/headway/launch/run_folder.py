@@ -1,0 +1,326 @@
+"""Which run a launch belongs to, and the folder that it records to."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headway import __version__, redact
+from headway.errors import FINE, Reason, TargetUnwritable, UsageError
+from headway.journal import file_access
+from headway.journal.run_files import (
+    COMMAND_JSON,
+    JOURNAL,
+    RUN_JSON,
+    read_command,
+    read_identity,
+    write_command,
+)
+from headway.launch import coordination
+from headway.storage import remote
+from headway.storage.atomic_write import write_exclusively
+
+# Jobs that a scheduler or torchrun starts again keep these, so their launches are one run.
+IDENTITIES = (
+    ("HEADWAY_RUN", ""),
+    ("TORCHELASTIC_RUN_ID", "elastic-"),
+    ("SLURM_JOB_ID", "slurm-"),
+    ("RAY_JOB_ID", "ray-"),
+)
+TAIL_BYTES = 65536  # bytes at the end of a launcher's journal that tell how its job ended
+SHELLS = ("bash", "sh", "env", "srun", "torchrun", "accelerate", "python", "python3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """Where a launch records."""
+
+    run: str
+    folder: Path
+    url: str | None
+    launch: str
+    index: int  # how many launches of this run came before
+    temporary: bool = False  # the folder goes when the launch is over
+    note: Reason = FINE  # why it is not where it was to be
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journals."""
+        return self.folder / JOURNAL
+
+    @cached_property
+    def absolute_journal(self) -> str:
+        """The same from anywhere; asked for while the working directory is there."""
+        return str(self.journal.resolve())
+
+
+def prepare(
+    command: Sequence[str],
+    *,
+    output: str | None,
+    name: str | None,
+    force: bool = False,
+    join: bool = False,
+    labels: Mapping[str, str] | None = None,
+    boosters: Sequence[str] = (),
+    env: Mapping[str, str] = os.environ,
+) -> RunFolder:
+    """Make or join the run folder; TargetUnwritable if there can be none.
+
+    A folder that is taken is left alone: the run gets the next free name, and `note` says why.
+    """
+    identity = _identity_from_env(env)
+    if join and not (name or output or identity):
+        raise UsageError(
+            "--join needs the run to join: give its --name or -o", code="join-without-name"
+        )
+    url = output if output and "://" in output else None
+    if url is not None:
+        remote.check_installed(url)
+    run = (
+        name
+        or (Path(output.rstrip("/")).name if output else identity)
+        or f"{job_name(command)}-{time.strftime('%m%d-%H%M%S')}"
+    )
+    if "/" in run or run in (".", "..") or not run.isprintable():
+        raise UsageError(
+            f"the run name {run!r} cannot be a folder's name; give another --name",
+            code="run-name-invalid",
+        )
+    wanted = Path(output) if output and url is None else Path("headway") / run
+    asked = _RunRequest(
+        identity=identity,
+        command=None if name or output else list(command),  # else they may differ
+        join=join,
+        force=force,
+    )
+    try:
+        facts = _run_json(run, identity, command, url, labels, boosters)
+        folder, reason = _choose_folder(wanted, asked, facts)
+        run = folder.name if folder != wanted else run
+        launch = coordination.join_or_create_launch(folder / JOURNAL, env)
+        names = {path.name.split("-")[1] for path in (folder / JOURNAL).glob("launcher-*.jsonl")}
+    except OSError as error:
+        raise TargetUnwritable(f"cannot write to {wanted}: {error.strerror or error}") from None
+    before = {name for name in names if name.partition(".")[0] != launch}  # restarts are name.1 ...
+    note = FINE
+    if folder != wanted and (name or output or identity):  # else its name was ours to choose
+        note = Reason(f"{reason}; recording to {folder}", code=reason.code)
+    return RunFolder(run=run, folder=folder, url=url, launch=launch, index=len(before), note=note)
+
+
+def prepare_temporary(command: Sequence[str], url: str | None, reason: str) -> RunFolder:
+    """A folder that nobody will look for: what watches and restarts a job needs one."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="headway-run-"))
+    except OSError:
+        raise TargetUnwritable(reason) from None
+    try:
+        run = Path(url.rstrip("/")).name if url else job_name(command)
+        _create(folder, _run_json(run, None, command, url))
+        launch = coordination.join_or_create_launch(folder / JOURNAL, {})
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise TargetUnwritable(reason) from None
+    note = Reason(reason, code=TargetUnwritable.code)
+    return RunFolder(
+        run=run, folder=folder, url=url, launch=launch, index=0, temporary=True, note=note
+    )
+
+
+def _identity_from_env(env: Mapping[str, str]) -> str | None:
+    for variable, prefix in IDENTITIES:
+        value = env.get(variable, "")
+        if value and value.lower() != "none":
+            return prefix + value.replace("/", "_")
+    return None
+
+
+def job_name(command: Sequence[str]) -> str:
+    """A name for what the command trains, the same for every run of it."""
+    scripts = [word for word in command if word.endswith(".py")]
+    programs = [word for word in command if Path(word).name not in SHELLS and word[:1] != "-"]
+    stem = Path((scripts or programs or command)[0]).stem
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:40] or "run"
+
+
+# -- which folder ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RunRequest:
+    """What a launch knows of the run it belongs to."""
+
+    identity: str | None
+    command: list[str] | None  # which the run must have; None: it was asked for by its name
+    join: bool
+    force: bool
+
+
+def _choose_folder(
+    wanted: Path, asked: _RunRequest, facts: Mapping[str, Any]
+) -> tuple[Path, Reason]:
+    """The first of run, run-2, ... that is free or to be joined; and why it is not the first."""
+    number, folder, first = 1, wanted, FINE
+    while True:
+        reason = _refusal(folder, asked)
+        if reason is None:
+            return folder, first  # joined
+        named = {**facts, "run": folder.name} if first else facts
+        if not reason and _create(folder, named):
+            return folder, first
+        if reason:  # else another launch was faster: look again
+            first = first or reason
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
+
+
+def _refusal(folder: Path, asked: _RunRequest) -> Reason | None:
+    """Why the folder is not for this launch; FINE if it is free, None if it is joined."""
+    if not os.path.lexists(folder):
+        return FINE
+    if not folder.is_dir():
+        return Reason(f"{folder} is a file", code="folder-exists")
+    known = _identity_of(folder)
+    if not (known or (folder / JOURNAL).is_dir()):
+        empty = all(entry.name.startswith(f".{RUN_JSON}.") for entry in folder.iterdir())
+        return FINE if empty else Reason(f"{folder} is not a run folder", code="folder-exists")
+    mark = folder / f".write-{os.uname().nodename}-{os.getpid()}"
+    try:
+        mark.touch()
+        mine = mark.stat()  # by the file system: some map users, and have a clock of their own
+        mark.unlink()
+    except PermissionError:
+        return Reason(f"{folder} cannot be written", code="run-of-another-user")
+    made = [path for path in (folder / RUN_JSON, folder / JOURNAL) if path.exists()]
+    if any(path.stat().st_uid != mine.st_uid for path in made):
+        return Reason(f"{folder} belongs to another user", code="run-of-another-user")
+    if asked.force:
+        shutil.rmtree(folder / JOURNAL, ignore_errors=True)
+        for name in (RUN_JSON, COMMAND_JSON):
+            (folder / name).unlink(missing_ok=True)
+        return FINE
+    same = asked.identity is not None and known.get("identity") == asked.identity
+    if asked.command is not None:
+        same = same and read_command(folder) in (asked.command, redact.words(asked.command))
+    if not (same or asked.join):
+        return Reason(f"the run {folder.name} exists in {folder}", code="run-exists")
+    journal = folder / JOURNAL
+    if not coordination.has_live_launcher(journal, mine.st_mtime) and _is_complete(journal):
+        return Reason(f"the run {folder.name} is complete", code="run-complete")
+    journal.mkdir(exist_ok=True)
+    return None
+
+
+def _identity_of(folder: Path) -> dict[str, Any]:
+    """What run.json says; where there are no hard links another node may be just writing it."""
+    for _ in range(20):
+        known = read_identity(folder)
+        if known or not (folder / RUN_JSON).exists():
+            return known
+        time.sleep(0.04)
+    return {}
+
+
+def _create(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Make it this run's; False if another launch was faster."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = redact.data(dict(facts))
+    if not write_exclusively(folder / RUN_JSON, json.dumps(shown, indent=1) + "\n"):
+        return False
+    if shown["command"] != facts["command"]:
+        write_command(folder, facts["command"])
+    (folder / JOURNAL).mkdir(exist_ok=True)
+    return True
+
+
+def _is_complete(journal: Path) -> bool:
+    """Whether the newest launch has come to a good end, on each of its nodes."""
+    launches: dict[str, list[tuple[int, bool]]] = {}
+    last: dict[tuple[str, str], tuple[int, int, bool]] = {}
+    for path in journal.glob("launcher-*.jsonl"):
+        name, _, process = path.name.removeprefix("launcher-").partition("-")
+        launch, _, number = name.partition(".")
+        attempt = int(number) if number.isdecimal() else 0
+        known = last.get((launch, process))
+        if known is None or known[0] < attempt:
+            last[launch, process] = attempt, *_launcher_end(path)
+    for (launch, _), (_, began, good) in last.items():
+        launches.setdefault(launch, []).append((began, good))
+    newest = max(launches.values(), key=max, default=[])
+    return bool(newest) and all(good for _, good in newest)
+
+
+def _launcher_end(path: Path) -> tuple[int, bool]:
+    """When a launcher began, and whether its job ended well and not because it was told to."""
+    began, code = 0, None
+    try:
+        with file_access.open_file(path) as file:
+            began = int(json.loads(file.readline())["wall"])
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except (OSError, ValueError, KeyError, TypeError):
+        return began, False
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            if line.startswith((b'{"ev":"signal"', b'{"ev":"preempted"')):
+                return began, False
+            if line.startswith(b'{"ev":"exit"'):
+                code = json.loads(line).get("code")
+    return began, code == 0
+
+
+def _run_json(
+    run: str,
+    identity: str | None,
+    command: Sequence[str],
+    url: str | None,
+    labels: Mapping[str, str] | None = None,
+    boosters: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What run.json says."""
+    return {
+        "schema": 1,
+        "run": run,
+        "identity": identity,
+        "command": list(command),
+        "url": url,
+        "created": time.time(),
+        "cwd": os.getcwd(),
+        "host": os.uname().nodename,
+        "user": os.environ.get("USER", ""),
+        "versions": installed_versions(),
+        "labels": dict(labels or {}),
+        "boosters": list(boosters),
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Of Headway, Python and torch, as they are installed here."""
+    found = {"headway": __version__, "python": sys.version.split()[0]}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        found["torch"] = importlib.metadata.version("torch")  # found, not imported
+    return found
+
+
+def folder_of_process() -> tuple[Path, str]:
+    """A journal folder for a process that no `headway run` started (`import headway.auto`)."""
+    identity = _identity_from_env(os.environ)
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "python"
+    run = identity or f"{script}-{time.strftime('%m%d')}-{os.getppid()}"
+    folder = Path("headway") / run
+    _create(folder, _run_json(run, identity, sys.argv, None))  # or another rank was faster
+    (folder / JOURNAL).mkdir(exist_ok=True)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return (folder / JOURNAL).resolve(), f"auto-{os.getppid()}-{restart}"

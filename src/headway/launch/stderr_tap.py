@@ -1,0 +1,149 @@
+"""Keep the end of the job's standard error, as evidence of why it failed.
+
+A file is read again afterwards, a pipe is passed through a pipe of the launcher; a terminal is
+left alone, as programs behave differently on one. Background processes of the job may go on writing
+after the launcher has ended: a relay process copies that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import stat
+import subprocess
+import sys
+import threading
+from collections import deque
+from typing import BinaryIO
+
+TAIL_BYTES = 4 * 1024 * 1024  # bytes; the end of a log is what tells
+CHUNK = 65536  # bytes, as much as a pipe holds
+RELAY = """
+import os, select
+while data := os.read(0, 65536):
+    while data:
+        try:
+            data = data[os.write(1, data):]
+        except BlockingIOError:
+            select.select([], [1], [])
+"""
+
+
+class StderrTap:
+    """Standard error of one attempt."""
+
+    def __init__(self, fd: int = 2, *, through_pipe: bool = False) -> None:
+        self._fd = fd
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._thread: threading.Thread | None = None
+        self._reader: int | None = None  # open until nobody writes, or somebody else reads
+        self._stopped = self._stop = -1
+        self._closing = threading.Lock()
+        self.stdout: int | None = None  # what the command gets, where that is not ours
+        self.stderr: int | None = None
+        self._begin: int | None = None
+        try:
+            found = os.fstat(fd)
+        except OSError:  # closed
+            return
+        if stat.S_ISREG(found.st_mode):
+            self._begin = found.st_size
+        elif through_pipe and (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
+            self._pass_through()
+
+    def _pass_through(self) -> None:
+        try:
+            self._reader, self.stderr = os.pipe()
+            self._stopped, self._stop = os.pipe()
+            self._thread = threading.Thread(target=self._copy, name="headway-output", daemon=True)
+            self._thread.start()
+        except (OSError, RuntimeError):  # no descriptors or threads left: the job keeps its own
+            self._thread = self.stderr = None
+            return
+        try:
+            same = os.path.sameopenfile(1, self._fd)
+        except OSError:
+            same = False
+        if same:  # 2>&1: both through ours, so that their lines keep their order
+            self.stdout = self.stderr
+
+    def _copy(self) -> None:
+        """Until nobody has the pipe open any more, or it is empty and the launcher ends."""
+        assert self._reader is not None
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        poll.register(self._stopped, select.POLLIN)
+        listening, left = True, CHUNK
+        while left > 0:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._reader not in ready:
+                return
+            chunk = os.read(self._reader, CHUNK)
+            if not chunk:
+                with self._closing:
+                    for fd in (self._reader, self._stopped, self._stop):
+                        os.close(fd)
+                    self._reader = None
+                return
+            if self._stopped in ready:  # others may write for ever
+                left -= len(chunk)
+            self._chunks.append(chunk)
+            self._size += len(chunk)
+            while self._size - len(self._chunks[0]) > TAIL_BYTES:
+                self._size -= len(self._chunks.popleft())
+            while listening and chunk:
+                try:
+                    chunk = chunk[os.write(self._fd, chunk) :]
+                except BlockingIOError:
+                    select.select([], [self._fd], [])
+                except OSError:  # nobody listens any more; the job must not block on that
+                    listening = False
+
+    def started(self) -> None:
+        """The command has its ends of the pipe."""
+        if self.stderr is not None:
+            os.close(self.stderr)
+
+    def finish(self, seconds: float = 0.2) -> None:
+        """The command is gone: take what is still in the pipe."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def hand_over(self) -> None:
+        """The launcher is about to end: take what the job has written, as long as that takes.
+
+        What its background processes write from then on is copied by a process that ends with them.
+        """
+        if self._thread is None:
+            return
+        with self._closing:
+            if self._reader is not None:
+                os.write(self._stop, b"\0")
+        self._thread.join()
+        if self._reader is None:
+            return
+        words = [sys.executable, "-I", "-S", "-c", RELAY]
+        relay = subprocess.Popen(
+            words,
+            stdin=self._reader,
+            stdout=self._fd,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is for those that write
+        )
+        relay.returncode = 0  # nobody waits for it
+        os.close(self._reader)
+        self._reader = None
+
+    def text(self) -> BinaryIO:
+        """What was said, or its end if that was much."""
+        if self._begin is None:
+            return io.BytesIO(b"".join(list(self._chunks)))
+        try:
+            file = open(f"/proc/self/fd/{self._fd}", "rb")  # noqa: SIM115
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(self._begin, size - TAIL_BYTES))
+        except OSError:
+            return io.BytesIO()
+        return file

@@ -1,0 +1,147 @@
+"""From what each node saw of an attempt's end to one verdict and decision: pure functions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from headway.launch import policy
+from headway.launch.failures import Fact, Verdict, classify
+from headway.launch.policy import AttemptSummary, Decision
+from headway.taxonomy import OWNERS
+
+# What a forked interpreter could be to blame for, if it never made a step.
+MAYBE_OUR_FAULT = frozenset(
+    {"user_code", "native_crash", "environment", "hang", "cuda_fault", "compile", "rendezvous"}
+)
+SCHEDULER_CAUSES = frozenset({"preemption", "time_limit", "user_cancel", "node_failure"})
+JOURNAL_FIELDS = (
+    "category",
+    "owner",
+    "retry",
+    "rank",
+    "node",
+    "evidence",
+    "confidence",
+    "fingerprint",
+)
+
+
+def judge(facts: Sequence[Fact]) -> Verdict:
+    """The verdict over the facts of all nodes; a hang that was watched needs no guess."""
+    hung = [fact for fact in facts if fact.source == "hang"]
+    if not hung:
+        try:
+            return classify(facts)
+        except Exception as error:  # a fault of ours must not cost the job its restart
+            return _unknown(f"it could not be classified: {type(error).__name__}: {error}")
+    hung.sort(key=lambda fact: fact.rank is None)
+    first = hung[0]
+    return _verdict(
+        "hang",
+        first.text,
+        f"hang_watch:{first.rank}",
+        rank=first.rank,
+        node=first.node,
+        confidence="high",
+    )
+
+
+def _unknown(evidence: str) -> Verdict:
+    return _verdict("unknown", evidence, "fault", confidence="low")
+
+
+def lost_node(node: str) -> Verdict:
+    """A node whose launcher is not heard of any more: it is not there to be retried on."""
+    evidence = f"the node {node} has not been heard of for a while"
+    return _verdict("node_failure", evidence, f"lost_node:{node}", node=node, retry="swap")
+
+
+def stopped_by_signal(number: int) -> Verdict:
+    """The launcher was told to stop, and nobody says why."""
+    name = signal.Signals(number).name
+    category = "user_cancel" if number == signal.SIGINT else "preemption"
+    return _verdict(category, f"the launcher was sent {name}", f"told_to_stop:{name}")
+
+
+def _verdict(category: str, evidence: str, fingerprint: str, **more: Any) -> Verdict:
+    """One that needed no classifier; owner and retry are those of its category."""
+    owner, retry = OWNERS[category]
+    known = {"owner": owner, "retry": retry, "rank": None, "node": None, "confidence": "medium"}
+    return Verdict(
+        category=category,
+        evidence=evidence,
+        fingerprint=fingerprint,
+        signature=fingerprint.partition(":")[0],
+        **{**known, **more},
+    )
+
+
+def as_event(verdict: Verdict) -> dict[str, Any]:
+    """What the journal keeps of it."""
+    return {key: getattr(verdict, key) for key in JOURNAL_FIELDS}
+
+
+def any_progress(progressed: Sequence[bool | None]) -> bool | None:
+    """Whether one of them added a durable step; None if none did as far as can be told."""
+    if any(progressed):
+        return True
+    return None if None in progressed else False
+
+
+def would_restart(facts: Sequence[Fact], history: Sequence[AttemptSummary], restarts: int) -> bool:
+    """Whether what is known already will lead to a restart."""
+    verdict = judge(facts)
+    past = AttemptSummary(
+        category=verdict.category, retry=verdict.retry, fingerprint=verdict.fingerprint
+    )
+    return policy.decide([*history, past], restarts).action == "restart"
+
+
+def decide_for_all(
+    said: Mapping[str, Mapping[str, Any]],
+    gone: Sequence[str],
+    history: Sequence[AttemptSummary],
+    *,
+    restarts: int,
+    seed: int,
+) -> dict[str, Any]:
+    """`said`: by member, how the attempt ended there; `gone`: nodes that say nothing any more."""
+    if all(one["done"] for one in said.values()):
+        return {"done": True}
+    facts = [Fact(**fact) for one in said.values() for fact in one["facts"]]
+    told = [one["told"] for one in said.values() if one["told"] is not None]
+    verdict = lost_node(gone[0]) if gone and not told else judge(facts)
+    if told and verdict.category not in SCHEDULER_CAUSES:
+        verdict = stopped_by_signal(told[0])
+    steps = [one["step"] for one in said.values() if one["step"] is not None]
+    past = AttemptSummary(
+        category=verdict.category,
+        retry=verdict.retry,
+        fingerprint=verdict.fingerprint,
+        step=max(steps, default=None),
+        node=verdict.node,
+        progressed=any_progress([one["progressed"] for one in said.values()]),
+    )
+    without = sorted({name for one in said.values() for name in one.get("suspects", ())})
+    stillborn = (
+        any(one["stillborn"] for one in said.values()) and verdict.category in MAYBE_OUR_FAULT
+    )
+    if told:
+        decision = Decision("stop", f"it was told to stop by {signal.Signals(told[0]).name}")
+    elif stillborn and len(history) < restarts:
+        decision = Decision("restart", "cold, as the warm start may be to blame")
+    elif without and len(history) < restarts:
+        decision = Decision("restart", f"without {', '.join(without)}, which may be to blame")
+    else:
+        nodes = len(said) + len(gone)
+        decision = policy.decide([*history, past], restarts, nodes=nodes, seed=seed)
+    return {
+        "verdict": as_event(verdict),
+        "past": asdict(past),
+        "decision": asdict(decision),
+        "cold": stillborn,
+        "without": without,
+    }

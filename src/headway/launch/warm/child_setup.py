@@ -1,0 +1,225 @@
+"""Turn a forked process into the requested command: everything that Python and its libraries keep.
+
+Thread counts of math libraries are read from the environment at import, so they are set again here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.launch import linux
+from headway.launch.warm.spawn_request import SpawnRequest
+
+STREAMS = (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))
+UNBUFFERED = 2  # _IONBF
+
+
+class InterpreterBaseline:
+    """How the zygote's interpreter was when it had just started, before it imported anything."""
+
+    def __init__(self, modules: set[str]) -> None:
+        self.unbuffered = bool(getattr(sys.__stdout__, "write_through", False))
+        self.streams = {
+            name: (stream.encoding, stream.errors)
+            for name, _ in STREAMS
+            if (stream := getattr(sys, f"__{name}__")) is not None
+        }
+        self.handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self.modules = {name.partition(".")[0] for name in modules}
+
+
+def become_command(
+    request: SpawnRequest, beginnings: InterpreterBaseline, job_env: Mapping[str, str]
+) -> None:
+    """All but the program itself, which the interpreter runs when it has finished its start."""
+    words = request.invocation
+    linux.set_process_name(words.comm)
+    linux.set_command_line(words.argv, request.env)
+    _take_environment(request.env)
+    sys.executable = words.executable
+    sys.orig_argv = list(words.argv)
+    lead = {"script": words.program, "module": "-m", "command": "-c"}[words.kind]
+    sys.argv = [lead, *words.args]
+    unbuffered = words.unbuffered or beginnings.unbuffered
+    _open_streams(beginnings, unbuffered)
+    _reset_libraries()
+    set_thread_counts(request.env, job_env)
+    _take_signals(request, beginnings)
+
+
+def _take_environment(wanted: Mapping[str, str]) -> None:
+    zone = os.environ.get("TZ")
+    for key in os.environ.keys() - wanted.keys():
+        del os.environ[key]
+    for key, value in wanted.items():
+        if os.environ.get(key) != value:
+            os.environ[key] = value
+    # In the order of the request, as `os.environ` of a fresh interpreter has it.
+    data: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
+    ordered = {os.fsencode(key): data[os.fsencode(key)] for key in wanted}
+    data.clear()
+    data.update(ordered)
+    if os.environ.get("TZ") != zone:
+        time.tzset()
+
+
+def _open_streams(beginnings: InterpreterBaseline, unbuffered: bool) -> None:
+    """As the interpreter does it at its start.
+
+    The stream objects stay the same ones: libraries have kept them at their import (handlers of
+    `logging` do), as they would have kept those of a cold process.
+    """
+    for fd, (name, mode) in enumerate(STREAMS):
+        stream = getattr(sys, f"__{name}__")
+        try:
+            os.fstat(fd)
+        except OSError:  # closed
+            setattr(sys, name, None)
+            setattr(sys, f"__{name}__", None)
+            continue
+        if stream is None:
+            continue
+        writes = mode == "wb"
+        buffer: Any = io.open(  # noqa: SIM115, UP020
+            fd, mode, buffering=0 if unbuffered and writes else -1, closefd=False
+        )
+        raw = getattr(buffer, "raw", buffer)
+        raw.name = f"<{name}>"
+        encoding, errors = beginnings.streams[name]
+        with contextlib.suppress(ValueError):
+            stream.flush()
+        stream.__init__(
+            buffer,
+            encoding,
+            errors,
+            "\n",
+            not unbuffered and (raw.isatty() or name == "stderr"),
+            unbuffered,
+        )
+        stream.mode = mode[0]
+        setattr(sys, name, stream)
+    if unbuffered and not beginnings.unbuffered:
+        libc = ctypes.CDLL(None)
+        for name, _ in STREAMS:
+            file = ctypes.c_void_p.in_dll(libc, name)
+            libc.setvbuf(file, None, UNBUFFERED, ctypes.c_size_t(8192))
+
+
+def _reset_libraries() -> None:
+    """What must not be the same in two processes, or is counted from their start."""
+    loaded = sys.modules
+    if "numpy.random" in loaded:  # `random` itself has a handler for a fork
+        loaded["numpy.random"].seed()
+    if "threading" in loaded:
+        main = loaded["threading"].main_thread()
+        if hasattr(main, "_set_native_id"):  # a fork leaves the parent's
+            main._set_native_id()
+    if "multiprocessing.process" in loaded:
+        process = loaded["multiprocessing.process"]
+        secret = process.AuthenticationString(os.urandom(32))
+        process.current_process()._config["authkey"] = secret
+    if "logging" in loaded:
+        stamp: Any = loaded["logging"]
+        stamp._startTime = time.time_ns() if isinstance(stamp._startTime, int) else time.time()
+    gc.enable()
+
+
+def _take_signals(request: SpawnRequest, beginnings: InterpreterBaseline) -> None:
+    """Ignored ones are inherited, all others are as a start of the interpreter leaves them.
+
+    A handler that a library has set at its import stays.
+    """
+    for number, first in beginnings.handlers.items():
+        kept = signal.getsignal(number) is not first  # a library's own
+        if kept or number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGKILL, signal.SIGSTOP):
+            continue
+        wanted: Any = signal.SIG_IGN if number in request.ignored else signal.SIG_DFL
+        if number == signal.SIGINT and wanted is signal.SIG_DFL:
+            wanted = signal.default_int_handler
+        if wanted is not first:
+            signal.signal(number, wanted)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
+
+
+# What OpenBLAS looks at, in its order.
+OPENBLAS_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_DEFAULT_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+    "OMP_NUM_THREADS",
+)
+OPENBLAS_SYMBOLS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("scipy_", "")
+    for suffix in ("64_", "", "_64_")
+)
+
+
+def set_thread_counts(env: Mapping[str, str], job_env: Mapping[str, str]) -> None:
+    """As many threads as the libraries would have taken from `env`."""
+    wanted = parse_thread_count(env.get("OMP_NUM_THREADS"))
+    if wanted and env.get("OMP_NUM_THREADS") != job_env.get("OMP_NUM_THREADS"):
+        _set_openmp(wanted, "OMP_NUM_THREADS" in job_env)
+    count = openblas_count(env, len(os.sched_getaffinity(0)))
+    if count > 1:
+        for path in _loaded_libraries("openblas"):
+            _call_library(path, OPENBLAS_SYMBOLS, count)
+
+
+def _set_openmp(count: int, was_limited: bool) -> None:
+    """OpenMP has read its environment when it was loaded."""
+    for name in ("libgomp", "libiomp", "libomp"):
+        for path in _loaded_libraries(name):
+            if "/torch/" not in path:
+                _call_library(path, ("omp_set_num_threads",), count)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.backends.mkl.is_available():  # it takes no more threads than there are cores
+        cores = len(os.sched_getaffinity(0)) if was_limited else torch.get_num_threads()
+        count = min(count, cores)
+    torch.set_num_threads(count)
+
+
+def openblas_count(env: Mapping[str, str], cpus: int) -> int:
+    """What OpenBLAS makes of the environment."""
+    for name in OPENBLAS_VARIABLES:
+        told = parse_thread_count(env.get(name))
+        if told:
+            return min(told, cpus)
+    return cpus
+
+
+def parse_thread_count(text: str | None) -> int:
+    """A plain count of threads; 0 for anything else."""
+    return int(text) if text and text.strip().isdecimal() else 0
+
+
+def _loaded_libraries(name: str) -> set[str]:
+    """Shared libraries of this process with that in their name."""
+    found = set()
+    with open("/proc/self/maps") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if name in os.path.basename(path) and ".so" in path:
+                found.add(f"/{path}")
+    return found
+
+
+def _call_library(path: str, symbols: Sequence[str], count: int) -> None:
+    """The first of these functions that the loaded library has."""
+    with contextlib.suppress(OSError):
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        for symbol in symbols:
+            if hasattr(library, symbol):
+                getattr(library, symbol)(count)
+                return

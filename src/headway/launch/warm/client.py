@@ -1,0 +1,106 @@
+"""The launcher's end of the connection to a forkserver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.launch import linux, processes
+from headway.launch.warm import spawn_request
+from headway.launch.warm.interpreter_command import Invocation
+from headway.launch.warm.preload_plan import TORCHRUN_PLAN, PreloadPlan, WarmState
+
+BOOT = Path(__file__).parent / "boot"
+KILLED_S = 2.0  # for the end of a process that got SIGKILL
+NICE = 10  # of the imports, where that can be taken back, beside a job
+# For the imports alone. A look at the CUDA runtime would make CUDA unusable in all children;
+# OpenBLAS starts its threads at import.
+IMPORT_ENV = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class ForkserverClient:
+    """Started by making one; it ends with this process, or by `end`."""
+
+    def __init__(
+        self, invocation: Invocation, env: Mapping[str, str], recipe: PreloadPlan, memory: WarmState
+    ) -> None:
+        self.bonds = linux.inherited_limits()
+        self.way, theirs = spawn_request.socket_pair()
+        path = [str(BOOT), *filter(None, [env.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(path)}
+        options = [f"-{letter}{value}" for letter, value in invocation.options]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self.process = subprocess.Popen(
+                [invocation.argv[0], *options, "-m", "headway.launch.warm.forkserver", str(theirs)],
+                executable=invocation.executable,
+                env={**env, **recipe.preset, **IMPORT_ENV, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[theirs],
+            )
+        except OSError:
+            os.close(self.way)
+            raise
+        finally:
+            os.close(theirs)
+        hello = {
+            "env": dict(env),
+            "preset": recipe.preset,
+            "modules": recipe.modules,
+            "mains": recipe.mains,
+            "ranked": recipe.ranked,
+            "workers": recipe.workers,
+            "executable": invocation.executable,
+            "options": invocation.options,
+            "left_out": memory.left_out,
+            "good": memory.good,
+            "launcher": os.getpid(),
+            # The kernel tells the end of the thread that has started it, not of the process.
+            "with_launcher": threading.current_thread() is threading.main_thread(),
+            "nice": 0 if recipe is TORCHRUN_PLAN else NICE,
+        }
+        with contextlib.suppress(OSError):  # it has ended already, which `hear` will tell
+            spawn_request.send_large(self.way, hello)
+
+    def hear(self, wait_s: float) -> dict[str, Any]:
+        """What it tells when it has imported all it could; empty if it has ended.
+
+        Raises TimeoutError while it is still at it.
+        """
+        return spawn_request.receive_large(self.way, wait_s)
+
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self.process.poll() is None
+
+    def worked(self) -> float:
+        """Seconds of processor time that it and its scouts have had."""
+        try:
+            return sum(map(int, processes.stat_fields(self.process.pid)[11:15])) / os.sysconf(
+                "SC_CLK_TCK"
+            )
+        except (OSError, ValueError):
+            return 0.0
+
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def end(self) -> None:
+        """Kill it; the kernel kills what waits below it."""
+        os.close(self.way)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may be in state D
+            self.process.wait(KILLED_S)
+        self._errors.close()

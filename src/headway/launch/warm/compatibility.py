@@ -1,0 +1,205 @@
+"""Whether a command may be forked from a forkserver, by what that has loaded and read."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headway.launch.warm.interpreter_command import ColdStartRequired, Invocation
+
+# Read by C code at start or at import, where reading cannot be seen; those of the second list are
+# read later, or set again in the child.
+READ_AT_START = (
+    "PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_",
+    "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "TORCH_", "PYTORCH_", "ATEN_", "KINETO_", "DNNL_",
+    "ONEDNN_", "TQDM_", "NETWORKX_", "FSSPEC_",
+)  # fmt: skip
+READ_LATER = ("TORCH_NCCL_", "TORCH_FR_", "TORCH_GLOO_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+# Which devices there are does not change what an import finds, as long as there are any.
+DEVICES_ENV = "CUDA_VISIBLE_DEVICES"
+# Everybody reads these, and a script that names one hardly ever sets it.
+COMMON_VARIABLES = {
+    "HOME",
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "LNAME",
+    "USERNAME",
+    "SHELL",
+    "TERM",
+    "PWD",
+    "CI",
+}
+SETS_VARIABLES = re.compile(
+    rb"environ\s*(\[[^]\n]*\]\s*=[^=]|\.\s*(setdefault|update|__setitem__)\b|\|=)|\bputenv\b"
+)
+VARIABLE = re.compile(rb"\b[A-Z][A-Z0-9_]{2,}\b")
+SOURCES = (".py", ".pyc", ".so")
+FLAG_ATTRIBUTES = {
+    "b": "bytes_warning", "B": "dont_write_bytecode", "d": "debug", "E": "ignore_environment",
+    "I": "isolated", "O": "optimize", "P": "safe_path", "q": "quiet", "R": "hash_randomization",
+    "s": "no_user_site", "S": "no_site", "v": "verbose",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compatibility:
+    """Conditions under which a process may be forked instead of started."""
+
+    executable: str
+    options: list[tuple[str, str]]  # of the interpreter, at the zygote's own start
+    flags: dict[str, int]  # what these and the environment have made of sys.flags
+    warnings: list[str]  # and of sys.warnoptions
+    env: dict[str, str]  # the job's
+    preset: dict[str, str]  # what its script sets by itself before it imports
+    reads: list[str]  # variables that were read at import
+    modules: list[str]  # top-level names that a fresh interpreter has not loaded
+    mains: dict[str, str] = field(default_factory=dict)  # programs whose presets are known
+
+    def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
+        """Raises Unfit with the reason why this must be started cold."""
+        if not same_file(invocation.executable, self.executable):
+            raise ColdStartRequired(
+                f"{invocation.executable} is not the interpreter of the zygote",
+                code="interpreter-differs",
+            )
+        self._check_options(invocation)
+        self._check_environment(env)
+        self._check_program(invocation, cwd)
+
+    def _check_options(self, invocation: Invocation) -> None:
+        ours = {letter for letter, value in self.options if not value}
+        wanted = {letter for letter, value in invocation.options if not value}
+        for letter in sorted(ours ^ wanted):
+            if letter in ours or not self.flags.get(FLAG_ATTRIBUTES[letter]):
+                raise self._option(letter)
+        for letter in "WX":
+            told = [value for name, value in invocation.options if name == letter]
+            known = [value for name, value in self.options if name == letter]
+            if told != known and not (letter == "W" and told == self.warnings):
+                raise self._option(letter)
+
+    def _option(self, letter: str) -> ColdStartRequired:
+        text = f"the option -{letter} acts when the interpreter starts"
+        return ColdStartRequired(text, code="python-option-differs", option=letter)
+
+    def _check_environment(self, env: Mapping[str, str]) -> None:
+        for name in sorted({*self.env, *env}):
+            known, wanted = self.env.get(name), env.get(name)
+            if wanted == known or not self._matters(name):
+                continue
+            if name in self.preset and wanted == self.preset[name]:
+                continue
+            if name == DEVICES_ENV and has_devices(known) == has_devices(wanted):
+                continue
+            if name == "OMP_NUM_THREADS" and wanted and wanted.strip().isdecimal():
+                continue  # set again in the child
+            raise ColdStartRequired(
+                f"{name} is read at import, and is {wanted!r} here",
+                code="environment-differs",
+                variable=name,
+            )
+
+    def _matters(self, name: str) -> bool:
+        if name.startswith("HEADWAY_") and name != "HEADWAY_OFF":
+            return False
+        return name in self.reads or (
+            name.startswith(READ_AT_START) and not name.startswith(READ_LATER)
+        )
+
+    def _check_program(self, invocation: Invocation, cwd: str) -> None:
+        first = cwd
+        if invocation.kind == "script":
+            path = os.path.join(cwd, invocation.program)
+            if invocation.program == "-" or not os.path.isfile(path):
+                raise ColdStartRequired(
+                    f"{invocation.program} is no file", code="program-not-a-file"
+                )
+            if zipfile.is_zipfile(path):
+                raise ColdStartRequired(
+                    f"{invocation.program} is an archive", code="program-is-an-archive"
+                )
+            first = os.path.dirname(os.path.realpath(path))
+            self._check_source(path)
+        elif invocation.kind == "module":
+            for path in self.mains:
+                if _is_module(path, invocation.program):
+                    self._check_source(path)
+        elif "resource_tracker" in invocation.program:
+            raise ColdStartRequired("")  # it imports next to nothing
+        hidden = shadowing_file(first, set(self.modules))
+        if hidden:
+            raise ColdStartRequired(
+                f"{hidden} in {first} would come before the installed one",
+                code="module-shadowed",
+                file=hidden,
+            )
+
+    def _check_source(self, path: str) -> None:
+        """Variables that a script sets before it imports come too late for a zygote, unless it
+        was seen to set them."""
+        if self.mains.get(os.path.realpath(path)) == file_identity(path):
+            return
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except OSError as error:
+            raise ColdStartRequired(
+                f"{path}: {error.strerror}", code="program-unreadable"
+            ) from None
+        if not SETS_VARIABLES.search(text):
+            return
+        for found in VARIABLE.findall(text):
+            name = found.decode()
+            if name not in COMMON_VARIABLES and name not in self.preset and self._matters(name):
+                raise ColdStartRequired(
+                    f"{os.path.basename(path)} may set {name}, which is read at import",
+                    code="program-sets-variable",
+                    variable=name,
+                )
+
+
+def same_file(one: str, other: str) -> bool:
+    """The same interpreter of the same environment: `python` and `python3` side by side are."""
+    if one == other:
+        return True
+    folders = {os.path.realpath(os.path.dirname(path)) for path in (one, other)}
+    return len(folders) == 1 and os.path.realpath(one) == os.path.realpath(other)
+
+
+def has_devices(value: str | None) -> bool:
+    """What CUDA_VISIBLE_DEVICES leaves visible."""
+    return value is None or value.strip() not in ("", "-1", "NoDevFiles")
+
+
+def shadowing_file(folder: str, names: set[str]) -> str:
+    """A file there that an import would find before the installed package; empty if none."""
+    try:
+        entries = os.listdir(folder or ".")
+    except OSError:
+        return ""
+    for entry in entries:
+        stem = entry.partition(".")[0]
+        if stem not in names:
+            continue
+        if entry.endswith(SOURCES) or os.path.isfile(os.path.join(folder, entry, "__init__.py")):
+            return entry
+    return ""
+
+
+def file_identity(path: str) -> str:
+    """Of a file's content, as far as one can tell without reading it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def _is_module(path: str, module: str) -> bool:
+    """Whether this file may be what `python -m module` runs."""
+    parts = module.replace(".", "/")
+    return path.endswith((f"/{parts}.py", f"/{parts}/__main__.py"))

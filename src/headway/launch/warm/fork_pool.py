@@ -1,0 +1,232 @@
+"""Fork processes that become children of whoever requested them, and keep idle ones ready.
+
+A process is forked twice: when the one between ends, the kernel gives the new one to the nearest
+process above that adopts orphans, which is the requester for as long as it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from headway.launch import linux
+from headway.launch.warm import spawn_request
+from headway.launch.warm.spawn_request import ReceivedRequest
+
+ADOPTED_S = 5.0
+HIGH_FD, FD_ROOM = 1000, 20  # where our own descriptor is
+
+
+class IdleChild:
+    """A process that is forked already and waits for its request."""
+
+    def __init__(self, between: int, way: int) -> None:
+        self.between = between
+        self.way = way
+
+    def hand_over(self, handles: Sequence[int]) -> bool:
+        """Give it the request; False if it is gone."""
+        try:
+            spawn_request.send_message(self.way, b"spawn", handles)
+        except OSError:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.between, signal.SIGKILL)
+            return False
+        finally:
+            os.close(self.way)
+        return True
+
+
+def fork_idle_child(
+    ahead: Callable[[], int | ReceivedRequest | None],
+) -> IdleChild | ReceivedRequest:
+    """Returns twice: here the spare, and there, once it has one, its request.
+
+    There, `ahead` is called while it waits: what it returns is the way to the spare's nest, or,
+    in a process that this nest has forked, its request.
+    """
+    ours, theirs = spawn_request.socket_pair()
+    server = os.getpid()
+    between = os.fork()
+    if between:
+        os.close(theirs)
+        return IdleChild(between, ours)
+    os.close(ours)
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(0)
+    parent = os.getpid()
+    if os.fork():
+        _sleep_forever()
+    return _await_request(parent, theirs, ahead)
+
+
+def _sleep_forever() -> NoReturn:
+    """The process between: it only has to end, which takes long with much memory to give back."""
+    with contextlib.suppress(OSError):
+        os.execv("/bin/sleep", ["sleep", "2147483647"])
+    while True:
+        signal.pause()
+
+
+def _await_request(
+    between: int, way: int, ahead: Callable[[], int | ReceivedRequest | None]
+) -> ReceivedRequest:
+    """In the new process: wait for the request, then for its parent."""
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() != between:
+        os._exit(0)
+    nest = ahead()
+    if isinstance(nest, ReceivedRequest):
+        return nest
+    message, handles = spawn_request.receive_message(way)
+    if not message:
+        os._exit(0)
+    os.close(way)
+    received = spawn_request.unpack_request(handles)
+    received.nest = nest
+    linux.die_with_parent(0)
+    os.kill(between, signal.SIGKILL)
+    _await_parent(received.request.parent, between)
+    linux.die_with_parent(received.request.death_signal)
+    if os.getppid() != received.request.parent:
+        os._exit(0)
+    return received
+
+
+def _await_parent(wanted: int, between: int) -> None:
+    until = time.monotonic() + ADOPTED_S
+    while (parent := os.getppid()) != wanted:
+        if parent != between or time.monotonic() > until:
+            os._exit(0)  # who asked has died
+        time.sleep(0.00005)
+
+
+def take_over_process_state(received: ReceivedRequest) -> None:
+    """Take over what the kernel keeps for a process."""
+    wanted = received.request
+    if wanted.new_session:
+        os.setsid()
+    elif wanted.group is not None:
+        os.setpgid(0, wanted.group)
+    os.fchdir(received.cwd)
+    os.umask(wanted.umask)
+    if os.sched_getaffinity(0) != set(wanted.affinity):
+        os.sched_setaffinity(0, wanted.affinity)
+    policy, priority = wanted.scheduler
+    if (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) != (policy, priority):
+        os.sched_setscheduler(0, policy, os.sched_param(priority))
+    if os.getpriority(os.PRIO_PROCESS, 0) != wanted.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, wanted.nice)
+    _put_descriptors(received)
+    for name, values in linux.resource_limits().items():
+        soft, hard = wanted.limits.get(name, values)
+        if (soft, hard) != values:
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+
+
+def _put_descriptors(received: ReceivedRequest) -> None:
+    """Exactly the wanted ones, under their numbers, and the way to reply."""
+    wanted = received.request.fds
+    above = max([2, *wanted]) + 1
+
+    def lifted(fd: int) -> int:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
+
+    received.reply = lifted(received.reply)
+    sources = [lifted(fd) for fd in received.fds]
+    kept = {received.reply, *sources}
+    if received.nest is not None:
+        received.nest = move_descriptor_up(received.nest, above, received.request.limits)
+        kept.add(received.nest)
+    close_all_but(kept)
+    for source, fd in zip(sources, wanted, strict=True):
+        os.dup2(source, fd)
+        os.close(source)
+
+
+def move_descriptor_up(fd: int, above: int, limits: Mapping[str, Sequence[int]]) -> int:
+    """The same descriptor under a number that no program comes upon."""
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = min(n if n >= 0 else 1 << 20 for n in (ours, limits["RLIMIT_NOFILE"][0]))
+    high = HIGH_FD if soft > HIGH_FD + FD_ROOM else soft - FD_ROOM
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(above, high))
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Descriptors of the zygote and of others who asked it."""
+    for fd in linux.open_descriptors():
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def send_reply(received: ReceivedRequest, fault: str = "") -> None:
+    """Tell the requester: here I am, or why I am not."""
+    words = f"{os.getpid()} {fault}" if fault else str(os.getpid())
+    try:
+        spawn_request.send_message(received.reply, words.encode())
+    except OSError:
+        os._exit(0)  # nobody waits for it any more
+    os.close(received.reply)
+
+
+REFILL_DELAY_S = 2.0  # what was just forked needs the processors more than the next spares do
+
+
+def serve(
+    requester: int, spares: int, ahead: Callable[[], int | ReceivedRequest | None] = lambda: None
+) -> ReceivedRequest:
+    """Returns only in the processes that it forks, with what they shall become.
+
+    `ahead` is what a spare does while it waits.
+    """
+    waiting: list[IdleChild] = []
+    quiet = 0.0
+    while True:
+        received: ReceivedRequest | None = None
+        if len(waiting) < spares and not spawn_request.is_readable(requester, quiet):
+            received = _add_idle_child(waiting, ahead)
+        else:
+            quiet = REFILL_DELAY_S
+            message, handles = spawn_request.receive_message(requester)
+            if not message:
+                os._exit(0)  # who may ask has died; the spares die with this process
+            if not waiting:
+                received = _add_idle_child(waiting, ahead)
+            if received is None:
+                _hand_out(waiting, handles)
+                for fd in handles:
+                    os.close(fd)
+                _reap_children()
+        if received is not None:
+            return received
+
+
+def _hand_out(waiting: list[IdleChild], handles: list[int]) -> None:
+    """To the first that still lives; if none does, the requester sees the end of its reply."""
+    while waiting:
+        if waiting.pop(0).hand_over(handles):
+            return
+
+
+def _add_idle_child(
+    waiting: list[IdleChild], ahead: Callable[[], int | ReceivedRequest | None]
+) -> ReceivedRequest | None:
+    made = fork_idle_child(ahead)
+    if isinstance(made, ReceivedRequest):
+        return made
+    waiting.append(made)
+    return None
+
+
+def _reap_children() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

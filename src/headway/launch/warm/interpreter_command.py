@@ -1,0 +1,160 @@
+"""What a command line means to the Python interpreter that runs it, without running it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.errors import HeadwayError
+
+PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
+FLAGS = "bBdEIOPqRsSv"  # options without a value that act when the interpreter starts
+SHEBANG_LIMIT = 512
+MAX_SCRIPTS = 4  # shells, env and scripts on the way to an interpreter
+
+
+class ColdStartRequired(HeadwayError):
+    """It cannot be started warm, and the message says why; without one nobody needs to know."""
+
+    code = "started-cold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One start of an interpreter."""
+
+    executable: str  # the file that is executed in the end
+    argv: tuple[str, ...]  # as in /proc/PID/cmdline
+    comm: str  # as in /proc/PID/comm
+    options: tuple[tuple[str, str], ...]  # those that act at the start, in order
+    unbuffered: bool
+    kind: str  # script, module or command
+    program: str
+    args: tuple[str, ...]
+
+    def runs(self, script: str, module: str) -> bool:
+        """Whether it is this program, installed as a script or called as a module."""
+        if self.kind == "module":
+            return self.program == module
+        return self.kind == "script" and os.path.basename(self.program) == script
+
+
+def read_command(executable: str, argv: Sequence[str], path: str | None) -> Invocation:
+    """What executing this file with these words starts; `path` is where `env` would look."""
+    words, comm = list(argv), os.path.basename(executable)
+    for _ in range(MAX_SCRIPTS):
+        if PYTHON.fullmatch(os.path.basename(executable)) and not _first_line(executable):
+            return _parse(executable, words, comm)
+        executable, words, comm = _follow(executable, words, comm, path)
+    raise ColdStartRequired(
+        f"{argv[0]} is started through too many scripts", code="too-many-scripts"
+    )
+
+
+def find_executable(word: str, path: str | None) -> str:
+    """The file that the shell would execute for this word."""
+    found = shutil.which(word, path=path)
+    if found is None:
+        raise ColdStartRequired(f"{word} was not found", code="command-not-found")
+    return found
+
+
+def _first_line(path: str) -> str:
+    """What follows `#!`; empty for anything else."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(SHEBANG_LIMIT)
+    except OSError as error:
+        raise ColdStartRequired(
+            f"{path} cannot be read: {error.strerror}", code="program-unreadable"
+        ) from None
+    return os.fsdecode(start[2:].partition(b"\n")[0]).strip() if start[:2] == b"#!" else ""
+
+
+def _follow(
+    script: str, words: list[str], comm: str, path: str | None
+) -> tuple[str, list[str], str]:
+    """One step of the way that the kernel takes for a script, or that `env` and pip take."""
+    line = _first_line(script)
+    if not line:
+        raise ColdStartRequired(
+            f"{os.path.basename(script)} is no Python program", code="not-a-python-program"
+        )
+    interpreter, _, option = line.partition(" ")
+    extra = [option.strip()] if option.strip() else []
+    if os.path.basename(interpreter) == "env":
+        named = extra[0].removeprefix("-S").split() if extra else []
+        if not named or named[0].startswith("-") or "=" in named[0]:
+            raise ColdStartRequired(
+                f"the first line of {script} is not understood", code="first-line-unknown"
+            )
+        return (
+            find_executable(named[0], path),
+            [*named, script, *words[1:]],
+            os.path.basename(named[0]),
+        )
+    if os.path.basename(interpreter) == "sh":  # pip's way to name a path that is too long
+        found = re.match(
+            rb"[^\n]*\n'''exec' (\"?)([^\"\n]+)\1 \"\$0\" \"\$@\"\n", _first_bytes(script)
+        )
+        if found is None:
+            raise ColdStartRequired(
+                f"{os.path.basename(script)} is a shell script", code="not-a-python-program"
+            )
+        interpreter = os.fsdecode(found[2])
+        return interpreter, [interpreter, script, *words[1:]], os.path.basename(interpreter)
+    return interpreter, [interpreter, *extra, script, *words[1:]], comm
+
+
+def _first_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(4096)
+
+
+def _parse(executable: str, argv: Sequence[str], comm: str) -> Invocation:
+    options: list[tuple[str, str]] = []
+    unbuffered, at = False, 1
+
+    def done(kind: str, program: str, rest: int) -> Invocation:
+        return Invocation(
+            executable=executable,
+            argv=tuple(argv),
+            comm=comm,
+            options=tuple(options),
+            unbuffered=unbuffered,
+            kind=kind,
+            program=program,
+            args=tuple(argv[rest:]),
+        )
+
+    while at < len(argv):
+        word = argv[at]
+        at += 1
+        if word == "-" or not word.startswith("-"):
+            return done("script", word, at)
+        if word.startswith("--"):
+            raise ColdStartRequired(f"python {word}", code="python-option-unknown")
+        letters = word[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter in "cmWX":
+                value, letters = letters, ""
+                if not value:
+                    if at >= len(argv):
+                        raise ColdStartRequired(
+                            f"python -{letter} without a value", code="python-option-unknown"
+                        )
+                    value, at = argv[at], at + 1
+                if letter in "cm":
+                    return done("command" if letter == "c" else "module", value, at)
+                options.append((letter, value))
+            elif letter == "u":
+                unbuffered = True
+            elif letter in FLAGS:
+                options.append((letter, ""))
+            else:
+                raise ColdStartRequired(f"python -{letter}", code="python-option-unknown")
+    raise ColdStartRequired("python without a program", code="python-without-program")

@@ -1,0 +1,221 @@
+"""Warm starts below a warm process: torchrun's workers, children of mp.spawn.
+
+A process that may start others has a child forkserver: a child forked before its first line, that
+forks for it. `subprocess` and `multiprocessing` both start processes by one function in C; here
+that function asks the child forkserver, if the command can be forked, and else the original.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.launch import linux
+from headway.launch.warm import fork_pool, spawn_request
+from headway.launch.warm.compatibility import Compatibility
+from headway.launch.warm.interpreter_command import ColdStartRequired, Invocation, read_command
+from headway.launch.warm.spawn_request import ReceivedRequest
+
+COMMON_ARGUMENTS = (
+    "args", "executables", "close_fds", "pass_fds", "cwd", "env", "p2cread", "p2cwrite", "c2pread",
+    "c2pwrite", "errread", "errwrite", "errpipe_read", "errpipe_write", "restore_signals",
+    "start_new_session",
+)  # fmt: skip
+USER_ARGUMENTS = ("gid", "groups", "uid", "umask", "preexec_fn")
+COMPILE_WORKER = "/torch/_inductor/compile_worker/"  # with an environment of its own
+FORK_EXEC_SIGNATURES = {
+    21: (*COMMON_ARGUMENTS, *USER_ARGUMENTS),
+    23: (*COMMON_ARGUMENTS, "process_group", *USER_ARGUMENTS, "allow_vfork"),
+}
+
+
+def needs_child_forkserver(env: dict[str, str], argv: Sequence[str]) -> bool:
+    """A rank and a helper of multiprocessing start nothing that would profit."""
+    return "RANK" not in env and "--multiprocessing-fork" not in argv
+
+
+def fork_child_forkserver(spares: int) -> int | ReceivedRequest:
+    """Fork the nest of this process. Returns the way to it; in what it forks later, its request."""
+    ours, theirs = spawn_request.socket_pair()
+    parent = os.getpid()
+    if linux.hidden_fork() == 0:
+        linux.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+        detach_from_job("headway-nest", {theirs})
+        return fork_pool.serve(theirs, spares)
+    os.close(theirs)
+    return ours
+
+
+def detach_from_job(name: str, kept: set[int]) -> None:
+    """A process that only forks: out of reach of the job's signals, files and terminal."""
+    linux.set_process_name(name)
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    fork_pool.close_all_but(kept)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        if fd not in kept and fd != nothing:
+            os.dup2(nothing, fd)
+    if nothing > 2:
+        os.close(nothing)
+
+
+class SpawnHook:
+    """In place of `_posixsubprocess.fork_exec`."""
+
+    def __init__(self, nest: spawn_request.SocketEnd, kit: Compatibility) -> None:
+        self.nest = nest
+        self.kit = kit
+        self.bonds = linux.inherited_limits()
+        self.session = os.getsid(0)
+        self.original: Callable[..., int] = _posixsubprocess.fork_exec
+        self.lock = threading.Lock()
+        self.told: set[str] = set()
+
+    def install(self) -> None:
+        """Both of its users look it up when they need it."""
+        self._put(self)
+        # posix_spawn would go around it; what it does is the same.
+        setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _put(self, function: Callable[..., int]) -> None:
+        _posixsubprocess.fork_exec = function
+        if hasattr(subprocess, "_fork_exec"):
+            subprocess._fork_exec = function
+
+    def _leave(self) -> None:
+        """A forked child is not the nest's parent: it starts its processes cold."""
+        self._put(self.original)
+        self.nest.close()
+
+    def __call__(self, *args: Any) -> int:
+        """The new process's pid, in one way or the other."""
+        if self.lock.acquire(blocking=False):
+            try:
+                return self._warm(args)
+            except ColdStartRequired as why:
+                self._note(str(why), code=why.code)
+            except Exception as error:
+                self._note(f"{type(error).__name__}: {error}", code="started-cold")
+            finally:
+                self.lock.release()
+        return self.original(*args)
+
+    def _note(self, why: str, *, code: str) -> None:
+        recorder = getattr(sys.modules.get("headway.probe.recorder"), "recorder", None)
+        if recorder is not None and why and why not in self.told:
+            self.told.add(why)
+            recorder.note("warm", f"a process was started cold: {why}", code)
+
+    def _warm(self, args: Sequence[Any]) -> int:
+        names = FORK_EXEC_SIGNATURES.get(len(args))
+        if names is None or not self.nest.usable():
+            raise ColdStartRequired("")
+        call = dict(zip(names, args, strict=True))
+        env = _environment(call["env"])
+        invocation = _read_invocation(call, env)
+        cwd = os.fsdecode(call["cwd"]) if call["cwd"] else os.getcwd()
+        try:
+            if any(call[key] is not None for key in ("gid", "groups", "uid", "preexec_fn")):
+                raise ColdStartRequired(
+                    "it is to change its user, or to run something before it starts",
+                    code="user-or-hook-differs",
+                )
+            self.kit.check(invocation, env, cwd)
+        except ColdStartRequired as why:
+            # Of a program of the job; what libraries start to help them is nobody's concern.
+            told = invocation.kind != "command" and COMPILE_WORKER not in invocation.program
+            text = f"{invocation.program}: {why}" if told else ""
+            raise ColdStartRequired(text, code=why.code, **why.fields) from None
+        if linux.inherited_limits() != self.bonds:
+            raise ColdStartRequired(
+                "this process has changed its user, its limits or its namespaces",
+                code="bonds-differ",
+            )
+        if os.getsid(0) != self.session and not call["start_new_session"]:
+            raise ColdStartRequired("this process has left its session", code="session-left")
+        mapping = _descriptors(call)
+        group = call.get("process_group", -1)
+        with _signals_blocked() as mask:
+            asked = spawn_request.request_from_this_process(
+                invocation,
+                env,
+                umask=call["umask"] if call["umask"] >= 0 else None,
+                restore_signals=bool(call["restore_signals"]),
+                # A rank dies with its agent; anything else may outlive its parent, as always.
+                death_signal=signal.SIGKILL if "RANK" in env else 0,
+                new_session=bool(call["start_new_session"]),
+                group=os.getpgrp() if group < 0 else group,
+                fds=list(mapping),
+                mask=mask,
+            )
+            with spawn_request.open_folder(call["cwd"]) as folder:
+                return spawn_request.request_process(
+                    self.nest.fd, asked, folder, list(mapping.values())
+                )
+
+
+def _read_invocation(call: dict[str, Any], env: dict[str, str]) -> Invocation:
+    """What is to be started; most of what is no Python program needs no word."""
+    argv = [os.fsdecode(word) for word in call["args"]]
+    try:
+        return read_command(_executable(call["executables"]), argv, env.get("PATH"))
+    except ColdStartRequired:
+        raise ColdStartRequired("") from None
+
+
+def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
+    if given is None:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in given)
+    return {key: value for key, _, value in pairs}
+
+
+def _executable(candidates: Sequence[bytes]) -> str:
+    """The first that can be executed, as the C function tries them."""
+    for candidate in map(os.fsdecode, candidates):
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return os.path.abspath(candidate)
+    raise ColdStartRequired("")
+
+
+def _descriptors(call: dict[str, Any]) -> dict[int, int]:
+    """Number in the child: number here."""
+    if call["close_fds"]:
+        found = {fd for fd in (0, 1, 2) if _inheritable(fd)} | set(call["pass_fds"])
+    else:
+        found = set(spawn_request.inheritable_descriptors()) | set(call["pass_fds"])
+    found -= {call["errpipe_write"], call["errpipe_read"]}
+    mapping = {fd: fd for fd in sorted(found)}
+    for fd, key in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        if call[key] >= 0:
+            mapping[fd] = call[key]
+    return mapping
+
+
+def _inheritable(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Any:
+    """A handler of the job must not run in between; yields the mask that the child gets."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        yield sorted(map(int, before))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,396 @@
+"""How a ledger is shown to others: as JSON (`ledger.json`, `headway report --json`), and without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from headway import redact
+from headway.ledger import publish
+from headway.ledger.buckets import BUCKETS
+from headway.ledger.model import (
+    COMPILE_PARTS,
+    SCHEMA,
+    AsyncSave,
+    Attempt,
+    AutoRun,
+    CompileCacheLoad,
+    Failure,
+    Fault,
+    Ledger,
+    PreemptionNotice,
+    PreStepCollectives,
+    ProcessGroups,
+    Publish,
+    RankCompiles,
+    RecompileLimitHit,
+    SaveInterval,
+    StageGraph,
+)
+from headway.units import NS
+
+
+def to_dict(ledger: Ledger) -> dict[str, Any]:
+    """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""
+    cold = sum(not c.recompile and not c.cached for c in ledger.compiles)
+    return {
+        "schema": SCHEMA,
+        "run": ledger.run,
+        "wall_s": ledger.wall / NS,
+        "ett_percent": ledger.ett_percent,
+        "idleness_percent": ledger.idleness_percent,
+        "failure_percent": ledger.failure_percent,
+        "ranks": len(ledger.ranks),
+        "steps": ledger.steps,
+        "running": ledger.running,
+        "started_at": ledger.started_at / NS,
+        "exit_code": ledger.exit_code,
+        "buckets": _seconds(ledger.buckets),
+        "time_to_start_s": _s(ledger.time_to_start),
+        "time_to_recover_s": [ns / NS for ns in ledger.time_to_recover],
+        "hidden_s": _seconds(ledger.hidden),
+        "queue_capacity_s": _s(ledger.queue_capacity),
+        "paused_s": ledger.paused / NS,
+        "batches_per_step": ledger.batches_per_step,
+        "attempts": [_attempt(a) for a in ledger.attempts],
+        "failures": [_failure(f) for f in ledger.failures],
+        "failures_by_owner": ledger.failures_by_owner,
+        **({"stages": [_stage_graph(one) for one in ledger.stages]} if ledger.stages else {}),
+        **({"notices": [_notice(n) for n in ledger.notices]} if ledger.notices else {}),
+        **({"faults": [_fault(f) for f in ledger.faults]} if ledger.faults else {}),
+        "checkpoints": {
+            "saves": ledger.saves,
+            "blocked_s": ledger.buckets.get("waste.checkpoint_block", 0) / NS,
+            "interval_s": _s(ledger.save_interval),
+            "recommended_interval_s": _s(ledger.recommended_interval),
+            **({"behind": _async_save(ledger.behind)} if ledger.behind else {}),
+            **({"levels": _levels(ledger)} if ledger.saved else {}),
+            **({"failed": _failed_saves(ledger)} if any(s.error for s in ledger.saved) else {}),
+        },
+        **({"publish": _publish_of(ledger, ledger.publish)} if ledger.publish else {}),
+        **({"publishes": _publish(ledger.publishes)} if ledger.publishes else {}),
+        "compile": {
+            "cold": cold,
+            "cached": sum(not c.recompile and c.cached for c in ledger.compiles),
+            "recompiles": [
+                {
+                    "where": c.where,
+                    "reason": c.reason,
+                    "seconds": c.ns / NS,
+                    "attempt": c.attempt,
+                    "rank": c.rank,
+                    "missed_ahead": c.missed,
+                }
+                for c in ledger.compiles
+                if c.recompile
+            ],
+            "parts": _parts(ledger.compile_parts),
+            "by_rank": [_rank_compiles(one) for one in ledger.rank_compiles],
+            "gave_up": [_recompile_limit_hit(one) for one in ledger.gave_up],
+            "archives": [_compile_cache_load(one) for one in ledger.archives],
+            "archived": ledger.archived,
+        },
+        "communication": {
+            "groups": [_process_groups(one) for one in ledger.groups_made],
+            "calls": [_pre_step_collectives(one) for one in ledger.early_calls],
+        },
+        "per_rank": [
+            {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
+        ],
+        "notes": list(ledger.notes),
+        **({"auto": _auto(ledger.auto)} if ledger.auto else {}),
+    }
+
+
+def _levels(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each level of a Checkpointer: what its saves cost, and how often to make them."""
+    rhythms = {one.level: one for one in ledger.rhythms}
+    found = []
+    for level in ("memory", "disk"):
+        good = [one for one in ledger.saved if one.level == level and not one.error]
+        if not good:
+            continue
+        rhythm = rhythms.get(level)
+        found.append(
+            {
+                "level": level,
+                "saves": len(good),
+                "blocked_s": sum(one.blocked for one in good) / NS,
+                "slower_s": sum(one.slower for one in good) / NS,
+                "durable_s": max(one.durable for one in good) / NS,
+                "bytes": sum(one.size for one in good),
+                **(_save_interval(rhythm) if rhythm else {}),
+            }
+        )
+    return found
+
+
+def _save_interval(one: SaveInterval) -> dict[str, Any]:
+    return {
+        "interval_s": one.interval / NS,
+        "recommended_interval_s": _s(one.recommended),
+        "wasted_percent": one.wasted_percent,
+        "recommended_percent": one.recommended_percent,
+        "failures_per_hour": one.failures_per_hour,
+        "failures_low": one.failures_low,
+        "failures_high": one.failures_high,
+    }
+
+
+def _failed_saves(ledger: Ledger) -> list[dict[str, Any]]:
+    return [
+        {
+            "attempt": one.attempt,
+            "step": one.step,
+            "at_s": one.at / NS,
+            "level": one.level,
+            "error": one.error,
+        }
+        for one in ledger.saved
+        if one.error
+    ]
+
+
+def _s(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS
+
+
+def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
+    """In the order of the vocabulary, so that two ledgers read alike."""
+    return {leaf: buckets[leaf] / NS for leaf in BUCKETS if buckets.get(leaf)}
+
+
+def _parts(parts: Mapping[str, int]) -> dict[str, float]:
+    return {name: parts[name] / NS for name in COMPILE_PARTS if parts.get(name)}
+
+
+def _rank_compiles(one: RankCompiles) -> dict[str, Any]:
+    return {
+        "rank": one.rank,
+        "parts": _parts(one.parts),
+        "fx_hits": one.fx[0],
+        "fx_misses": one.fx[1],
+        "aot_hits": one.aot[0],
+        "aot_misses": one.aot[1],
+        "bypassed": dict(one.bypassed),
+    }
+
+
+def _recompile_limit_hit(one: RecompileLimitHit) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "rank": one.rank,
+        "at_s": one.at / NS,
+        "where": one.where,
+        "limit": one.limit,
+        "reason": one.reason,
+    }
+
+
+def _stage_graph(graph: StageGraph) -> dict[str, Any]:
+    return {
+        "attempt": graph.attempt,
+        "rank": graph.rank,
+        "took_s": graph.took / NS,
+        "bound_s": graph.bound / NS,
+        "one_by_one_s": graph.one_by_one / NS,
+        "critical": list(graph.critical),
+        "stages": [
+            {
+                "name": row.name,
+                "where": row.where,
+                "needs": list(row.needs),
+                "start_s": row.start / NS,
+                "end_s": row.end / NS,
+            }
+            for row in graph.rows
+        ],
+    }
+
+
+def _compile_cache_load(one: CompileCacheLoad) -> dict[str, Any]:
+    return {
+        "attempt": one.attempt,
+        "level": one.level,
+        "why": one.why,
+        "files": one.files,
+        "bytes": one.bytes,
+        "load_s": one.load / NS,
+        "cold_s": one.cold / NS,
+        "compile_s": one.here / NS,
+        "saved_s": one.saved / NS,
+    }
+
+
+def _auto(auto: AutoRun) -> dict[str, Any]:
+    return {
+        "job": auto.job,
+        "kind": auto.kind,
+        "boosters": [
+            {
+                "name": one.name,
+                "state": one.state,
+                "what": one.what or None,
+                "why": one.why or None,
+                "here_s": _s(one.here),
+                "without_s": _s(one.before),
+                "saved_s": _s(one.saved),
+            }
+            for one in auto.boosters
+        ],
+    }
+
+
+def _async_save(one: AsyncSave) -> dict[str, Any]:
+    return {
+        "saves": one.saves,
+        "blocked_s": one.blocked / NS,
+        "written_s": one.written / NS,
+        "waited_s": one.waited / NS,
+        "failed": one.failed,
+        "plain": dict(one.plain),
+    }
+
+
+def _publish(one: Publish) -> dict[str, Any]:
+    return {
+        "run": one.run,
+        "folder": one.folder,
+        "anchor": one.anchor,
+        "store": one.store,
+        "snapshot": one.snapshot or None,
+        "error": one.error or None,
+        "seconds": _s(one.took),
+    }
+
+
+def _publish_of(ledger: Ledger, one: Publish) -> dict[str, Any]:
+    held = publish.accelerators_held(ledger)
+    return {
+        **_publish(one),
+        "accelerators": held,
+        "would_cost_s": None if one.took is None else held * one.took / NS,
+        "did_cost_s": held * publish.time_after_training(ledger) / NS,
+    }
+
+
+def _process_groups(one: ProcessGroups) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "desc": one.desc,
+        "backend": one.backend,
+        "size": one.size,
+        "ranks": one.ranks,
+        "calls": one.calls,
+        "made": one.made,
+        "used": one.used,
+        "unused": one.unused,
+        "again": one.again,
+        "seconds": one.ns / NS,
+        "needless_s": one.needless / NS,
+        "settled": one.settled,
+    }
+
+
+def _pre_step_collectives(one: PreStepCollectives) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "what": one.what,
+        "ranks": one.ranks,
+        "times": one.times,
+        "seconds": one.ns / NS,
+        "least_s": one.least / NS,
+        "bytes": one.bytes,
+    }
+
+
+def _attempt(a: Attempt) -> dict[str, Any]:
+    return {
+        "index": a.index,
+        "start_s": a.start / NS,
+        "end_s": a.end / NS,
+        "first_step": a.first_step,
+        "last_step": a.last_step,
+        "resumed_from": a.resumed_from,
+        "resumed_by": a.resumed_by,
+        "outcome": a.outcome,
+        "ranks": len(a.ranks),
+    }
+
+
+def _failure(f: Failure) -> dict[str, Any]:
+    return {
+        "attempt": f.attempt,
+        "at_s": f.at / NS,
+        "category": f.category,
+        "owner": f.owner,
+        "retry": f.retry,
+        "root_rank": f.root_rank,
+        "evidence": f.evidence,
+        "node": f.node,
+        "confidence": f.confidence,
+        "fingerprint": f.fingerprint,
+        "decision": f.decision,
+    }
+
+
+def _notice(n: PreemptionNotice) -> dict[str, Any]:
+    return {
+        "attempt": n.attempt,
+        "at_s": n.at / NS,
+        "answer": n.answer,
+        "step": n.step,
+        "accelerators": n.accelerators,
+        "saved_s": n.saved / NS,
+        "saved_steps": n.saved_steps,
+        "saved_accelerator_s": n.accelerators * n.saved / NS,
+        "lost_s": _s(n.lost),
+        "lost_steps": n.lost_steps,
+        "lost_accelerator_s": _s(None if n.lost is None else n.accelerators * n.lost),
+    }
+
+
+def _fault(f: Fault) -> dict[str, Any]:
+    return {
+        "attempt": f.attempt,
+        "at_s": f.at / NS,
+        "kind": f.kind,
+        "who": f.who,
+        "step": f.step,
+        "planned": f.planned,
+        "missed": f.missed,
+        "failure": f.failure,
+        "detected": f.detected,
+        "detected_after_s": _s(f.detected_after),
+    }
+
+
+# By the name a run is known everywhere; the others hold times, and there are very many of them.
+_UNMASKED_FIELDS = frozenset({"run", "segments", "ranks", "buckets"})
+
+
+def mask_secrets(ledger: Ledger) -> Ledger:
+    """Every text in it but the run's name."""
+    made: Ledger = _mask_fields(ledger, _UNMASKED_FIELDS)
+    return made
+
+
+def _mask_fields(value: Any, kept: frozenset[str] = frozenset()) -> Any:
+    changed = {}
+    for field in fields(value):
+        old = getattr(value, field.name)
+        if field.name not in kept and (new := _mask_value(old)) != old:
+            changed[field.name] = new
+    return replace(value, **changed) if changed else value
+
+
+def _mask_value(value: Any) -> Any:
+    if isinstance(value, (str, Mapping)):
+        return redact.data(value)
+    if isinstance(value, tuple):
+        if value and all(isinstance(item, str) for item in value):
+            return tuple(redact.words(value))
+        return tuple(_mask_value(item) for item in value)
+    return _mask_fields(value) if is_dataclass(value) else value

@@ -1,0 +1,128 @@
+"""The timeline of an attempt, merged from the timelines of its ranks."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.ledger import segments
+from headway.ledger.buckets import DETECTION, DOWNTIME, EFFECTIVE, HANG, UNKNOWN
+from headway.ledger.rank import AttemptEnd, RankAccount, account_rank
+from headway.ledger.record import AttemptRecord
+from headway.ledger.segments import Segment
+
+
+def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str]) -> list[Segment]:
+    """The run's timeline from its ranks': all cover the same interval.
+
+    An instant is effective only while every rank trains. Otherwise it belongs to the rank that
+    holds the others up: of those that do not train, the one that comes last to training, or to
+    the collective that they meet in before. A rank whose leaf is in `waiting` stands in such a
+    collective for the others, and is asked last; one of which nothing is known is asked before
+    those only. Of ranks that come back together, such as never, see `_TIES`.
+    """
+    if len(timelines) == 1:
+        return list(timelines[0])
+    edges = heapq.merge(*(_edges(rank, t, waiting) for rank, t in enumerate(timelines)))
+    idle: dict[int, _Claim] = {}
+    out: list[Segment] = []
+    at: int | None = None
+    for time, rank, state in edges:
+        if at is not None and at < time:
+            leaf = max(idle.values())[4] if idle else EFFECTIVE
+            if out and out[-1].leaf == leaf and out[-1].end == at:
+                out[-1] = Segment(out[-1].start, time, leaf)
+            else:
+                out.append(Segment(at, time, leaf))
+        at = time
+        if state is None:
+            idle.pop(rank, None)
+        else:
+            idle[rank] = state
+    return out
+
+
+# How much is known of it, when its rank is back, which leaf of a tie, minus the rank, the leaf.
+_Claim = tuple[int, int, int, int, str]
+_State = _Claim | None
+_TIES = {HANG: 3, DETECTION: 1, DOWNTIME: 1, UNKNOWN: 0}  # any other leaf: 2
+
+
+def _edges(
+    rank: int, timeline: Sequence[Segment], waiting: frozenset[str]
+) -> list[tuple[int, int, _State]]:
+    """At which times a rank changes its state: None for training, else its claim."""
+    edges: list[tuple[int, int, _State]] = []
+    back = timeline[-1].end  # when this rank is where the others wait for it
+    for segment in reversed(timeline):
+        if segment.leaf == EFFECTIVE:
+            edges.append((segment.start, rank, None))
+            back = segment.start
+        else:
+            known = 0 if segment.leaf in waiting else 1 if segment.leaf == UNKNOWN else 2
+            claim = (known, back, _TIES.get(segment.leaf, 2), -rank, segment.leaf)
+            edges.append((segment.start, rank, claim))
+            if segment.leaf in waiting:
+                back = segment.start  # who comes last to the collective holds the others up
+    edges.reverse()
+    edges.append((timeline[-1].end, rank, None))
+    return edges
+
+
+# A rank in one of these stands in a collective and waits for the others.
+COLLECTIVE_WAIT = frozenset({"start.process_group_init", "recover.process_group_init"})
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimeline:
+    """What became of one attempt."""
+
+    lives: tuple[RankAccount, ...]
+    trainers: tuple[RankAccount, ...]
+    segments: tuple[Segment, ...]
+    progress_until: int  # the last sign of progress
+    ready: int | None
+
+
+def account_attempt(index: int, draft: AttemptRecord, zero: int) -> AttemptTimeline:
+    """Account for every rank of an attempt, and for the attempt as a whole."""
+    group = "recover" if draft.recovers else "start"
+    raised = min((t for life in draft.lives if (t := life.raised) is not None), default=None)
+    fate = AttemptEnd(
+        draft.begin, draft.end, group, draft.outcome, draft.told_to_stop, zero, raised
+    )
+    trainers = draft.trainers()
+    accounts = {id(life): account_rank(life, fate, index) for life in draft.lives}
+    merged = [accounts[id(life)] for life in trainers]
+    if merged:
+        timelines = [m.segments for m in merged if m.segments]
+        segments = merge_ranks(timelines, COLLECTIVE_WAIT) if timelines else []
+    else:
+        segments = _without_ranks(draft, group)
+    steps = [life.last_step_end for life in trainers if life.last_step_end is not None]
+    signs = [life.last_sign for life in draft.lives]
+    ready = [m.ready for m in merged if m.ready is not None]
+    return AttemptTimeline(
+        lives=tuple(accounts.values()),
+        trainers=tuple(merged),
+        segments=tuple(segments),
+        progress_until=_within_attempt(draft, max(steps or signs or [draft.begin])),
+        ready=_within_attempt(draft, max(ready)) if ready and len(ready) == len(merged) else None,
+    )
+
+
+def _within_attempt(draft: AttemptRecord, t: int) -> int:
+    return min(max(t, draft.begin), draft.end)
+
+
+def _without_ranks(draft: AttemptRecord, group: str) -> list[Segment]:
+    """No rank left a journal: what the launcher did is known, and nothing else."""
+    spawned = draft.begin if draft.launch.spawned is None else draft.launch.spawned
+    spawned = min(max(spawned, draft.begin), draft.end)
+    return segments.join(
+        [
+            Segment(draft.begin, spawned, f"{group}.launcher_init"),
+            Segment(spawned, draft.end, UNKNOWN),
+        ]
+    )

@@ -1,0 +1,187 @@
+"""What the journals record, placed on the run's clock: launches, attempts and ranks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+from headway.journal.reader import Journal
+from headway.ledger.model import Outcome
+from headway.ledger.segments import union_sorted
+
+MIN_STEPS_OF_OTHERS = 10  # a rank without a step is no trainer once the others made so many
+
+
+@dataclass(slots=True)
+class Launch:
+    """One invocation of the launcher, on the run's axis."""
+
+    name: str
+    begin: int
+    end: int
+    exit_code: int | None
+    ended: bool
+    journals: tuple[Journal, ...] = ()
+    allocated: int | None = None
+    queued: int | None = None
+    stop_signal: int | None = None
+    stopped_at: int | None = None
+    spawned: int | None = None  # when the first launcher started the command
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """An attempt in the making."""
+
+    launch: Launch
+    lives: list[RankRecord]
+    begin: int
+    end: int = 0
+    outcome: Outcome = "running"
+    told_to_stop: int | None = None
+    last: bool = True  # of its launch: what the launcher says of the end is about this one
+    recovers: bool = False  # it follows one that was interrupted
+    agents: list[Journal] = field(default_factory=list)
+    others: list[Journal] = field(default_factory=list)  # neither ranks nor agents
+
+    def trainers(self) -> list[RankRecord]:
+        """The ranks that a second of training needs."""
+        most = max((life.steps for life in self.lives), default=0)
+        if most < MIN_STEPS_OF_OTHERS:
+            return self.lives
+        return [life for life in self.lives if life.steps]
+
+
+class RankRecord:
+    """A rank's journal, placed on the run's axis."""
+
+    def __init__(self, journal: Journal, rank: int, shift: int) -> None:
+        self.journal = journal
+        self.rank = rank
+        self.shift = shift
+        self.begin = journal.begin + shift
+        self.opened = _opened(journal) + shift  # when its interpreter was ready
+        self.last_sign = journal.last_sign() + shift
+        self.thread = _stepping_thread(journal)
+        windows = journal.windows
+        self.steps = windows.last[-1] if windows else 0
+        self.first_steps = windows.last[0] if windows else 0  # in the first window: mostly one
+        self.first_step_end = windows.end[0] + shift if windows else None
+        self.last_step_end = windows.end[-1] + shift if windows else None
+        self.declared = [event["t"] + shift for event in journal.named("stages")]  # starts, done
+        self.drains: list[tuple[int, int]] = sorted(
+            (event["t"] + shift, event["t"] + shift + event["ns"])
+            for event in journal.named("drain")
+            if type(event.get("ns")) is int
+        )
+
+    def step_end(self, step: int) -> int | None:
+        """When step number `step` of this life ended; None before its first one."""
+        windows = self.journal.windows
+        if step <= 0 or not windows:
+            return None
+        if step >= self.steps:
+            return self.last_step_end
+        window = windows[bisect_left(windows.last, step)]
+        start = window.start or window.end
+        done, of = step - window.first + 1, window.last - window.first + 1
+        return self.shift + start + (window.end - start) * done // of
+
+    def work_end(self, step: int) -> int | None:
+        """The same for the device, which may have worked off that step behind the host's back."""
+        end, following = self.step_end(step), self.step_end(step + 1)
+        if end is None or following is None:
+            return end
+        return max([end, *(until for since, until in self.drains if end <= since < following)])
+
+    def steps_at(self, t: int) -> int:
+        """How many steps it had made at an instant."""
+        windows, at = self.journal.windows, t - self.shift
+        index = bisect_right(windows.end, at)
+        done = windows.last[index - 1] if index else 0
+        if index == len(windows) or not windows.start[index] or at <= windows.start[index]:
+            return done
+        start, end = windows.start[index], windows.end[index]
+        return done + (windows.last[index] - done) * (at - start) // (end - start)
+
+    @cached_property
+    def step_time(self) -> int | None:
+        """Median time of a step, without what else the loop did; the first ones are no measure."""
+        other = self._not_training()
+        index = 0
+        rows = []
+        for window in islice(self.journal.windows, 1, None):
+            start, end = window.start or window.end, window.end
+            while index < len(other) and other[index][1] <= start:
+                index += 1
+            busy = end - start - window.wait
+            scan = index
+            while scan < len(other) and other[scan][0] < end:
+                busy -= min(other[scan][1], end) - max(other[scan][0], start)
+                scan += 1
+            count = window.last - window.first + 1
+            if busy > 0:
+                rows.append((busy // count, count))
+        return _weighted_median(rows)
+
+    def _not_training(self) -> list[tuple[int, int]]:
+        """When the thread that steps was in a span, on the journal's own clock."""
+        spans = sorted(
+            (span.start, span.end)
+            for span in self.journal.spans
+            if span.end is not None
+            and span.thread == self.thread
+            and span.fields.get("background") is not True
+        )
+        return union_sorted(spans)
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """It wrote its own end: it did not hang, and was not killed."""
+        return any(True for _ in self.journal.named("exit", "error"))
+
+    @property
+    def raised(self) -> int | None:
+        """When an exception ended it."""
+        return min((e["t"] + self.shift for e in self.journal.named("error")), default=None)
+
+    @property
+    def left_in_order(self) -> bool:
+        """It ran to its end without an exception."""
+        return exited_cleanly(self.journal)
+
+
+def exited_cleanly(journal: Journal) -> bool:
+    """It wrote its own end, and no exception."""
+    return {event["ev"] for event in journal.named("exit", "error")} == {"exit"}
+
+
+def _opened(journal: Journal) -> int:
+    """The head's own time. Old probes wrote it late: what lies before it may be more than that."""
+    seen = [
+        span.end if span.name == "import" else span.start
+        for span in journal.spans
+        if span.name != "import" or (span.fields.get("module") == "torch" and span.end is not None)
+    ]
+    return min([journal.opened, *(t for t in seen if t is not None)])
+
+
+def _stepping_thread(journal: Journal) -> int:
+    thread = journal.facts.get("stepping_thread")
+    for event in journal.named("stepping"):
+        thread = event.get("th")
+    return thread if type(thread) is int else 0
+
+
+def _weighted_median(rows: Iterable[tuple[int, int]]) -> int | None:
+    """The median of values that each stand for so many of them."""
+    ordered = sorted(rows)
+    count = sum(weight for _, weight in ordered)
+    middle, below = [], 0
+    for value, weight in ordered:
+        middle += [value for place in ((count - 1) // 2, count // 2) if 0 <= place - below < weight]
+        below += weight
+    return sum(middle) // 2 if middle else None

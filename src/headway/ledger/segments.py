@@ -1,0 +1,226 @@
+"""Timelines as sorted segments, sets of intervals, and how each is combined."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One stretch of a timeline: half-open `[start, end)` and the leaf that owns it."""
+
+    start: int
+    end: int
+    leaf: str
+
+
+def paint(base: Sequence[Segment], over: Sequence[Segment]) -> list[Segment]:
+    """`over` on top of `base`; each is sorted and free of overlaps, and so is the result."""
+    out: list[Segment] = []
+    index = 0
+    for under in base:
+        at = under.start
+        while index < len(over) and over[index].end <= at:
+            index += 1
+        scan = index
+        while scan < len(over) and over[scan].start < under.end:
+            top = over[scan]
+            start, end = max(top.start, at), min(top.end, under.end)
+            if start < end:
+                if at < start:
+                    out.append(Segment(at, start, under.leaf))
+                out.append(Segment(start, end, top.leaf))
+                at = end
+            scan += 1
+        if at < under.end:
+            out.append(Segment(at, under.end, under.leaf))
+    return join(out)
+
+
+def join(segments: Iterable[Segment]) -> list[Segment]:
+    """Neighbours of one leaf become one segment; empty ones vanish."""
+    out: list[Segment] = []
+    for segment in segments:
+        if segment.start >= segment.end:
+            continue
+        if out and out[-1].leaf == segment.leaf and out[-1].end == segment.start:
+            out[-1] = Segment(out[-1].start, segment.end, segment.leaf)
+        else:
+            out.append(segment)
+    return out
+
+
+def union_sorted(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Intervals sorted by their start, without overlaps."""
+    out: list[tuple[int, int]] = []
+    for start, end in intervals:
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(out[-1][1], end)
+        elif start < end:
+            out.append((start, end))
+    return out
+
+
+def clip(segments: Iterable[Segment], start: int, end: int) -> list[Segment]:
+    """What of `segments` lies within `[start, end)`."""
+    return [
+        Segment(max(s.start, start), min(s.end, end), s.leaf)
+        for s in segments
+        if s.end > start and s.start < end
+    ]
+
+
+def innermost(spans: Sequence[Segment], opaque: frozenset[int] = frozenset()) -> list[Segment]:
+    """One owner per instant among nested spans: the one that began last.
+
+    A span whose index is in `opaque` keeps what is nested in it.
+    """
+    edges = sorted(
+        [(s.start, 1, i) for i, s in enumerate(spans) if s.start < s.end]
+        + [(s.end, 0, i) for i, s in enumerate(spans) if s.start < s.end],
+        # Of spans that begin together the longer one is the outer one.
+        key=lambda edge: (edge[0], edge[1], -spans[edge[2]].end),
+    )
+    active: list[int] = []
+    out: list[Segment] = []
+    at = 0
+    for time, opening, index in edges:
+        if active and at < time:
+            owner = next((i for i in active if i in opaque), active[-1])
+            out.append(Segment(at, time, spans[owner].leaf))
+        at = time
+        if opening:
+            active.append(index)
+        else:
+            active.remove(index)
+    return join(out)
+
+
+def by_priority(layers: Sequence[Sequence[Segment]]) -> list[Segment]:
+    """Earlier layers win over later ones; instants with none stay empty."""
+    out: list[Segment] = []
+    for layer in layers:
+        out = _fill_gaps(out, layer)
+    return out
+
+
+def _fill_gaps(top: Sequence[Segment], bottom: Sequence[Segment]) -> list[Segment]:
+    """`bottom` where `top` leaves room, and `top`."""
+    free: list[Segment] = []
+    index = 0
+    for segment in bottom:
+        at = segment.start
+        while index < len(top) and top[index].end <= at:
+            index += 1
+        scan = index
+        while scan < len(top) and top[scan].start < segment.end:
+            if at < top[scan].start:
+                free.append(Segment(at, top[scan].start, segment.leaf))
+            at = max(at, top[scan].end)
+            scan += 1
+        if at < segment.end:
+            free.append(Segment(at, segment.end, segment.leaf))
+    return join(sorted([*top, *free], key=lambda s: s.start))
+
+
+def time_by_bucket(segments: Iterable[Segment]) -> dict[str, int]:
+    """Nanoseconds by leaf."""
+    sums: dict[str, int] = {}
+    for segment in segments:
+        sums[segment.leaf] = sums.get(segment.leaf, 0) + segment.end - segment.start
+    return sums
+
+
+Interval = tuple[int, int]
+Intervals = tuple[Interval, ...]
+_start, _end = itemgetter(0), itemgetter(1)
+
+
+def union(*parts: Iterable[Interval]) -> Intervals:
+    """All that is in any of them."""
+    out: list[Interval] = []
+    for start, end in sorted(interval for part in parts for interval in part):
+        if start >= end:
+            continue
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end))
+        else:
+            out.append((start, end))
+    return tuple(out)
+
+
+def union_of_two(one: Intervals, other: Intervals) -> Intervals:
+    """The union of two, at the price of where they meet."""
+    if not other:
+        return one
+    low = bisect_left(one, other[0][0], key=_end)
+    high = bisect_right(one, other[-1][1], key=_start)
+    return one[:low] + union(one[low:high], other) + one[high:]
+
+
+def intersect(one: Intervals, other: Intervals) -> Intervals:
+    """What is in one and in the other."""
+    out: list[Interval] = []
+    one, other = _overlapping(one, other), _overlapping(other, one)
+    i = j = 0
+    while i < len(one) and j < len(other):
+        start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if start < end:
+            out.append((start, end))
+        if one[i][1] <= other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(out)
+
+
+def subtract(one: Intervals, other: Intervals) -> Intervals:
+    """What is in one and not in the other."""
+    out: list[Interval] = []
+    other = _overlapping(other, one)
+    j = 0
+    for start, end in one:
+        while j < len(other) and other[j][1] <= start:
+            j += 1
+        k = j
+        while k < len(other) and other[k][0] < end:
+            if start < other[k][0]:
+                out.append((start, other[k][0]))
+            start = max(start, other[k][1])
+            k += 1
+        if start < end:
+            out.append((start, end))
+    return tuple(out)
+
+
+def length(intervals: Intervals) -> int:
+    """Of all of them together."""
+    return sum(end - start for start, end in intervals)
+
+
+def take_first(intervals: Intervals, ns: int) -> Intervals:
+    """So much of them, from the beginning on."""
+    out: list[Interval] = []
+    for start, end in intervals:
+        if ns <= 0:
+            break
+        out.append((start, min(end, start + ns)))
+        ns -= end - start
+    return tuple(out)
+
+
+def take_last(intervals: Intervals, ns: int) -> Intervals:
+    """So much of them, up to the end."""
+    spared = length(intervals) - max(ns, 0)
+    return subtract(intervals, take_first(intervals, spared)) if spared > 0 else intervals
+
+
+def _overlapping(found: Intervals, other: Intervals) -> Intervals:
+    """Those from the first to the last instant of the other."""
+    if not other:
+        return ()
+    low = bisect_right(found, other[0][0], key=_end)
+    return found[low : bisect_left(found, other[-1][1], lo=low, key=_start)]

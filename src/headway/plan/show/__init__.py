@@ -1,1 +1,0 @@
-"""A plan for people and for other programs: terminal, JSON, CSV, one HTML file."""

@@ -1,0 +1,135 @@
+"""Configs that `headway autotune` selected from an earlier run, looked up before a kernel is tuned.
+
+Only recorded cases are narrowed: the same kernel with the same configs and the same key, on the
+same GPU and Triton. Anything else is tuned in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from headway.probe import ENV_AUTOTUNE
+from headway.probe.autotune.kernel_identity import config_text
+from headway.probe.host_facts import tuning_facts
+from headway.probe.recorder import recorder
+
+T = TypeVar("T")
+SCHEMA = 1
+GUARDS = {"triton": ("gpu", "triton")}
+ALL_GUARDS = ("gpu", "triton", "torch")  # what torch generates changes with torch too
+
+
+class TunedKey(NamedTuple):
+    """For one key: the configs that were tried, those to take, and how fast the first was."""
+
+    tried: frozenset[str]
+    take: tuple[str, ...]
+    ms: float
+
+
+class TunedKernel(NamedTuple):
+    """One kernel of the file."""
+
+    keys: dict[str, TunedKey]
+    tried: frozenset[str]
+    kept: frozenset[str]
+
+    def use(self, key: Sequence[Any], rest: str = "") -> TunedKey | None:
+        """What to do for a key; None for one that was not recorded."""
+        return self.keys.get(_key(key, rest))
+
+
+def narrow(
+    offered: Sequence[T], tried: frozenset[str], take: Sequence[str], flat: Callable[[T], Any]
+) -> list[T] | None:
+    """Those to take; None where something is offered that was not tried, or too little is left."""
+    names = [config_text(flat(one)) for one in offered]
+    if not tried.issuperset(names) or not set(take) <= set(names):
+        return None
+    fewer = [one for one, name in zip(offered, names, strict=True) if name in take]
+    return fewer if 0 < len(fewer) < len(offered) else None
+
+
+def is_enabled() -> bool:
+    """Whether there is a file to look into."""
+    return bool(os.environ.get(ENV_AUTOTUNE))
+
+
+def find_kernel(kind: str, kernel: str, name: str) -> TunedKernel | None:
+    """The kernel in the file, if that is good here; a note says once why it is not."""
+    path = os.environ.get(ENV_AUTOTUNE)
+    if not path or _full_tunings:
+        return None
+    if path not in _files:
+        _files[path] = _AdviceFile(path)
+    return _files[path].kernel(kind, kernel, name)
+
+
+@contextlib.contextmanager
+def full_tuning() -> Iterator[None]:
+    """For a kernel that has to be tuned in full after all."""
+    _full_tunings.append(True)
+    try:
+        yield
+    finally:
+        _full_tunings.pop()
+
+
+class _AdviceFile:
+    def __init__(self, path: str) -> None:
+        self.noted: set[str] = set()
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        if content["schema"] > SCHEMA:
+            raise ValueError(f"{path} has schema {content['schema']}, newer than {SCHEMA}")
+        self.made_for = {name: content.get(name) for name in ALL_GUARDS}
+        self.kernels = {(one["kind"], one["id"]): _tuned_kernel(one) for one in content["kernels"]}
+        self.names = {(one["kind"], one["name"]) for one in content["kernels"]}
+
+    def kernel(self, kind: str, kernel: str, name: str) -> TunedKernel | None:
+        here = tuning_facts()
+        for guard in GUARDS.get(kind, ALL_GUARDS):
+            if here[guard] != self.made_for[guard]:
+                made = f"what was recorded is of {guard} {self.made_for[guard]}"
+                self._note(
+                    f"{made}, this is {here[guard]}: every config is tried",
+                    code="autotune-machine-mismatch",
+                )
+                return None
+        found = self.kernels.get((kind, kernel))
+        if found is None and (kind, name) in self.names:
+            self._note(
+                f"{name} is not as it was recorded: every config is tried",
+                code="autotune-kernel-changed",
+            )
+        return found
+
+    def _note(self, why: str, *, code: str) -> None:
+        if why not in self.noted and len(self.noted) < 20:
+            self.noted.add(why)
+            recorder.note("autotune", why, code)
+
+
+def _key(key: Sequence[Any], rest: str) -> str:
+    return json.dumps([list(key), rest])
+
+
+def _tuned_kernel(one: dict[str, Any]) -> TunedKernel:
+    names = [config_text(config) for config in one["configs"]]
+    keys = {
+        _key(entry["key"], entry["rest"]): TunedKey(
+            frozenset(names[index] for index in entry["tried"]),
+            tuple(names[index] for index in entry["use"]),
+            float(entry["ms"]),
+        )
+        for entry in one["keys"]
+    }
+    return TunedKernel(keys, frozenset(names), frozenset(names[index] for index in one["kept"]))
+
+
+_files: dict[str, _AdviceFile] = {}
+_full_tunings: list[bool] = []

@@ -1,0 +1,187 @@
+"""Autotuning of kernels that torch generates, and of the user's own kernels below torch.compile.
+
+Such a kernel is compiled with all its configs, mostly in another process, and benchmarked here at
+its first launch. So it is narrowed twice: before the compile, as far as the sizes are in its text,
+and at the first launch, when its arguments are known.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from headway.probe.autotune import advice
+from headway.probe.autotune.kernel_identity import (
+    config_text,
+    config_values,
+    generated_digest,
+    has_pinned_sizes,
+    launch_sizes,
+)
+from headway.probe.autotune.record import KernelInfo, Timing, tunings
+from headway.probe.patching import wrap
+from headway.probe.recorder import guard, recorder
+
+HOOK = "autotune in inductor"
+FILE = "autotune file in inductor"
+OFFERED = "headway_offered"  # on a kernel that was narrowed: how many configs it had
+
+
+def install(module: ModuleType) -> None:
+    """torch._inductor.runtime.triton_heuristics"""
+    tuner = module.CachingAutotuner
+    wrap(tuner, "benchmark_all_configs", _benchmark)
+    if advice.is_enabled():
+        wrap(module, "cached_autotune", _make)
+        wrap(tuner, "precompile", _precompile)
+        wrap(tuner, "autotune_to_one_config", _tune)
+
+
+def _benchmark(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    start = monotonic_ns()
+    timings = original(tuner, *args, **kwargs)
+    guard(HOOK, _record_benchmarks, tuner, args, kwargs, timings, monotonic_ns() - start)
+    return timings
+
+
+def _record_benchmarks(
+    tuner: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    timings: Mapping[Any, float],
+    ns: int,
+) -> None:
+    if len(timings) < 2:
+        return
+    us = (getattr(tuner, "autotune_cache_info", None) or {}).get("compile_time_us")
+    tunings.tuned(
+        _kernel(tuner),
+        _key(args, kwargs),
+        "",
+        [Timing(config_values(launcher.config), ms) for launcher, ms in timings.items()],
+        seconds=ns / 1e9,
+        offered=max(len(timings), getattr(tuner, OFFERED, 0)),
+        compiled=None if us is None else us / 1e6,
+    )
+
+
+def _kernel(tuner: Any) -> KernelInfo:
+    path = getattr(tuner, "filename", None)
+    kernel = generated_digest(path, tuner.fn.src)
+    return KernelInfo("inductor", kernel, tuner.fn.__name__, path or "")
+
+
+def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+    return launch_sizes([*args, *kwargs.values()])
+
+
+def _find_kernel(tuner: Any) -> advice.TunedKernel | None:
+    kernel = _kernel(tuner)
+    return advice.find_kernel(kernel.kind, kernel.id, kernel.name)
+
+
+def _make(
+    original: Callable[..., Any], size_hints: Any, configs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Make the kernel with fewer configs, unless torch has kept the result of all of them."""
+
+    def decorator(function: Any) -> Any:
+        # The metadata is taken apart by the call: each gets its own.
+        own = {k: dict(v) if isinstance(v, dict) else v for k, v in kwargs.items()}
+        made = original(size_hints, configs, *args, **own)(function)
+        fewer = guard(FILE, _fewer, made)
+        if fewer is None:
+            return made
+        narrowed = original(size_hints, fewer, *args, **kwargs)(function)
+        setattr(narrowed, OFFERED, len(made.configs))
+        return narrowed
+
+    return decorator
+
+
+def _fewer(made: Any) -> list[Any] | None:
+    if len(made.configs or ()) < 2:
+        return None
+    known = _find_kernel(made)
+    if known is None:
+        return None
+    take = known.kept
+    if _has_pinned_sizes(made) and len(known.keys) == 1:
+        (use,) = known.keys.values()
+        take = frozenset(use.take)
+    return advice.narrow(made.configs, known.tried, tuple(take), config_values)
+
+
+def _has_pinned_sizes(tuner: Any) -> bool:
+    return has_pinned_sizes(tuner.fn.src, tuner.triton_meta.get("signature", {}))
+
+
+def _precompile(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    only_warm = args[0] if args else kwargs.get("warm_cache_only", False)
+    if only_warm or not hasattr(tuner, OFFERED):
+        return original(tuner, *args, **kwargs)
+    if kwargs.get("static_triton_bundle_key") is not None:
+        # Kept with the graph it would be there without the other configs for whoever comes next.
+        kwargs["static_triton_bundle_key"] = None
+    result = original(tuner, *args, **kwargs)
+    guard(FILE, _after_precompile, tuner)
+    return result
+
+
+def _after_precompile(tuner: Any) -> None:
+    if len(tuner.launchers) != 1:
+        return
+    if _has_pinned_sizes(tuner):
+        _record_taken(tuner, [], tuner.launchers[0])
+    else:  # two make torch ask which one to take: at the first launch, with the sizes at hand
+        tuner.launchers = tuner.launchers * 2
+
+
+def _record_taken(tuner: Any, key: Sequence[int], launcher: Any) -> None:
+    offered = max(len(tuner.launchers), getattr(tuner, OFFERED, 0))
+    taken = config_values(launcher.config)
+    tunings.tuned(_kernel(tuner), key, "", [], seconds=0.0, offered=offered, taken=taken)
+
+
+def _tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    """At the first launch: take what is known for these sizes, or benchmark all there is."""
+    launcher = guard(FILE, _take, tuner, args, kwargs)
+    if launcher is None:
+        return original(tuner, *args, **kwargs)
+    tuner.launchers = [launcher]
+    return None
+
+
+def _take(tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    known, key = _find_kernel(tuner), _key(args, kwargs)
+    use = known.use(key) if known else None
+    launchers = {config_text(config_values(one.config)): one for one in tuner.launchers}
+    if use and use.tried.issuperset(launchers) and use.take[0] in launchers:
+        launcher = launchers[use.take[0]]
+        _record_taken(tuner, key, launcher)
+        release = getattr(tuner, "_release_static_launchers_except", None)
+        if release is not None:
+            release(launcher)
+        return launcher
+    if hasattr(tuner, OFFERED):
+        _restore(tuner)
+    return None
+
+
+def _restore(tuner: Any) -> None:
+    """Sizes that were not recorded get every config, compiled here and now."""
+    tasks = sys.modules["torch._inductor.runtime.compile_tasks"]
+    try:
+        with advice.full_tuning():
+            module = tasks._reload_python_module("headway", tuner.filename, set_sys_modules=False)
+            whole = getattr(module, tuner.fn.__name__)
+            whole.precompile()
+    except Exception as error:  # of Triton, torch or the file system: those kept work all the same
+        recorder.note(FILE, error)
+        return
+    delattr(tuner, OFFERED)
+    tuner.fn, tuner.save_cache_hook = whole.fn, whole.save_cache_hook
+    tuner.compile_results, tuner.launchers = whole.compile_results, whole.launchers

@@ -1,0 +1,158 @@
+"""Stable identities of kernels, configs and tuning keys, equal in every process and run."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+DEFINITION = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
+KERNEL_NAME = re.compile(r"'kernel_name': '(\w+)'")
+MAX_TEXT = 200  # characters of a value
+
+
+def digest(*parts: Any) -> str:
+    """A short name for whatever these hold."""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:24]
+
+
+def config_values(config: Any) -> dict[str, Any]:
+    """A config as plain values: by these it is found again."""
+    found = {str(name): json_value(value) for name, value in config.kwargs.items()}
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    found.update({name: json_value(value) for name, value in options.items() if value is not None})
+    hook = getattr(config, "pre_hook", None)
+    if hook is not None:
+        found["pre_hook"] = _name_of(hook)
+    return found
+
+
+def config_text(values: Mapping[str, Any]) -> str:
+    """The same for the same values, in any order."""
+    return json.dumps(values, sort_keys=True)
+
+
+def json_value(value: Any) -> Any:
+    """As JSON can hold it. Nothing is asked of a tensor: its text would wait for the device."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        odd = isinstance(value, float) and not math.isfinite(value)
+        return value[:MAX_TEXT] if isinstance(value, str) else str(value) if odd else value
+    if isinstance(value, (list, tuple)):
+        return [json_value(one) for one in value[:64]]
+    if type(value).__name__ == "constexpr":
+        return json_value(value.value)
+    return str(value)[:MAX_TEXT] if "dtype" in type(value).__name__ else _name_of(value)
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return str(name or type(value).__name__)[:MAX_TEXT]
+
+
+# Kernels of the user's own.
+
+
+def jit_function(tuner: Any) -> Any:
+    """The jit function below a tuner, past heuristics and other tuners."""
+    found = tuner.fn
+    while not inspect.isfunction(found.fn):
+        found = found.fn
+    return found
+
+
+def source_texts(function: Any) -> list[str]:
+    """The text of a jit function, of those that it calls, and the constants that it reads."""
+    found: dict[int, list[str]] = {}
+    _collect(function, found)
+    return [text for texts in found.values() for text in texts]
+
+
+def _collect(function: Any, found: dict[int, list[str]]) -> None:
+    if id(function) in found or str(function.fn.__module__).partition(".")[0] == "triton":
+        return  # Triton's own change with its version
+    written = getattr(function, "src", None) or inspect.getsource(function.fn)
+    start = DEFINITION.search(written)
+    texts = found[id(function)] = [written[start.start() :] if start else written]
+    used = inspect.getclosurevars(function.fn)
+    for name, value in sorted({**used.globals, **used.nonlocals}.items()):
+        members = [value]
+        if isinstance(value, ModuleType):
+            members = [vars(value)[one] for one in sorted(used.unbound) if one in vars(value)]
+        for member in members:
+            if inspect.isfunction(getattr(member, "fn", None)):
+                _collect(member, found)
+            elif not callable(member) or type(member).__name__ == "constexpr":
+                texts.append(f"{name}={json_value(member)}")
+
+
+def launch_key(tuner: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[Any], str]:
+    """Triton's own key of a launch, the same as plain values, and what else it is compiled for.
+
+    Triton compiles anew for other constants, for integers that are 1 or divisible by 16, and for
+    pointers that are aligned: a config that fits one of them may not fit another.
+    """
+    given = {**tuner.nargs, **kwargs}
+    values = {name: given[name] for name in tuner.arg_names if name in given}
+    own = [values[name] for name in tuner.keys if name in values]
+    own += [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
+    function = jit_function(tuner)
+    constants = {
+        name for name, kind in function.fn.__annotations__.items() if "constexpr" in str(kind)
+    }
+    params = getattr(function, "params", ())
+    free = {param.name for param in params if getattr(param, "do_not_specialize", False)}
+    rest = [
+        [name, json_value(value) if name in constants else _specialization(value)]
+        for name, value in values.items()
+        if name not in tuner.keys and name not in free
+    ]
+    return tuple(own), [json_value(value) for value in own], digest(rest)
+
+
+def _specialization(value: Any) -> Any:
+    if hasattr(value, "data_ptr"):
+        return "aligned" if value.data_ptr() % 16 == 0 else "pointer"
+    if type(value) is int:
+        return "1" if value == 1 else "16" if value % 16 == 0 else "int"
+    if isinstance(value, float):
+        return "float"
+    if hasattr(value, "block_shape"):  # a descriptor of a tensor
+        return [type(value).__name__, json_value(list(value.block_shape))]
+    return json_value(value)
+
+
+# Kernels that torch has written.
+
+
+def generated_digest(path: str | None, fallback: str) -> str:
+    """A generated kernel, whatever its number in the model and the index of its device."""
+    try:
+        with open(path or "", encoding="utf-8") as file:
+            content = file.read()
+    except OSError:
+        return digest(fallback)
+    named = KERNEL_NAME.search(content)
+    if named:
+        content = content.replace(named[1], named[1].rstrip("0123456789"))
+    return digest(re.sub(r"\bindex=\d+", "index=", content))
+
+
+def has_pinned_sizes(definition: str, signature: Mapping[str, Any]) -> bool:
+    """Whether every size of a generated kernel stands in its text, so that no call changes it."""
+    sizes = [
+        name
+        for name, kind in signature.items()
+        if re.fullmatch(r"[iu]\d+", str(kind)) and str(kind) != "i1"
+    ]
+    return all(re.search(rf"^\s+{name} = \d+$", definition, re.MULTILINE) for name in sizes)
+
+
+def launch_sizes(values: Iterable[Any]) -> list[int]:
+    """The integers of a launch."""
+    return [value for value in values if type(value) is int]

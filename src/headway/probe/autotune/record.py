@@ -1,0 +1,145 @@
+"""Journal events of tunings, bounded in size and number; what exceeds the limits is summed up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headway.probe.autotune.kernel_identity import config_text
+from headway.probe.host_facts import tuning_facts
+from headway.probe.recorder import recorder
+
+MAX_KERNELS = 2000
+MAX_KEYS = 300  # of one kernel
+MAX_CONFIGS = 2000  # of one kernel
+MAX_TIMINGS = 400_000  # of all kernels: about 8 MB
+MAX_SUMMED = 100  # keys over the limits, in one line
+
+
+class Timing(NamedTuple):
+    """One config: how fast the kernel was, None if it failed, and what it cost to find out."""
+
+    config: dict[str, Any]
+    ms: float | None
+    seconds: float | None = None
+
+
+class KernelInfo(NamedTuple):
+    """A kernel as it is told of."""
+
+    kind: str
+    id: str
+    name: str
+    where: str = ""
+    names: Sequence[str] = ()  # of the values of its key, as far as they have names
+
+
+@dataclass
+class _KernelState:
+    configs: dict[str, int] = field(default_factory=dict)
+    keys: int = 0
+    more: int = 0
+    more_seconds: float = 0.0
+
+
+class Tunings:
+    """What has been told already."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self.pid = recorder.pid
+        self.told: dict[tuple[str, str], _KernelState] = {}
+        self.timings = 0
+
+    def tuned(
+        self,
+        kernel: KernelInfo,
+        key: Sequence[Any],
+        rest: str,
+        timings: Sequence[Timing],
+        *,
+        seconds: float,
+        offered: int,
+        compiled: float | None = None,
+        taken: dict[str, Any] | None = None,
+    ) -> None:
+        """One key of one kernel; `taken` without a benchmark, or the best of `timings`."""
+        recorder.start()
+        if self.pid != recorder.pid:  # forked: another journal
+            self._forget()
+        told = self._kernel(kernel, [timing.config for timing in timings])
+        if told is None:
+            return
+        if told.keys >= MAX_KEYS or self.timings + len(timings) > MAX_TIMINGS:
+            self._sum_up(kernel, told, seconds)
+            return
+        told.keys += 1
+        self.timings += len(timings)
+        fields: dict[str, Any] = {"kernel": kernel.id, "kind": kernel.kind, "key": list(key)}
+        fields |= {"rest": rest, "of": offered, "seconds": round(seconds, 6)}
+        if compiled is not None:
+            fields["compiled"] = round(compiled, 6)
+        if taken is not None:
+            fields["taken"] = taken
+        if timings:
+            fields["c"] = [told.configs[config_text(timing.config)] for timing in timings]
+            fields["ms"] = [_number(timing.ms) for timing in timings]
+            if any(timing.seconds is not None for timing in timings):
+                fields["s"] = [_number(timing.seconds) for timing in timings]
+        recorder.emit("autotune", **fields)
+
+    def _kernel(self, kernel: KernelInfo, configs: Sequence[dict[str, Any]]) -> _KernelState | None:
+        """The kernel and its configs, told before anything that refers to them."""
+        told = self.told.get((kernel.kind, kernel.id))
+        if told is None and len(self.told) >= MAX_KERNELS:
+            return None
+        named = {config_text(config): config for config in configs}
+        new = {name: named[name] for name in named if not told or name not in told.configs}
+        if told is not None and not new:
+            return told
+        told = told or self.told.setdefault((kernel.kind, kernel.id), _KernelState())
+        if len(told.configs) + len(new) > MAX_CONFIGS:
+            told.keys = MAX_KEYS  # from now on only its time is told
+            return told
+        first = len(told.configs)
+        told.configs.update({name: first + number for number, name in enumerate(new)})
+        fields: dict[str, Any]
+        fields = {"kernel": kernel.id, "kind": kernel.kind, "name": kernel.name[:200]}
+        fields |= {"where": kernel.where[-300:], "names": list(kernel.names)}
+        fields |= {"first": first, "configs": [*new.values()], **tuning_facts()}
+        recorder.emit("autotune_kernel", **fields)
+        return told
+
+    def _sum_up(self, kernel: KernelInfo, told: _KernelState, seconds: float) -> None:
+        told.more += 1
+        told.more_seconds += seconds
+        if told.more >= MAX_SUMMED:
+            self._tell_more(kernel.kind, kernel.id, told)
+
+    def _tell_more(self, kind: str, kernel: str, told: _KernelState) -> None:
+        more, told.more = told.more, 0
+        seconds, told.more_seconds = told.more_seconds, 0.0
+        recorder.emit("autotune", kernel=kernel, kind=kind, more=more, seconds=round(seconds, 6))
+
+    def finish(self) -> None:
+        """At the process's end: what has not been told yet."""
+        for (kind, kernel), told in self.told.items():
+            if told.more:
+                self._tell_more(kind, kernel, told)
+
+
+def _number(value: Any) -> float | None:
+    """Six digits; None for what failed."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return float(f"{found:.6g}") if math.isfinite(found) else None
+
+
+tunings = Tunings()
+recorder.at_end.append(tunings.finish)

@@ -1,0 +1,384 @@
+"""PT2 compiles: when, of what, whether a cache had the result, and why a frame was recompiled.
+
+Guards that failed, the values they saw and the history of dynamic shapes are read only when a
+compile happens, and without running any code of the job.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from headway.probe import stacks, step_clock
+from headway.probe.patching import enter, leave, wrap
+from headway.probe.recorder import guard, recorder
+
+MAX_GUARDS = 8  # of one recompile: torch keeps as many versions of a frame by default
+MAX_GUARD = 200  # characters of each
+MAX_VALUES = 16
+MAX_EVENT_SOURCES = 64  # entries of the lattice in one event
+MAX_SOURCES = 4096  # and in all events of a process
+
+# A path into the locals of a frame, as guards spell it, or into its globals.
+PATH = re.compile(
+    r"""(?:\bG\[['"](\w+)['"]\]|(?<![\w.'"])([A-Za-z_]\w*))"""
+    r"""((?:\.\w+(?!\()|\[\d+\]|\['[^']*'\]|\["[^"]*"\])*)"""
+)
+PIECE = re.compile(r"""\.(\w+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
+TENSOR = re.compile(r"tensor '(.+)' (?:[\w ]+) mismatch")
+MISSING = object()
+
+
+def explain_recompile(reasons: Any, frame: Any) -> dict[str, Any]:
+    """Each version's failed guard, the values that this call has there, and who calls."""
+    texts = [re.sub(" {4,}", "   ", str(text).partition("\n")[0])[:MAX_GUARD] for text in reasons]
+    code = frame.f_code
+    found: dict[str, Any] = {
+        "where": f"{code.co_filename}:{code.co_firstlineno} {code.co_name}",
+        "reasons": list(dict.fromkeys(texts))[:MAX_GUARDS],
+    }
+    seen = _values(found["reasons"], frame)
+    if seen:
+        found["seen"] = seen
+    caller = stacks.calling_line(code)
+    if caller:
+        found["caller"] = caller
+    return found
+
+
+def dynamo_settings(torch: ModuleType) -> dict[str, Any]:
+    """The version, and the sources that are marked from outside."""
+    config = getattr(torch.compiler, "config", None)
+    names = ("dynamic_sources", "unbacked_sources", "dynamic_values")
+    marked = {name: getattr(config, name, "") for name in names}
+    marked = {name: str(text)[:20_000] for name, text in marked.items() if text}
+    return {"torch": str(torch.__version__), **({"marked": marked} if marked else {})}
+
+
+class ShapeHistory:
+    """What torch has seen of each source's sizes over all compiles: told when it changes."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], Any] = {}
+
+    def changes(self) -> dict[str, Any]:
+        """New or changed entries, those that change first; `?` stands for what changes."""
+        state = getattr(sys.modules.get("torch._dynamo.pgo"), "_CODE_STATE", None)
+        fresh: list[tuple[str, str, Any]] = []
+        for code, frame in list((state or {}).items()):
+            place = str(code)
+            for source, entry in list(frame.automatic_dynamic.items()):
+                shape = _shape(entry)
+                if self.known.get((place, source), MISSING) != shape:
+                    fresh.append((place, source, shape))
+        fresh.sort(key=lambda one: not _is_dynamic(one[2]))
+        room = min(MAX_EVENT_SOURCES, MAX_SOURCES - len(self.known))
+        told = fresh[: max(room, 0)]
+        self.known.update({(code, source): shape for code, source, shape in told})
+        if not told:
+            return {}
+        return {"lattice": [[source[:300], shape] for _, source, shape in told]}
+
+
+def _shape(entry: Any) -> Any:
+    """A tensor's sizes as a list, with its strides if only those change; a scalar as itself."""
+    if not isinstance(entry.size, tuple):
+        return _plain(entry.scalar)
+    size = [_plain(one) for one in entry.size[:16]]
+    if "?" in size or not isinstance(entry.stride, tuple):
+        return size
+    stride = [_plain(one) for one in entry.stride[:16]]
+    return {"size": size, "stride": stride} if "?" in stride else size
+
+
+def _plain(one: Any) -> Any:
+    if isinstance(one, (int, float)):
+        return _scalar(one)
+    return "?" if type(one).__name__ == "AutoDynamic" else type(one).__name__
+
+
+def _is_dynamic(shape: Any) -> bool:
+    return shape == "?" or isinstance(shape, dict) or (isinstance(shape, list) and "?" in shape)
+
+
+def _values(reasons: list[str], frame: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for reason in reasons:
+        for path, value in _named_values(reason, frame):
+            if len(found) < MAX_VALUES and value is not MISSING:
+                found.setdefault(path[:300], _describe_value(value))
+    return found
+
+
+def _named_values(reason: str, frame: Any) -> Iterator[tuple[str, Any]]:
+    """The paths in a guard that lead somewhere, and where to."""
+    text = reason.partition(": ")[2].partition("  #")[0]
+    tensor = TENSOR.match(text)
+    if tensor:
+        text = tensor[1]
+    for hit in PATH.finditer(re.sub(r"\.(?:size|stride)\(\)\[\d+\]", " ", text)):
+        scope, first = (frame.f_globals, hit[1]) if hit[1] else (frame.f_locals, hit[2])
+        try:
+            start = scope[first]
+        except (KeyError, TypeError):
+            continue
+        yield hit[0], _follow(start, hit[3])
+
+
+def _follow(value: Any, path: str) -> Any:
+    """Only through plain containers and attributes that are stored: nothing of the job runs."""
+    for attribute, number, single, double in PIECE.findall(path):
+        try:
+            if attribute:
+                value = vars(value)[attribute]
+            elif number and type(value) in (list, tuple, dict):
+                value = value[int(number)]
+            elif type(value) is dict:
+                value = value[single or double]
+            else:
+                return MISSING
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+    return value
+
+
+def _describe_value(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return _scalar(value)
+    if type(value) is str:
+        return repr(value)[:40]
+    torch: Any = sys.modules["torch"]
+    if type(value) in (torch.Tensor, torch.nn.Parameter):  # a subclass may have code of its own
+        return [int(size) for size in value.shape[:16]]
+    if type(value) in (list, tuple, dict, set):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 62:
+        return str(value)[:40]
+    return value
+
+
+SPAN = "compile"
+AUTOTUNE = "compile_autotune"
+
+# Cumulative, as torch measures them: each holds those below it.
+PARTS = {
+    "dynamo": "dynamo_cumulative_compile_time_us",
+    "aot_autograd": "aot_autograd_cumulative_compile_time_us",
+    "inductor": "inductor_cumulative_compile_time_us",
+    "triton": "triton_compile_time_us",
+    "autotune": "compile_time_autotune_time_us",
+}
+CACHES = {"fx": "inductor_fx", "aot": "aotautograd"}
+MAX_REASON = 1000  # characters of a guard that failed
+MAX_BYPASSES = 4  # reasons that are kept of one compile
+MAX_EXPLAINED = 500  # recompiles of a process that are told with all guards and values
+MAX_REFUSED = 100  # places of a process that torch gave up on
+
+
+class Compiles:
+    """The outermost compile that is going on, and the last one of each frame."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing was compiled yet by this process."""
+        self.pid = recorder.pid
+        self.span: int | None = None
+        self.last: dict[str, int] = {}  # compile id -> its newest span
+        self.why: dict[int, dict[str, Any]] = {}  # thread -> the guards that have just failed
+        self.explained = self.refused = 0
+        self.bypassed: list[str] = []
+        self.lattice = ShapeHistory()
+        self.told = False  # under which torch and settings it compiles
+
+    def begun(self, args: Any) -> None:
+        """torch calls this at the start of an outermost compile."""
+        if self.pid != recorder.pid:  # what a zygote has compiled is not this process's
+            self.forget()
+        recorder.start()
+        trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
+        compile_id = str(getattr(args, "compile_id", ""))
+        self.span = enter(
+            SPAN, "dynamo", trigger=trigger, compile_id=compile_id, step=step_clock.steps
+        )
+        self.last[compile_id] = self.span
+
+    def ended(self, args: Any) -> None:
+        """And this at its end."""
+        span, self.span = self.span, None
+        leave(SPAN, span)
+
+    def guards_failed(self, reasons: Any, frame: Any) -> None:
+        """Before a recompile: what every compiled version of the frame has against this call."""
+        if self.explained < MAX_EXPLAINED:
+            self.explained += 1
+            self.why[recorder.thread()] = explain_recompile(reasons, frame)
+
+    def bypass(self, error: BaseException) -> None:
+        """A cache is not asked, as what is compiled cannot be kept in it."""
+        why = str(error)[:200]
+        if why not in self.bypassed and len(self.bypassed) < MAX_BYPASSES:
+            self.bypassed.append(why)
+
+    def measured(self, metrics: Any) -> None:
+        """Soon after that dynamo knows what it was; nested compiles are left out."""
+        if getattr(metrics, "is_runtime", None) is True:
+            self._ran(metrics)
+            return
+        reason = getattr(metrics, "recompile_reason", None)
+        why = self.why.pop(recorder.thread(), {}) if reason else {}
+        if reason and not getattr(metrics, "co_filename", None):
+            self._gave_up(metrics, why)
+            return
+        span = self.last.get(str(getattr(metrics, "compile_id", "")))
+        if span is not None:
+            told = {**why, **describe_compile(metrics), **self._setting(), **self.lattice.changes()}
+            if self.bypassed:
+                told["bypassed"], self.bypassed = self.bypassed, []
+            recorder.emit("detail", id=span, **told)
+
+    def _gave_up(self, metrics: Any, why: dict[str, Any]) -> None:
+        """The limit of recompiles: from now on torch runs the frame without compiling it."""
+        said = re.search(r"Limit type: (\w+)", str(getattr(metrics, "fail_reason", "")))
+        self.refused += 1
+        if self.refused > MAX_REFUSED:
+            return
+        recorder.emit(
+            "recompile_limit",
+            limit=said[1] if said else "recompile_limit",
+            reason=str(metrics.recompile_reason)[:MAX_REASON],
+            step=step_clock.steps,
+            **{**why, **self._setting()},
+        )
+
+    def _ran(self, metrics: Any) -> None:
+        """Kernels were tuned while the compiled code ran: known only when that was over."""
+        us = getattr(metrics, "runtime_triton_autotune_time_us", None)
+        if us:
+            end = time.monotonic_ns()
+            recorder.span(AUTOTUNE, end - us * 1000, end)
+
+    def _setting(self) -> dict[str, Any]:
+        """Once: the version of torch, and what is marked dynamic already."""
+        if self.told:
+            return {}
+        self.told = True
+        return dynamo_settings(sys.modules["torch"])
+
+
+compiles = Compiles()
+
+
+def describe_compile(metrics: Any) -> dict[str, Any]:
+    """What of dynamo's CompilationMetrics a reader of the journal wants."""
+    found: dict[str, Any] = {}
+    file = getattr(metrics, "co_filename", None)
+    if file:
+        name = getattr(metrics, "co_name", "")
+        found["where"] = f"{file}:{getattr(metrics, 'co_firstlineno', 0)} {name}"
+    reason = getattr(metrics, "recompile_reason", None)
+    if reason:
+        found["reason"] = str(reason)[:MAX_REASON]
+    failed = getattr(metrics, "fail_type", None)
+    if failed:
+        found["failed"] = str(failed)[:100]
+    caches = {name: _cache_lookups(metrics, column) for name, column in CACHES.items()}
+    hits, misses = (sum(counts[i] for counts in caches.values()) for i in (0, 1))
+    found["cached"] = bool(hits) and not misses
+    if hits or misses:
+        found["cache"] = {name: counts for name, counts in caches.items() if any(counts)}
+    parts = {name: getattr(metrics, key, None) for name, key in PARTS.items()}
+    if not _uses_gpu():  # torch counts the C++ compiler's time there too
+        parts["cpp"] = parts.pop("triton")
+    found["parts_us"] = {name: us for name, us in parts.items() if us}
+    return found
+
+
+def _uses_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    kinds = (getattr(torch, name, None) for name in ("cuda", "xpu"))
+    return any(getattr(kind, "_initialized", False) for kind in kinds)
+
+
+def _cache_lookups(metrics: Any, column: str) -> list[int]:
+    """Hits and misses of one cache, the local and the remote part of it together."""
+    return [
+        sum(
+            getattr(metrics, f"{column}_{place}_cache_{how}_count", None) or 0
+            for place in ("local", "remote")
+        )
+        for how in ("hit", "miss")
+    ]
+
+
+def install(callback: ModuleType) -> None:
+    """torch._dynamo.callback"""
+    handler = callback.callback_handler
+
+    def register() -> None:
+        handler.register_start_callback(lambda args: guard("dynamo", compiles.begun, args))
+        handler.register_end_callback(lambda args: guard("dynamo", compiles.ended, args))
+
+    def clear(original: Callable[..., Any]) -> Any:
+        result = original()  # torch._dynamo.reset() takes everybody's callbacks
+        guard("dynamo", register)
+        return result
+
+    register()
+    wrap(handler, "clear", clear)
+
+
+def install_utils(utils: ModuleType) -> None:
+    """torch._dynamo.utils"""
+
+    def record(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        guard("dynamo", measured)
+        return result
+
+    def measured() -> None:
+        recorded = utils._compilation_metrics
+        if recorded:
+            compiles.measured(recorded[-1])
+
+    wrap(utils, "record_compilation_metrics", record)
+
+
+def install_guards(guards: ModuleType) -> None:
+    """torch._dynamo.guards"""
+
+    def reasons(
+        original: Callable[..., Any], entries: Any, frame: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        found = original(entries, frame, *args, **kwargs)
+        guard("guards", compiles.guards_failed, found, frame)
+        return found
+
+    wrap(guards, "get_and_maybe_log_recompilation_reasons", reasons)
+
+
+def install_fx_cache(codecache: ModuleType) -> None:
+    """torch._inductor.codecache"""
+    wrap(codecache.BypassFxGraphCache, "__init__", _bypass)
+
+
+def install_aot_cache(autograd_cache: ModuleType) -> None:
+    """torch._functorch._aot_autograd.autograd_cache"""
+    wrap(autograd_cache.BypassAOTAutogradCache, "__init__", _bypass)
+
+
+def _bypass(original: Callable[..., Any], error: BaseException, *args: Any) -> None:
+    original(error, *args)
+    guard("bypass", compiles.bypass, error)

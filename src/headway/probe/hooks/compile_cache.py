@@ -1,0 +1,386 @@
+"""Client of the compile cache that the launcher fills, requested before the first compile.
+
+The processes of a node and their launcher exchange files in a folder. The first process that has
+imported torch describes its machine (`want-KEY`); the launcher fills the cache folder and answers
+(`ready-KEY`); a process that compiles waits for that answer, and reports its compile time
+(`made-PID`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headway.probe import ENV_COMPILE, host_facts
+from headway.probe.hooks.compile_turns import compile_queue
+from headway.probe.patching import wrap
+from headway.probe.recorder import guard, recorder
+from headway.storage.atomic_write import write_atomically
+
+SPAN = "compile_cache"
+PATIENCE_S = 120.0  # an answer that takes longer is not worth it
+LOOK_S = 0.005
+ALIVE_EVERY = 100  # looks
+
+
+class CacheClient:
+    """This process's side of the talk with the launcher."""
+
+    def __init__(self) -> None:
+        self.folder = ""
+        self.key = ""
+        self.answered = False
+        self.pid = os.getpid()
+        self.begun = 0
+        self.seconds = 0.0
+
+    def ask(self, torch: ModuleType) -> None:
+        """Say what this machine is, unless another process of the node has."""
+        folder = os.environ.get(ENV_COMPILE, "")
+        if not os.path.isdir(folder):  # another machine than the launcher's, or it has ended
+            _use_own_folders(folder)
+            return
+        facts = host_facts.compile_facts(torch)
+        self.folder, self.key = folder, host_facts.compile_key(facts)
+        path = self._path("want", self.key)
+        if not os.path.exists(path):
+            _put(path, facts)
+
+    def wait(self) -> None:
+        """Until the cache folder is filled, or there is nothing to wait for."""
+        if self.answered or not self.folder:
+            return
+        self.answered = True
+        path = self._path("ready", self.key)
+        if not os.path.exists(path):
+            recorder.start()
+            opened = recorder.begin(SPAN, what="load")
+            try:
+                self._wait_for(path)
+            finally:
+                recorder.end(opened)
+        self._share_profile()
+
+    def complete(self) -> bool:
+        """Whether the archive is of this very job: there should be nothing left to compile."""
+        try:
+            with open(self._path("ready", self.key), "rb") as file:
+                return bool(json.load(file)["level"] == "exact")
+        except (OSError, ValueError):
+            return False
+
+    def _wait_for(self, path: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        looks = 0
+        while not os.path.exists(path) and time.monotonic() < until:
+            looks += 1
+            if looks % ALIVE_EVERY == 0 and not self._courier_lives():
+                return
+            time.sleep(LOOK_S)
+
+    def _courier_lives(self) -> bool:
+        """The launcher holds this lock as long as it lives."""
+        try:
+            with open(os.path.join(self.folder, "lock"), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _share_profile(self) -> None:
+        """What rank 0 has learned of changing sizes holds for the others: they run one program."""
+        rank = os.environ.get("RANK", "0")
+        folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "dynamo")
+        if rank == "0" or not os.path.isdir(folder):
+            return
+        first = f"code_state_{os.environ.get('TORCH_COMPILE_JOB_ID', '')}_"
+        for name in os.listdir(folder):
+            own = os.path.join(folder, f"{first}{rank}_{name.removeprefix(f'{first}0_')}")
+            if name.startswith(f"{first}0_") and not os.path.exists(own):
+                draft = f"{own}.{os.getpid()}.tmp"
+                shutil.copyfile(os.path.join(folder, name), draft)
+                os.replace(draft, own)
+
+    def compiling(self) -> None:
+        """An outermost compile begins."""
+        self.wait()
+        self.begun = time.monotonic_ns()
+
+    def compiled(self) -> None:
+        """And ends: the launcher learns that there may be something to save."""
+        if not self.folder or not self.begun:
+            return
+        pid = os.getpid()
+        if pid != self.pid:  # forked: what was compiled before is not its own
+            self.pid, self.seconds = pid, 0.0
+        self.seconds += (time.monotonic_ns() - self.begun) / 1e9
+        self.begun = 0
+        told = {"rank": recorder.rank, "seconds": self.seconds, "key": self.key}
+        _put(self._path("made", str(pid)), told)
+
+    def _path(self, what: str, of: str) -> str:
+        return os.path.join(self.folder, "talk", f"{what}-{of}.json")
+
+
+cache_client = CacheClient()
+
+
+def torch_loaded(torch: ModuleType) -> None:
+    """torch"""
+    cache_client.ask(torch)
+
+
+def install_callback(callback: ModuleType) -> None:
+    """torch._dynamo.callback"""
+    handler = callback.callback_handler
+
+    def start(original: Callable[..., Any], args: Any) -> Any:
+        guard("cached", cache_client.compiling)
+        trigger = getattr(getattr(args, "callback_trigger", None), "name", "")
+        guard("turns", compile_queue.begin, trigger, str(getattr(args, "compile_id", "")))
+        return original(args)
+
+    def end(original: Callable[..., Any], args: Any) -> Any:
+        guard("cached", cache_client.compiled)
+        guard("turns", compile_queue.end)
+        return original(args)
+
+    wrap(handler, "run_start_callbacks", start)
+    wrap(handler, "run_end_callbacks", end)
+
+
+def install_triton(compiler: ModuleType) -> None:
+    """triton.compiler.compiler: kernels that are compiled without torch.compile."""
+
+    def compile_(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if cache_client.begun:  # a part of what torch compiles
+            return original(*args, **kwargs)
+        guard("cached", cache_client.compiling)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            guard("cached", cache_client.compiled)
+
+    wrap(compiler, "compile", compile_)
+    if getattr(getattr(compiler, "triton_key", None), "__module__", "") == compiler.__name__:
+        _cache_key_function(compiler, "triton_key")  # where Triton had it before 3.5
+
+
+def install_isa(isa: ModuleType) -> None:
+    """torch._inductor.cpu_vec_isa: each process tries six libraries in processes of their own.
+
+    What came of it is kept beside the libraries, for the same compiler, processor and torch.
+    """
+
+    def check(original: Callable[..., Any], self: Any, code: str) -> Any:
+        path = guard("cached", _build_result_path, isa, self, code)
+        known = guard("cached", _read_build, path) if path else None
+        if known is not None:
+            return known
+        found = original(self, code)
+        if path:
+            guard("cached", _put_text, path, "1" if found else "0")
+        return found
+
+    wrap(isa.VecISA, "check_build", check)
+
+
+def _build_result_path(isa: ModuleType, of: Any, code: str) -> str:
+    """The file that says whether this code builds and loads here."""
+    built = isa._get_isa_dry_compile_fingerprint(of.build_arch_flags())
+    told = "\0".join((code, built, host_facts.cpu_features()))
+    name = hashlib.sha256(told.encode()).hexdigest()[:40]
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.join(folder, "isa", name) if folder else ""
+
+
+def _read_build(path: str) -> bool | None:
+    """What came of it before; None if that is not known."""
+    try:
+        with open(path, "rb") as file:
+            return {b"1": True, b"0": False}.get(file.read())
+    except OSError:
+        return None
+
+
+def install_codecache(codecache: ModuleType) -> None:
+    """torch._inductor.codecache: the header of 150 MB is made even for code that is there."""
+    _cache_key_function(codecache, "torch_key")
+    if not hasattr(codecache, "_precompile_header"):
+        return
+
+    def precompile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if guard("cached", _is_built, codecache.__dict__):
+            return ""  # nothing will be built
+        return original(*args, **kwargs)
+
+    wrap(codecache, "_precompile_header", precompile)
+
+
+def _is_built(names: dict[str, Any]) -> bool:
+    """Whether the library that the caller of the wrapped function is about to build is there.
+
+    The caller is the innermost frame of the module with these global names.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is not names:
+        frame = frame.f_back
+    source = None if frame is None else frame.f_locals.get("main_path")
+    return isinstance(source, str) and os.path.exists(source.removesuffix("cpp") + "so")
+
+
+def install_heuristics(heuristics: ModuleType) -> None:
+    """torch._inductor.runtime.triton_heuristics: a kernel looks for what its tuning has found in
+    the folder that it was made in, which is not this one."""
+
+    def recheck(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        guard("cached", _set_own_folder, tuner)
+        return original(tuner, *args, **kwargs)
+
+    if hasattr(heuristics.CachingAutotuner, "recheck_autotune_cache"):
+        wrap(heuristics.CachingAutotuner, "recheck_autotune_cache", recheck)
+
+
+def _set_own_folder(tuner: Any) -> None:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if folder and tuner.filename:
+        tuner.filename = os.path.join(folder, *tuner.filename.split(os.sep)[-2:])
+
+
+def install_pool(async_compile: ModuleType) -> None:
+    """torch._inductor.async_compile: processes that compile are woken as soon as it has loaded.
+
+    With nothing to compile they only take time from the start; the first kernel still wakes them.
+    """
+
+    def wakeup(original: Callable[..., Any], kind: type) -> Any:
+        return None if guard("cached", cache_client.complete) else original(kind)
+
+    if hasattr(async_compile.AsyncCompile, "wakeup"):
+        wrap(async_compile.AsyncCompile, "wakeup", wakeup)
+
+
+def install_key(cache: ModuleType) -> None:
+    """triton.runtime.cache"""
+    _cache_key_function(cache, "triton_key")
+
+
+def _cache_key_function(module: ModuleType, name: str) -> None:
+    """The hash of a package's files, hundreds of megabytes: asked for before the first lookup."""
+    if not hasattr(module, name):
+        return
+    known: dict[str, Any] = {}
+    package = sys.modules[module.__name__.partition(".")[0]]
+    signed = BackgroundValue(
+        partial(host_facts.package_digest, os.path.dirname(str(package.__file__)))
+    )
+
+    def key(original: Callable[..., Any]) -> Any:
+        if name not in known:
+            path = guard("cached", _key_path, name, signed)
+            found = guard("cached", _read_key, path) if path else None
+            known[name] = original() if found is None else found
+            if path and found is None:
+                guard("cached", _write_key, path, known[name])
+        return known[name]
+
+    wrap(module, name, key)
+
+
+class BackgroundValue:
+    """What a call gives, worked out beside the rest of the start."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self._found = call, None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            self._found = self._call()
+
+    def result(self) -> Any:
+        """Waits for it; a fork may have lost the thread."""
+        self._thread.join()
+        return self._call() if self._found is None else self._found
+
+
+def _key_path(name: str, signed: BackgroundValue) -> str:
+    """The file that has the key, as long as the package's files are as old and as long as now.
+
+    That is what Python itself goes by when it takes bytecode for that of a source.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not folder or not cache_client.answered:
+        return ""
+    return os.path.join(folder, "keys", f"{name}-{signed.result()}")
+
+
+def _read_key(path: str) -> str | bytes | None:
+    try:
+        with open(path, "rb") as file:
+            kind, _, content = file.read().partition(b"\n")
+    except OSError:
+        return None
+    return content if kind == b"bytes" else content.decode()
+
+
+def _write_key(path: str, key: str | bytes) -> None:
+    kind, content = (b"bytes", key) if isinstance(key, bytes) else (b"str", key.encode())
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomically(Path(path), kind + b"\n" + content)
+
+
+def install_profile(pgo: ModuleType) -> None:
+    """torch._dynamo.pgo: a function with a closure is known by a number of this process only."""
+    if not hasattr(pgo, "_get_cell_hash_content"):
+        return
+
+    def content(original: Callable[..., Any], cell: Any) -> Any:
+        known = guard("cached", _cell_hash, cell)
+        return original(cell) if known is None else known
+
+    wrap(pgo, "_get_cell_hash_content", content)
+
+
+def _cell_hash(cell: Any) -> int:
+    """By the code of the function in it."""
+    try:
+        code = getattr(cell.cell_contents, "__code__", None)
+    except ValueError:  # nothing is in it yet
+        return 0
+    if code is None:
+        return 0
+    name = getattr(code, "co_qualname", code.co_name)
+    signed = f"{name}{code.co_code!r}".encode()
+    return int.from_bytes(hashlib.sha256(signed).digest()[:7], "big")
+
+
+def _use_own_folders(folder: str) -> None:
+    """Those that torch and Triton have without us, and which stay from one job to the next."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        if folder and os.environ.get(name, "").startswith(f"{folder}/"):
+            del os.environ[name]
+
+
+def _put(path: str, content: dict[str, Any]) -> None:
+    _put_text(path, json.dumps(content))
+
+
+def _put_text(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomically(Path(path), text)

@@ -1,0 +1,146 @@
+"""Queue the compiles of a node: one rank compiles first, the others find the result in the cache.
+
+Waiting pays off where the ranks would otherwise share too few cores, and only if the compiled code
+is the same for all; a rank for which it did not help stops waiting. The NCCL watchdog gets more
+time, so that a rank that finishes early is not aborted while another one still compiles.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from headway.probe import ENV_COMPILE, ENV_LAUNCH, step_clock
+from headway.probe.recorder import recorder
+
+SPAN = "compile_turn"
+SHARED_TRIGGERS = (
+    "DYNAMO",
+    "LAZY_BACKWARD",
+)  # other triggers run kernels, and may meet the other ranks
+CORES_PER_RANK = 2  # a rank that compiles keeps so many busy
+PATIENCE_S = 600.0
+LOOK_S = 0.01
+HELPED_SHARE = 0.5  # of the first rank's time: who needs more has compiled it all himself
+GRACE_S = 1800.0  # at most, for the collectives after the compiles of one step
+MIN_GRANT_S = 1.0  # what is shorter does not matter to a timeout of minutes
+
+
+class CompileQueue:
+    """This rank's place in the queue."""
+
+    def __init__(self) -> None:
+        self.path = ""  # of the turn that this rank has
+        self.waited_s = 0.0  # what the first one took, while this one waited
+        self.begun = 0.0
+        self.helps = True
+        self.entered = 0.0  # the compile that is going on, or the wait before it
+        self.step = 0  # of which
+        self.granted_s = 0.0  # was granted to collectives already
+
+    def begin(self, trigger: str, compile_id: str) -> None:
+        """An outermost compile begins: take the turn, or let another rank go first."""
+        self.begun, self.waited_s = time.monotonic(), 0.0
+        self.entered = self.begun
+        if trigger not in SHARED_TRIGGERS or not self.helps or not worth_waiting():
+            return
+        path = _turn_path(trigger, compile_id)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "x", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+            self.path = path
+        except FileExistsError:
+            self._let_go_first(path)
+            self.begun = time.monotonic()
+
+    def end(self) -> None:
+        """It is over."""
+        if self.path:
+            os.replace(self.path, f"{self.path}.done")
+            self.path = ""
+        elif self.waited_s:
+            took = time.monotonic() - self.begun
+            self.helps = took < HELPED_SHARE * self.waited_s or took < 1.0
+        self._spare_the_early(time.monotonic() - self.entered)
+
+    def _spare_the_early(self, took: float) -> None:
+        """More time for the next collectives, on this rank: the others may compile as long, one
+        after the other.
+
+        NCCL adds up what is granted until a collective that was given it is done, in each group by
+        itself: one that is not used keeps all. So it is as long as compiles really took.
+        """
+        if self.step != step_clock.steps:
+            self.step, self.granted_s = step_clock.steps, 0.0
+        seconds = min(took * _local_ranks(), GRACE_S - self.granted_s)
+        if seconds >= MIN_GRANT_S:
+            self.granted_s += seconds
+            extend_timeouts(seconds)
+
+    def _let_go_first(self, path: str) -> None:
+        if os.path.exists(f"{path}.done"):
+            return
+        opened = recorder.begin(SPAN, what="wait")
+        since = time.monotonic()
+        while not os.path.exists(f"{path}.done") and time.monotonic() - since < PATIENCE_S:
+            if not _is_alive(path):
+                break
+            time.sleep(LOOK_S)
+        self.waited_s = time.monotonic() - since
+        recorder.end(opened)
+
+
+compile_queue = CompileQueue()
+
+
+def worth_waiting() -> bool:
+    """Whether the ranks of this node would be in each other's way, and make the same code."""
+    ranks = _local_ranks()
+    cores = len(os.sched_getaffinity(0))
+    if (
+        ranks < 2
+        or cores >= ranks * CORES_PER_RANK
+        or not os.path.isdir(os.environ.get(ENV_COMPILE, ""))
+    ):
+        return False
+    torch: Any = sys.modules["torch"]
+    if torch._dynamo.config.enable_compiler_collectives:  # compiles wait for each other already
+        return False
+    # The number of a GPU is part of the code: what one rank makes for its own is no other's.
+    return not torch.cuda.is_available() or torch.cuda.device_count() == 1
+
+
+def _local_ranks() -> int:
+    """Of this node."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def extend_timeouts(seconds: float) -> None:
+    """Of the next collective of each group of NCCL."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    add = getattr(distributed.distributed_c10d, "_add_ephemeral_timeout_for_all_pgs", None)
+    if add is not None:
+        add(timedelta(seconds=seconds))
+
+
+def _turn_path(trigger: str, compile_id: str) -> str:
+    name = f"{os.environ.get(ENV_LAUNCH, '')}-{trigger}-{compile_id}".replace("/", ".")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return os.path.join(os.environ[ENV_COMPILE], "turns", f"{name}-{restart}")
+
+
+def _is_alive(path: str) -> bool:
+    try:
+        with open(path, encoding="ascii") as file:
+            os.kill(int(file.read() or 0) or os.getpid(), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it is done, or dead
+    except PermissionError:
+        pass
+    return True

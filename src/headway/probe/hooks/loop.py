@@ -1,0 +1,83 @@
+"""The training loop: optimizer steps, waits for data of every DataLoader, and gradients written.
+
+Steps come through torch's global post-step hook. Making the iterator of a loader counts as a wait,
+because its workers are started there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import islice
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from headway.probe import import_hook, patching, step_clock
+from headway.probe.patching import spanned, wrap
+from headway.probe.recorder import guard, recorder
+
+
+def torch_loaded(torch: ModuleType) -> None:
+    """`import torch` is done."""
+    step_clock.grad_enabled = torch.is_grad_enabled
+    step_clock.gradients = gradients
+    patching.tracing = torch.compiler.is_dynamo_compiling
+    spanned(torch, "compile", "compile_import")  # the call compiles nothing yet, but imports much
+    if recorder.rank is not None:
+        recorder.start()
+
+
+def install_optimizer(optimizer: ModuleType) -> None:
+    """torch.optim.optimizer"""
+    step_clock.optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
+    optimizer.register_optimizer_step_post_hook(step_clock.optimizer_stepped)
+    step_clock.on_first_step.append(lambda t: import_hook.stop_timing())
+
+
+MAX_PARAMETERS = 20  # parameters, while it is not known whether a batch is trained on
+
+
+def gradients() -> Callable[[], bool]:
+    """Whether gradients of the optimizer whose steps count have been written since this call."""
+    before = [_version(parameter) for parameter in _parameters()]
+
+    def written() -> bool:
+        now = list(_parameters())
+        return len(now) == len(before) and any(map(_is_written, before, now))
+
+    return written
+
+
+def _parameters() -> Iterator[Any]:
+    groups = getattr(step_clock.counted_optimizer(), "param_groups", ())
+    return islice((parameter for group in groups for parameter in group["params"]), MAX_PARAMETERS)
+
+
+def _version(parameter: Any) -> tuple[Callable[[], Any], int]:
+    gradient = parameter.grad
+    if gradient is None:
+        return lambda: None, 0
+    return weakref.ref(gradient), 0 if gradient.is_inference() else gradient._version
+
+
+def _is_written(before: tuple[Callable[[], Any], int], parameter: Any) -> bool:
+    """A gradient that was only set to None was not written."""
+    (old, old_version), (new, version) = before, _version(parameter)
+    return new() is not None and (new() is not old() or version != old_version)
+
+
+def install_dataloader(dataloader: ModuleType) -> None:
+    """torch.utils.data.dataloader"""
+    base = dataloader._BaseDataLoaderIter
+    base.__next__ = step_clock.timed_fetch(base.__next__)
+    wrap(dataloader.DataLoader, "__iter__", _make_iterator)
+
+
+def _make_iterator(original: Callable[..., Any], self: Any) -> Any:
+    """Workers are started here; what that takes is part of the wait."""
+    guard("data", recorder.start)
+    start = monotonic_ns()
+    made = original(self)
+    guard("data", step_clock.note_new_iterator, start, monotonic_ns())
+    return made

@@ -1,0 +1,390 @@
+"""Process groups: which a job makes and uses, what ranks exchange early, and torchrun's agent.
+
+Whether a group is used is read from its backends, which count collectives whoever starts them: DDP,
+FSDP, DTensor and compiled code. NCCL does not count point-to-point calls, so they are hooked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import get_ident
+from time import monotonic_ns, sleep
+from types import ModuleType
+from typing import Any
+
+from headway.probe import stacks, step_clock
+from headway.probe.patching import spanned, wrap
+from headway.probe.recorder import guard, recorder
+
+SPAN = "process_group_init"
+
+
+def install(c10d: ModuleType) -> None:
+    """torch.distributed.distributed_c10d"""
+
+    def init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        guard("distributed", _take_rank, c10d)
+        return result
+
+    wrap(c10d, "init_process_group", init)
+    spanned(c10d, "init_process_group", SPAN)
+    spanned(c10d, "new_group", SPAN)
+    guard("groups", install_groups, c10d)
+
+
+def _take_rank(c10d: Any) -> None:
+    recorder.take_rank(c10d.get_rank(), c10d.get_world_size())
+
+
+def install_events(events: ModuleType) -> None:
+    """torch.distributed.elastic.events: the agent's rendezvous, starts and ends."""
+
+    def record(original: Callable[..., Any], event: Any, *args: Any, **kwargs: Any) -> Any:
+        guard("elastic", _agent_event, event)
+        return original(event, *args, **kwargs)
+
+    wrap(events, "record", record)
+
+
+def _agent_event(event: Any) -> None:
+    metadata = getattr(event, "metadata", None) or {}
+    kept = {
+        key: metadata[key]
+        for key in ("state", "agent_restarts", "duration_ms", "global_rank", "group_rank")
+        if metadata.get(key) is not None
+    }
+    recorder.start()
+    recorder.emit("agent", name=str(getattr(event, "name", "")), **kept)
+    if kept.get("state") == "START":
+        guard("imported", recorder.imported)
+
+
+def install_failures(errors: ModuleType) -> None:
+    """torch.distributed.elastic.multiprocessing.errors: the exit code of a dead worker."""
+
+    def post_init(original: Callable[..., Any], self: Any, *args: Any) -> None:
+        original(self, *args)
+        guard("elastic", _worker_failed, self)
+
+    wrap(errors.ProcessFailure, "__post_init__", post_init)
+
+
+def _worker_failed(failure: Any) -> None:
+    recorder.start()
+    recorder.emit(
+        "worker_failed",
+        pid=failure.pid,
+        local_rank=failure.local_rank,
+        code=failure.exitcode,
+        message=str(failure.message)[:500],
+    )
+
+
+def install_spawn(spawn: ModuleType) -> None:
+    """torch.multiprocessing.spawn: it swallows the exception that ends a rank."""
+
+    def run(original: Callable[..., Any], fn: Any, *args: Any, **kwargs: Any) -> Any:
+        def noting(*inner: Any) -> Any:
+            try:
+                return fn(*inner)
+            except BaseException as error:
+                if not isinstance(error, SystemExit):
+                    guard("spawn", recorder.error, error)
+                raise
+
+        return original(noting, *args, **kwargs)
+
+    wrap(spawn, "_wrap", run)
+
+
+SPLIT_SPAN = "process_group_init"
+MAX_GROUPS = 4096  # groups of a process that are followed
+MAX_ROWS = 50  # of each kind in one event
+MAX_SITES = 1000  # calls by place and kind that are told apart
+MAX_EVENTS = 20  # events of a process
+SITE_FIELDS = ("where", "what", "desc", "backend", "size")
+ZEROS = dict.fromkeys(
+    ("calls", "ns", "made", "used", "unused", "again", "other_ns", "unused_ns", "again_ns"), 0
+)
+LOOK_NS = 10_000_000_000  # between two looks at what is used by now
+GLOO_RELEASE_S = 0.02
+
+
+@dataclass(slots=True, eq=False)
+class GroupRecord:
+    """One call that makes a group."""
+
+    where: str
+    what: str
+    desc: str
+    backend: str
+    size: int
+    ns: int
+    again: bool  # a group of these ranks and this backend was there
+    group: Callable[[], Any] | None  # a weak reference; None where this rank is no member
+    ranks: tuple[int, ...] = ()  # where it is
+    name: str = ""
+    used: bool | None = None  # None: its backend does not say
+
+    @property
+    def site(self) -> tuple[str, str, str, str, int]:
+        """Calls that differ in their ranks only are one row."""
+        return self.where, self.what, self.desc, self.backend, self.size
+
+
+class Communication:
+    """All of this process."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing was made yet by this process."""
+        self.pid = recorder.pid
+        self.made: list[GroupRecord] = []
+        self.living: dict[str, GroupRecord] = {}  # by the name that torch gave
+        self.idle: dict[int, GroupRecord] = {}  # by the id of the group: no use of it is known
+        self.calls: dict[tuple[str, str], list[int]] = {}  # -> times, ns, bytes
+        self.busy: dict[int, int] = {}  # thread -> bytes, while it is in a call
+        self.told = 0
+        self.look_at = 0
+        self.dropped = 0  # groups beyond those that are followed
+
+    def own(self) -> None:
+        """What a zygote or a parent has made is not this process's."""
+        if self.pid != recorder.pid:
+            self.forget()
+
+    def took(self, what: str, c10d: Any, asked: dict[str, Any], group: Any, ns: int) -> None:
+        """A group was made; `group` is no group where this rank is not in it."""
+        self.own()
+        if len(self.made) >= MAX_GROUPS:
+            self.dropped += 1
+            return
+        member = hasattr(group, "group_name")
+        backend = c10d.get_backend(group) if member else asked.get("backend")
+        ranks = c10d.get_process_group_ranks(group) if member else ()
+        one = GroupRecord(
+            where=stacks.calling_line(),
+            what=what,
+            desc=str(asked.get("group_desc") or "")[:100],
+            backend=str(backend or c10d.get_backend()),
+            size=len(ranks) or _requested_size(c10d, asked),
+            ns=ns,
+            again=False,
+            group=weakref.ref(group) if member else None,
+            ranks=tuple(ranks),
+        )
+        if member:
+            one.name, one.used = group.group_name, False
+            one.again = self._is_there(one, c10d)
+            self.living[one.name] = self.idle[id(group)] = one
+        self.made.append(one)
+
+    def _is_there(self, new: GroupRecord, c10d: Any) -> bool:
+        if len(new.ranks) == c10d.get_world_size() and new.backend == c10d.get_backend():
+            return True
+        return any(
+            old.ranks == new.ranks and old.backend == new.backend for old in self.living.values()
+        )
+
+    def called(self, what: str, ns: int, sent: int) -> None:
+        """A call before the first step is over."""
+        self.own()
+        key = (stacks.calling_line(), what)
+        if key not in self.calls and len(self.calls) >= MAX_SITES:
+            key = ("", what)
+        sums = self.calls.setdefault(key, [0, 0, 0])
+        sums[0] += 1
+        sums[1] += ns
+        sums[2] += sent
+
+    def mark_used(self, group: Any) -> None:
+        """By a point-to-point call, which NCCL does not count."""
+        made = self.idle.pop(id(group), None)
+        if made is not None:
+            made.used = True
+
+    def gone(self, name: str | None) -> None:
+        """A group is about to be destroyed, or all of them."""
+        self.look()
+        for one in [name] if name is not None else list(self.living):
+            self.living.pop(one, None)
+        still = self.living.values()
+        self.idle = {key: one for key, one in self.idle.items() if one in still}
+
+    def look(self) -> bool:
+        """Whether a group is in use that was not at the last look."""
+        fresh = False
+        for one in list(self.living.values()):
+            group = one.group() if one.group is not None and not one.used else None
+            if group is not None:
+                one.used = _is_used(group)
+                fresh = fresh or one.used is True
+        return fresh
+
+    def stepped(self, t: int) -> None:
+        """In the slow path of a step."""
+        if t >= self.look_at and self.living:
+            self.look_at = t + LOOK_NS
+            if self.look() and self.told < MAX_EVENTS:
+                self.tell("steps")
+
+    def tell(self, at: str) -> None:
+        """All sums up to now: the last such event of a journal counts."""
+        self.own()
+        if not self.made and not self.calls:
+            return
+        self.look()
+        self.told += 1
+        groups = sorted(self._rows(), key=lambda row: -row["ns"])
+        calls: list[dict[str, Any]] = [
+            {"where": where, "what": what, "times": times, "ns": ns, "bytes": sent}
+            for (where, what), (times, ns, sent) in list(self.calls.items())
+        ]
+        calls.sort(key=lambda row: -row["ns"])
+        recorder.emit(
+            "communication",
+            at=at,
+            groups=groups[:MAX_ROWS],
+            calls=calls[:MAX_ROWS],
+            more=len(groups[MAX_ROWS:]) + len(calls[MAX_ROWS:]) + self.dropped,
+        )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: dict[tuple[str, str, str, str, int], dict[str, Any]] = {}
+        for one in list(self.made):
+            row = rows.setdefault(
+                one.site, {**dict(zip(SITE_FIELDS, one.site, strict=True)), **ZEROS}
+            )
+            row["calls"] += 1
+            row["ns"] += one.ns
+            if one.group is None:
+                row["other_ns"] += one.ns
+                continue
+            row["made"] += 1
+            row["used"] += one.used is True
+            if one.used is False:
+                row["unused"] += 1
+                row["unused_ns"] += one.ns
+            elif one.again:
+                row["again"] += 1
+                row["again_ns"] += one.ns
+        return list(rows.values())
+
+
+communication = Communication()
+
+
+def _requested_size(c10d: Any, asked: dict[str, Any]) -> int:
+    parts = asked.get("split_ranks")
+    ranks = parts[0] if parts else asked.get("ranks")
+    if ranks is None:
+        return int(c10d.get_world_size())
+    return len(ranks) if hasattr(ranks, "__len__") else 0
+
+
+def _is_used(group: Any) -> bool | None:
+    try:
+        devices = group._device_types
+        counts = [group._get_backend(one)._get_sequence_number_for_group() for one in devices]
+    except Exception:
+        return None  # this backend does not count
+    return any(counts)
+
+
+def install_groups(c10d: ModuleType) -> None:
+    """torch.distributed.distributed_c10d"""
+    wrap(c10d, "new_group", _group_wrapper("new_group", c10d))
+    wrap(c10d, "split_group", _group_wrapper("split_group", c10d))
+    spanned(c10d, "split_group", SPLIT_SPAN)
+    wrap(c10d, "destroy_process_group", _destroy)
+    # Of the class, as torch compares the functions `isend` and `irecv` by identity.
+    for name in ("send", "recv", "recv_anysource"):
+        if hasattr(c10d.ProcessGroup, name):
+            wrap(c10d.ProcessGroup, name, _point_to_point)
+    for name in (
+        "all_gather_object",
+        "gather_object",
+        "broadcast_object_list",
+        "scatter_object_list",
+        "barrier",
+        "monitored_barrier",
+    ):
+        if getattr(c10d, name, None) is not None:
+            wrap(c10d, name, _call_wrapper(name))
+    if hasattr(c10d, "_object_to_tensor"):  # else the bytes are not known
+        wrap(c10d, "_object_to_tensor", _count_pickled)
+    step_clock.on_first_step.append(lambda t: guard("groups", communication.tell, "first_step"))
+    step_clock.on_step.append(lambda t: guard("groups", communication.stepped, t))
+    recorder.at_end.append(lambda: guard("groups", communication.tell, "exit"))
+
+
+def _group_wrapper(what: str, c10d: Any) -> Callable[..., Any]:
+    names = inspect.signature(getattr(c10d, what)).parameters
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        if thread in communication.busy:  # torchcomms makes groups by splitting
+            return original(*args, **kwargs)
+        communication.busy[thread] = 0
+        start = monotonic_ns()
+        try:
+            group = original(*args, **kwargs)
+        finally:
+            ns = monotonic_ns() - start
+            communication.busy.pop(thread, None)
+        asked = {**dict(zip(names, args, strict=False)), **kwargs}
+        guard("groups", communication.took, what, c10d, asked, group, ns)
+        return group
+
+    return around
+
+
+def _destroy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    group = args[0] if args else kwargs.get("group")
+    guard("groups", communication.gone, getattr(group, "group_name", None))
+    if group is None:
+        # A thread of gloo may still want the GIL, to let go of a tensor. DDP frees its groups with
+        # the GIL held, and waits for that thread: in torch 2.13 the process then never ends.
+        sleep(GLOO_RELEASE_S)
+    return original(*args, **kwargs)
+
+
+def _point_to_point(original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
+    if communication.idle:
+        guard("groups", communication.mark_used, group)
+    return original(group, *args, **kwargs)
+
+
+def _call_wrapper(what: str) -> Callable[..., Any]:
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        if step_clock.steps or thread in communication.busy:
+            return original(*args, **kwargs)
+        communication.busy[thread] = 0
+        start = monotonic_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ns = monotonic_ns() - start
+            sent = communication.busy.pop(thread, 0)
+            guard("groups", communication.called, what, ns, sent)
+
+    return around
+
+
+def _count_pickled(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = original(*args, **kwargs)
+    thread = get_ident()
+    if thread in communication.busy:
+        guard("groups", _add_bytes, thread, result)
+    return result
+
+
+def _add_bytes(thread: int, pickled: Any) -> None:
+    communication.busy[thread] += pickled[0].numel()

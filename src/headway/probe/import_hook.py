@@ -1,0 +1,308 @@
+"""Time imports, and pass each hooked module to its hook as soon as its body has run.
+
+At that moment the names of the module are not yet re-exported anywhere, so a wrapper put there is
+the one that everybody gets; and nothing is imported that the user does not import. This module is
+loaded in every interpreter of a job: it imports nothing but `sys` and `time`.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic_ns
+
+TYPE_CHECKING = False  # loaded in every interpreter: nothing that is not needed
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+
+# module of the user's process -> where its hook is, below headway.probe.patching
+HOOKS = {
+    "torch": "steps:torch_loaded",
+    "torch.autograd.grad_mode": "evaluation:install_grad_mode",
+    "torch.cuda": "device:install",
+    "torch.optim.optimizer": "steps:install",
+    "torch.nn.modules.module": "modules:install",
+    "torch.nn.parallel.distributed": "modules:install_ddp",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "modules:install_fsdp",
+    "torch.distributed.fsdp._fully_shard._fully_shard": "modules:install_fully_shard",
+    "torch.utils.data.dataloader": "data:install",
+    "torch.serialization": "checkpoint:install",
+    "torch.distributed.checkpoint.state_dict_saver": "checkpoint:install_dcp_save",
+    "torch.distributed.checkpoint.state_dict_loader": "checkpoint:install_dcp_load",
+    "safetensors.torch": "checkpoint:install_safetensors",
+    "lightning.pytorch.trainer.trainer": "checkpoint:install_lightning",
+    "pytorch_lightning.trainer.trainer": "checkpoint:install_lightning",
+    "transformers.trainer": "checkpoint:install_transformers",
+    "pyarrow.fs": "checkpoint:install_pyarrow",
+    "torch.distributed.distributed_c10d": "distributed:install",
+    "torch.distributed.elastic.events": "distributed:install_events",
+    "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
+    "torch.multiprocessing.spawn": "distributed:install_spawn",
+    "torch._dynamo.callback": "dynamo:install",
+    "torch._dynamo.utils": "dynamo:install_utils",
+    "torch._dynamo.guards": "dynamo:install_guards",
+    "torch._inductor.codecache": "dynamo:install_fx_cache",
+    "torch._functorch._aot_autograd.autograd_cache": "dynamo:install_aot_cache",
+    "torch.export": "publish:install_export",
+    "torch.jit._serialization": "publish:install_jit",
+    "torch._inductor": "publish:install_inductor",
+    "torch.onnx": "publish:install_onnx",
+    "triton.runtime.autotuner": "autotune:install",
+    "torch._inductor.runtime.triton_heuristics": "autotune_inductor:install",
+    "torch._inductor.select_algorithm": "autotune_templates:install",
+}
+# The same, where the launcher fills a compile cache.
+COMPILE_CACHE_HOOKS = {
+    "torch": "cached:torch_loaded",
+    "torch._dynamo.callback": "cached:install_callback",
+    "torch._dynamo.pgo": "cached:install_profile",
+    "torch._inductor.async_compile": "cached:install_pool",
+    "torch._inductor.codecache": "cached:install_codecache",
+    "torch._inductor.cpu_vec_isa": "cached:install_isa",
+    "torch._inductor.runtime.triton_heuristics": "cached:install_heuristics",
+    "triton.compiler.compiler": "cached:install_triton",
+    "triton.runtime.cache": "cached:install_key",
+}
+# The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
+PRECOMPILE_HOOKS = {
+    "torch._dynamo.bytecode_transformation": "install:install_bytecode",
+    "torch._dynamo.convert_frame": "install:install_convert",
+    "torch._dynamo.eval_frame": "install:install_eval_frame",
+    "torch._dynamo.guards": "install:install_guards",
+    "torch._dynamo.package": "install:install_package",
+}
+# The same, where saves are written behind the loop; below headway.checkpoint.async_save.
+ASYNC_SAVE_HOOKS = {
+    "torch.serialization": "install:install",
+    "torch.distributed.checkpoint.state_dict_saver": "install:install_dcp",
+    "torch.distributed.distributed_c10d": "install:install_distributed",
+    "lightning.fabric.utilities.cloud_io": "install:install_lightning",
+    "lightning_fabric.utilities.cloud_io": "install:install_lightning",
+    "lightning.pytorch.trainer.trainer": "install:install_lightning_trainer",
+    "pytorch_lightning.trainer.trainer": "install:install_lightning_trainer",
+    "accelerate.accelerator": "install:install_accelerate",
+    "pyarrow.fs": "install:install_pyarrow",
+    "transformers.trainer": "install:install_trainer",
+    "transformers.trainer_callback": "install:install_trainer_state",
+    "transformers.trainer_utils": "install:install_last_checkpoint",
+}
+# Timed from their first line, as they are slow and a kill may fall into them.
+COMPILE_IMPORT = "compile_import"
+TIMED_IMPORTS = {
+    "torch": "import",
+    "torch._dynamo": COMPILE_IMPORT,
+    "torch._inductor": COMPILE_IMPORT,
+    "torch._inductor.compile_fx": COMPILE_IMPORT,
+}
+HOOKED_MODULES = frozenset(
+    {*HOOKS, *COMPILE_CACHE_HOOKS, *PRECOMPILE_HOOKS, *ASYNC_SAVE_HOOKS, *TIMED_IMPORTS}
+)
+MIN_IMPORT_NS = 20_000_000  # ns; shorter imports of other packages leave no span
+
+
+class ImportWatcher:
+    """First on sys.meta_path; finds nothing itself."""
+
+    def __init__(self) -> None:
+        self.waiting = set(HOOKED_MODULES)
+        self.timing = True  # of top-level packages, until the first step
+        self.depth = 0
+        self.away = False  # while our own modules are loaded
+        self.order: list[str] = []  # every name that was looked for, first things first
+        self.inherited = 0  # how many of them by the zygote that forked this process
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec that the other finders give, with a stand-in for its loader."""
+        hooked = name in self.waiting
+        if self.timing and len(self.order) < 20_000:
+            self.order.append(name)
+        if self.away or (not hooked and (not self.timing or "." in name)):
+            return None
+        spec = self._ask_others(name, path, target)
+        loader = getattr(spec, "loader", None)
+        if loader is not None and not isinstance(loader, type) and hasattr(loader, "exec_module"):
+            spec.loader = TimedLoader(loader, self, name)
+        return spec
+
+    def _ask_others(self, name: str, path: Any, target: Any) -> Any:
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def run(self, loader: Any, module: ModuleType, name: str) -> None:
+        """Run the body of a module, timed, and then its hook."""
+        hooked = name in self.waiting
+        self.waiting.discard(name)
+        live = TIMED_IMPORTS.get(name)
+        if name == "torch":
+            self._ours(_note_settings)
+        span = self._ours(_begin, live, name) if live else None
+        self.depth += 1
+        start = monotonic_ns()
+        try:
+            loader.exec_module(module)
+        finally:
+            end = monotonic_ns()
+            self.depth -= 1
+            if span is not None:
+                self._ours(_end, span)
+        if hooked:
+            self._ours(_apply_hooks, name, module)
+        elif self.depth == 0 and end - start >= MIN_IMPORT_NS:
+            self._ours(_record_import, name, start, end)
+
+    def _ours(self, call: Any, *args: Any) -> Any:
+        """Run something of ours: it neither watches itself nor breaks the user's import."""
+        before, self.away = self.away, True
+        try:
+            return call(*args)
+        except Exception as error:
+            import os
+
+            if os.environ.get("HEADWAY_STRICT"):
+                raise
+            line = f"headway: {error!r} while {args} was imported [import-hook-failed]"
+            print(line, file=sys.stderr)
+            return None
+        finally:
+            self.away = before
+
+
+class TimedLoader:
+    """Stands in for a loader from the finding of a module to the run of its body, no longer."""
+
+    def __init__(self, real: Any, watch: ImportWatcher, name: str) -> None:
+        self.__dict__.update(_real=real, _watch=watch, _name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_real"], name)
+
+    def create_module(self, spec: Any) -> Any:
+        """As the real loader makes it; None asks for an ordinary module."""
+        make = getattr(self._real, "create_module", None)
+        return make(spec) if make is not None else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The real loader takes its place again, and runs the body."""
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and spec.loader is self:
+            spec.loader = self._real
+        if getattr(module, "__loader__", None) is self:
+            module.__loader__ = self._real
+        self._watch.run(self._real, module, self._name)
+
+
+def _begin(span: str, name: str) -> Any:
+    from headway.probe.recorder import recorder
+
+    if span == COMPILE_IMPORT:
+        from headway.probe import patching
+
+        # Optimizers import the compiler too, in jobs that compile nothing.
+        if not (patching.inside("compile") or patching.inside(COMPILE_IMPORT)):
+            span = "import"
+    return recorder.begin(span, module=name)
+
+
+def _end(span: Any) -> None:
+    from headway.probe.recorder import recorder
+
+    recorder.end(span)
+
+
+def _apply_hooks(name: str, module: ModuleType) -> None:
+    from headway.probe import patching
+
+    patching.apply_hooks(name, module)
+
+
+def _record_import(name: str, start: int, end: int) -> None:
+    if "torch" not in sys.modules:
+        EARLY_IMPORTS.append((name, start, end))
+        return
+    from headway.probe.recorder import recorder
+
+    recorder.span("import", start, end, module=name)
+
+
+# Imports that were over before torch came: the recorder takes them when it starts.
+EARLY_IMPORTS: list[tuple[str, int, int]] = []
+python_started_at: int | None = None  # when Python came up, where that was seen
+installing_late = False  # hooks of modules whose names others have imported already
+_watcher: ImportWatcher | None = None
+
+
+def watch_imports() -> None:
+    """Start watching, once per process; modules that are there already are hooked at once."""
+    global _watcher, python_started_at, installing_late
+    if _watcher is not None:
+        return
+    if "__main__" not in sys.modules or not hasattr(sys.modules["__main__"], "__file__"):
+        python_started_at = monotonic_ns()  # the script has not begun
+    _watcher = ImportWatcher()
+    sys.meta_path.insert(0, _watcher)
+    if "torch" in sys.modules:
+        installing_late = True
+        try:
+            for name in sorted(_watcher.waiting & sys.modules.keys()):
+                _watcher.waiting.discard(name)
+                _watcher._ours(_apply_hooks, name, sys.modules[name])
+        finally:
+            installing_late = False
+
+
+def reset_after_warm_fork(begun: int) -> None:
+    """A process that was forked ahead of time begins now; its imports were somebody else's."""
+    global python_started_at
+    from headway import probe
+
+    probe.remember_environment()
+    python_started_at = monotonic_ns()
+    EARLY_IMPORTS.clear()
+    if _watcher is not None:
+        _watcher.inherited = len(_watcher.order)
+    if "headway.probe.recorder" in sys.modules:
+        from headway.probe.recorder import recorder
+
+        recorder.reborn(begun)
+        _rearm_faults()
+
+
+def _rearm_faults() -> None:
+    """Planned faults are ordered anew for each attempt."""
+    import os
+
+    if os.environ.get("HEADWAY_CHAOS") or "headway.chaos.probe_hooks" in sys.modules:
+        from headway.chaos import probe_hooks
+
+        probe_hooks.arm()
+
+
+def import_log_fields() -> dict[str, Any] | None:
+    """What this process has imported that another start could have ready, and under what.
+
+    None for a forked process that had all of it ready.
+    """
+    from headway.probe import import_log
+
+    if _watcher is None:
+        return import_log.log_fields([])
+    own = import_log.importable_names(_watcher.order[_watcher.inherited :])
+    return import_log.log_fields(_watcher.order) if own or not _watcher.inherited else None
+
+
+def _note_settings() -> None:
+    from headway.probe import import_log
+
+    import_log.note_settings()
+
+
+def stop_timing() -> None:
+    """From the first step on an import is part of the loop, not of the start."""
+    if _watcher is not None:
+        _watcher.timing = False

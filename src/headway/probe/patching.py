@@ -1,0 +1,179 @@
+"""Apply hooks to imported modules: wrap functions and methods, and turn calls into spans.
+
+A hook gets a module whose body has just run. It looks for what it needs and disables itself alone,
+with a note, if this version of torch does not have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from headway.probe import (
+    ENV_ASYNC,
+    ENV_CHAOS,
+    ENV_COMPILE,
+    ENV_OFF,
+    ENV_STEPS,
+    import_hook,
+    step_clock,
+)
+from headway.probe.import_hook import ASYNC_SAVE_HOOKS, COMPILE_CACHE_HOOKS, HOOKS, PRECOMPILE_HOOKS
+from headway.probe.recorder import guard, guard_end, recorder
+
+CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part of `__dict__`
+
+
+def apply_hooks(name: str, module: ModuleType) -> None:
+    """Run the hook of module `name`, if it has one."""
+    unwanted = os.environ.get(ENV_OFF, "").split(",")
+    for package, table in _hook_tables():
+        where = table.get(name)
+        if where is not None and where.partition(":")[0] not in unwanted:
+            guard(name, _run_hook, f"{package}.{where}", module)
+    if os.environ.get(ENV_CHAOS):
+        guard(f"chaos in {name}", _run_hook, f"{__name__}.chaos:install", module)
+    if os.environ.get(ENV_STEPS):
+        guard(f"stop in {name}", _run_hook, f"{__name__}.stop:install", module)
+
+
+def _run_hook(where: str, module: ModuleType) -> None:
+    file, _, function = where.partition(":")
+    getattr(importlib.import_module(file), function)(module)
+
+
+def _hook_tables() -> Iterator[tuple[str, dict[str, str]]]:
+    """What is hooked here, by the package that has the hooks."""
+    if os.environ.get(ENV_ASYNC) == "1":  # first, so that what blocks is all that is measured
+        yield "headway.checkpoint.async_save", ASYNC_SAVE_HOOKS
+    yield __name__, HOOKS
+    if os.environ.get(ENV_COMPILE):
+        yield __name__, COMPILE_CACHE_HOOKS
+        if os.environ.get("TORCH_CACHING_PRECOMPILE") == "1":
+            yield "headway.compile.precompile", PRECOMPILE_HOOKS
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace `owner.name` by `around(original, *args, **kwargs)`; it looks like the original.
+
+    What takes no instance stays so: `around` of a class method gets the class as first argument.
+    """
+    original = getattr(owner, name)
+    kind = type(_static_attribute(owner, name))
+    if kind is classmethod:
+        original = original.__func__
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if tracing():
+            return original(*args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    for method in CACHE_METHODS:
+        if hasattr(original, method):
+            setattr(wrapper, method, getattr(original, method))
+    setattr(owner, name, kind(wrapper) if kind in (classmethod, staticmethod) else wrapper)
+    if import_hook.installing_late and isinstance(owner, ModuleType):
+        _replace_exports(owner, name, original, wrapper)
+
+
+def _static_attribute(owner: Any, name: str) -> Any:
+    """The attribute as its class defines it, before it is bound."""
+    classes = owner.__mro__ if isinstance(owner, type) else ()
+    return next((vars(cls)[name] for cls in classes if name in vars(cls)), None)
+
+
+def _replace_exports(owner: ModuleType, name: str, original: Any, wrapper: Any) -> None:
+    """Modules of the same package that were imported before have the original by that name too.
+
+    torch compares some of its functions by identity: all of its modules must have the same one.
+    """
+    package = owner.__name__.partition(".")[0]
+    for other, module in list(sys.modules.items()):
+        if other.partition(".")[0] == package and vars(module).get(name) is original:
+            setattr(module, name, wrapper)
+
+
+def tracing() -> bool:
+    """Whether dynamo is reading this code for a compile: then there is nothing to note.
+
+    torch's own function takes this one's place when torch has loaded; dynamo knows its answer
+    and compiles the hook away, so that a graph is the same with and without it.
+    """
+    return False
+
+
+def spanned(
+    owner: Any, name: str, span: str, *, starts: bool = True, until_first_step: bool = False
+) -> None:
+    """Every outermost call of `owner.name` becomes a span; `starts`: it opens the journal."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if inside(span) or (until_first_step and step_clock.steps):
+            return original(*args, **kwargs)
+        if starts:
+            guard(span, recorder.start)
+        opened = guard(span, enter, span, name)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            guard_end(span, leave, span, opened)
+
+    wrap(owner, name, around)
+
+
+def is_in_loop() -> bool:
+    """Whether this is the thread that makes the steps, and it has begun to."""
+    return step_clock.steps > 0 and recorder.thread() == step_clock.step_thread_in_journal
+
+
+def after_sdk_steps(look: Callable[[], object]) -> None:
+    """Call `look` after every step that the loop itself tells (`headway.step()`)."""
+    told = step_clock.count_step
+
+    @functools.wraps(told)
+    def told_step() -> None:
+        told()
+        look()
+
+    step_clock.count_step = told_step
+
+
+# Spans of one name do not nest: only the outermost call counts.
+_open_spans: dict[tuple[str, int], int] = {}
+
+
+def inside(span: str) -> bool:
+    """Whether this thread is in a span of that name already."""
+    return (span, recorder.thread()) in _open_spans
+
+
+@contextlib.contextmanager
+def within(span: str) -> Iterator[None]:
+    """Calls of that name by this thread are parts of something that is told otherwise."""
+    key = span, recorder.thread()
+    _open_spans[key] = 0
+    try:
+        yield
+    finally:
+        _open_spans.pop(key, None)
+
+
+def enter(span: str, what: str, **fields: Any) -> int:
+    """Open a span that calls of the same name inside it do not repeat."""
+    opened = recorder.begin(span, what=what, **fields)
+    _open_spans[span, recorder.thread()] = opened
+    return opened
+
+
+def leave(span: str, opened: int | None, **fields: Any) -> None:
+    """Close it."""
+    _open_spans.pop((span, recorder.thread()), None)
+    if opened is not None:
+        recorder.end(opened, **fields)

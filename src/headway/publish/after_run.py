@@ -1,0 +1,246 @@
+"""Publish after a run: find its last checkpoint in its journals, and start a publish job for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import HeadwayError, UsageError
+from headway.journal import run_files as notes
+from headway.journal.file_access import file_identity
+from headway.journal.reader import Journal, Span, read_journals
+from headway.launch.run_folder import RunFolder
+
+DCP_METADATA = ".metadata"  # of a folder of DCP
+UNSUPPORTED_FORMATS = ("safetensors",)  # by what a publish cannot begin with
+
+
+@dataclass(frozen=True)
+class SavedCheckpoints:
+    """By how they were written, the last ones first; paths are those where they are now."""
+
+    stores: tuple[str, ...] = ()  # of Checkpointers
+    folders: tuple[str, ...] = ()  # of DCP
+    files: tuple[str, ...] = ()  # of torch.save
+    here: bool = True  # rank 0 ran on this host
+
+
+def find_saved(folder: Path, host: str) -> SavedCheckpoints:
+    """All saves of a run, in the folder of its journals."""
+    journals, _ = read_journals(str(folder))
+    first = [journal for journal in journals if journal.rank in (0, None)]
+    spans = sorted(_finished_saves(first), key=lambda pair: -pair[0])
+    stores = [store for _, span in spans if isinstance(store := span.fields.get("store"), str)]
+    paths = list(filter(None, (_current_path(span) for _, span in spans)))
+    ranked = any(journal.rank is not None for journal in journals)
+    hosts = [j.host for j in sorted(first, key=lambda j: j.wall) if j.rank == 0]
+    return SavedCheckpoints(
+        stores=tuple(dict.fromkeys(stores)),
+        folders=tuple(dict.fromkeys(path for path in paths if os.path.isdir(path))),
+        files=tuple(dict.fromkeys(path for path in paths if os.path.isfile(path))),
+        here=hosts[-1:] == [host] if ranked else True,
+    )
+
+
+def _finished_saves(journals: Sequence[Journal]) -> Iterator[tuple[int, Span]]:
+    """Those that came to their end, and when that was by the wall clock."""
+    for journal in journals:
+        for span in journal.spans:
+            torn = span.end is None or span.fields.get("error") or span.fields.get("part")
+            if span.name == "checkpoint_save" and not torn:
+                yield journal.wall + (span.end or 0) - journal.opened, span
+
+
+def _current_path(span: Span) -> str | None:
+    """Where that save is now: many are written aside, and renamed when they are whole."""
+    path, wanted = span.fields.get("path"), span.fields.get("file")
+    if not isinstance(path, str) or "://" in path or span.fields.get("what") in UNSUPPORTED_FORMATS:
+        return None
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, DCP_METADATA)):
+        return None
+    if file_identity(path) == (wanted or file_identity(path)):
+        return path if os.path.exists(path) else None
+    above = os.path.dirname(path)
+    try:
+        beside = [os.path.join(above, name) for name in os.listdir(above)]
+    except OSError:
+        return None
+    return next((one for one in beside if file_identity(one) == wanted), None)
+
+
+LOCAL, SLURM = "local", "slurm"
+PLACEHOLDERS = ("{anchor}", "{recipe}", "{store}", "{run}", "{command}")
+SUBMIT_S = 60.0  # for sbatch to answer
+# What tells a process which job or rank it is: a publish of its own is neither.
+JOB_VARIABLES = (
+    "HEADWAY_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "RAY_JOB_ID",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+_publish_processes: list[subprocess.Popen[bytes]] = []  # or Python warns of them
+
+
+class PublishNotStarted(HeadwayError):
+    """The publish job could not be handed over; one clause says why."""
+
+    code = "publish-not-started"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishRequest:
+    """What is published, to where, and by whom."""
+
+    recipe: str  # absolute
+    store: str  # absolute, or a URL
+    by: tuple[str, ...] = (LOCAL,)  # or slurm and words for sbatch, or a command
+
+
+def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
+    """From what a user has said; UsageError if nobody can do it."""
+    try:
+        words = shlex.split(by)
+    except ValueError as error:
+        raise UsageError(
+            f"--publish-by {by!r} cannot be read: {error}", code="publish-by-invalid"
+        ) from None
+    if not words:
+        raise UsageError(
+            "--publish-by is empty; it is local, slurm or a command", code="publish-by-invalid"
+        )
+    program = {LOCAL: sys.executable, SLURM: "sbatch"}.get(words[0], words[0])
+    if not shutil.which(program):
+        raise UsageError(
+            f"--publish-by {by}: the command {program} was not found",
+            code="command-not-found",
+            command=program,
+        )
+    if words[0] == LOCAL and len(words) > 1:
+        raise UsageError(
+            f"--publish-by {by}: `local` takes nothing after it", code="publish-by-invalid"
+        )
+    place = store if "://" in store else os.path.abspath(store)
+    return PublishRequest(recipe=os.path.abspath(recipe), store=place, by=tuple(words))
+
+
+def start_publish(given: PublishRequest, anchor: str, target: RunFolder) -> str:
+    """Start it, and return at once; a clause that says where it is, or NotStarted."""
+    folder = _free_folder(target.folder.resolve())
+    training = str(target.folder.resolve())
+    command = _command(given, anchor, folder, training)
+    log = Path(training, "publish.log")
+    told = {"run": folder.name, "folder": str(folder), "anchor": anchor, "store": given.store}
+    told |= {"recipe": given.recipe, "by": shlex.join(given.by), "log": str(log)}
+    try:
+        notes.write_publish_note(Path(training), {**told, "begun": time.time()})
+        how = {LOCAL: _start_locally, SLURM: _submit_to_slurm}.get(given.by[0], _start_by_command)
+        where = how(given, command, log, {"anchor": anchor, "run": training})
+    except (OSError, PublishNotStarted, subprocess.TimeoutExpired) as error:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        with contextlib.suppress(OSError):
+            notes.write_publish_note(Path(training), {**told, "error": why})
+        raise PublishNotStarted(why) from None
+    return f"{where}, see {log}"
+
+
+def _free_folder(training: Path) -> Path:
+    """The folder of the publish's own run: beside that of the training."""
+    number, found = 1, training.with_name(f"{training.name}-publish")
+    while found.exists():
+        number += 1
+        found = training.with_name(f"{training.name}-publish-{number}")
+    return found
+
+
+def _command(given: PublishRequest, anchor: str, folder: Path, training: str) -> list[str]:
+    headway = [sys.executable, "-m", "headway"]
+    run = [*headway, "run", "-o", str(folder), "--name", folder.name]
+    run += ["--no-report", "--no-hang-watch", "--"]
+    publish = ["publish", anchor, "--recipe", given.recipe, "--to", given.store]
+    return [*run, *headway, *publish, "--run", training]
+
+
+def _start_locally(
+    _: PublishRequest, command: Sequence[str], log: Path, __: Mapping[str, str]
+) -> str:
+    nice = ["nice", "-n", "19"] if shutil.which("nice") else []
+    env = {key: value for key, value in os.environ.items() if not key.startswith(JOB_VARIABLES)}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}  # the accelerators are released
+    return f"process {_start_detached([*nice, *command], log, env)}"
+
+
+def _start_by_command(
+    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+) -> str:
+    values = {"{recipe}": given.recipe, "{store}": given.store, "{command}": shlex.join(command)}
+    values |= {f"{{{name}}}": value for name, value in known.items()}
+    words = [_fill(word, values) for word in given.by]
+    if words == list(given.by):
+        words += command
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    return f"process {_start_detached(words, log, env)} ({given.by[0]})"
+
+
+def _fill(word: str, values: Mapping[str, str]) -> str:
+    for place in PLACEHOLDERS:
+        word = word.replace(place, values[place])
+    return word
+
+
+def _unblock_signals() -> None:
+    """Signals that the launcher holds back are not held back from others."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def _start_detached(command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
+    """In a session of its own: it lives on when this process, or its terminal, is gone."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            start_new_session=True,
+            preexec_fn=_unblock_signals,
+        )
+    _publish_processes.append(child)
+    return child.pid
+
+
+def _submit_to_slurm(
+    given: PublishRequest, command: Sequence[str], log: Path, known: Mapping[str, str]
+) -> str:
+    script = Path(known["run"], "publish.sbatch")
+    script.write_text(
+        "#!/bin/sh\n"
+        f"#SBATCH --job-name={Path(known['run']).name}-publish\n"
+        f"#SBATCH --output={log}\n#SBATCH --open-mode=append\n#SBATCH --ntasks=1\n"
+        f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(command)}\n"
+    )
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    submit = ["sbatch", "--parsable", *given.by[1:], str(script)]
+    done = subprocess.run(
+        submit,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=SUBMIT_S,
+        preexec_fn=_unblock_signals,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise PublishNotStarted(f"sbatch: {said.removeprefix('sbatch: ')}")
+    return f"Slurm job {done.stdout.strip().partition(';')[0]}"

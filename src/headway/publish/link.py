@@ -1,0 +1,81 @@
+"""Link a publish and the training run of its anchor: each records the other."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headway import sdk
+from headway.errors import HeadwayError
+from headway.journal import run_files
+from headway.journal import run_files as notes
+from headway.publish import job
+from headway.publish.anchor import Anchor
+from headway.publish.job import Outcome
+from headway.publish.recipe import Recipe
+from headway.publish.store import SnapshotStore
+from headway.storage.lease import AlreadyPublishing
+
+
+def with_training_run(anchor: Anchor, run: str | None) -> Anchor:
+    """The anchor with the training run that is named, or else the one that it names itself."""
+    if run is None:
+        return anchor
+    path = run_files.find_run(run).resolve()
+    name = run_files.read_identity(path).get("run") or path.name
+    return replace(anchor, extra={**anchor.extra, "run": name, "ledger": str(path)})
+
+
+def publish_linked(anchor: Anchor, recipe: Recipe, store: SnapshotStore, **how: Any) -> Outcome:
+    """As usual; in the end its own journal and the folder of the training say how that ended."""
+    known: dict[str, Any] = {"anchor": anchor.path, "store": store.place.url, "snapshot": ""}
+    known |= {"error": "it was ended half-way"}
+    begun = time.monotonic()
+    try:
+        with sdk.span("publish"):
+            outcome = job.publish(anchor, recipe, store, **how)
+    except AlreadyPublishing:
+        known.clear()  # another one is at it, and will say
+        raise
+    except Exception as error:
+        known["error"] = str(error) or type(error).__name__
+        raise
+    else:
+        known |= {"snapshot": outcome.snapshot.name, "error": ""}
+        if not outcome.fresh:  # what it took when it was made
+            known["seconds"] = sum(outcome.snapshot.manifest.seconds.values())
+        return outcome
+    finally:
+        if known:
+            _record(anchor, {"seconds": time.monotonic() - begun, **known})
+
+
+def _record(anchor: Anchor, known: dict[str, Any]) -> None:
+    training = {key: anchor.extra.get(key) for key in ("run", "ledger")}
+    _emit({**known, **training})
+    path = Path(str(training["ledger"] or ""))
+    if training["ledger"] and (path / run_files.JOURNAL).is_dir():
+        with contextlib.suppress(OSError):  # it may be another user's
+            notes.write_publish_note(
+                path, {**notes.read_publish_note(path), **known, "ended": time.time()}
+            )
+            _rewrite_results(path)
+
+
+def _emit(told: dict[str, Any]) -> None:
+    recorder = sdk.active_recorder()
+    if recorder is not None:
+        from headway.probe.recorder import guard
+
+        guard("publish", lambda: recorder.emit("published", **told))
+
+
+def _rewrite_results(path: Path) -> None:
+    """The ledger and the page of the training were written before its publish had ended."""
+    from headway.session.output import write_results
+
+    with contextlib.suppress(HeadwayError):
+        write_results(path, quiet=True)

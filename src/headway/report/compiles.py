@@ -1,0 +1,178 @@
+"""Compiles in words: recompiles by cause, cache hits, and what was compiled ahead in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headway.compile.recompiles.advice import Cause, advise
+from headway.compile.recompiles.guards import parse
+from headway.compile.recompiles.kinds import KINDS
+from headway.compile.recompiles.record import Recompile, Record
+from headway.format import count, duration, one_line
+from headway.ledger.model import COMPILE_PARTS, Compile, Ledger
+
+PART_MEANING: Final = {
+    "import": "importing the compiler",
+    "cache_load": "loading what was compiled before",
+    "dynamo": "reading the Python code",
+    "aot_autograd": "making the backward graph",
+    "inductor": "making kernels from the graphs",
+    "triton": "compiling the kernels",
+    "cpp": "compiling kernels for the CPU",
+    "autotune": "trying configs of kernels",
+    "other": "not told by torch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecompileGroup:
+    """The recompiles of one place for one reason, over all ranks and attempts."""
+
+    where: str
+    reason: str
+    times: int
+    ns: int
+
+
+def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
+    """Recompiles by place and reason, the costliest first."""
+    found: dict[tuple[str, str], list[Compile]] = {}
+    for c in ledger.compiles:
+        if c.recompile:
+            found.setdefault((c.where, c.reason), []).append(c)
+    rows = [
+        RecompileGroup(where, reason, len(group), sum(c.ns for c in group))
+        for (where, reason), group in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.ns)
+
+
+def compile_split(ledger: Ledger) -> list[tuple[str, int]]:
+    """What the time of the pt2_compile leaves went to."""
+    parts = ledger.compile_parts
+    return [(name, parts[name]) for name in COMPILE_PARTS if parts.get(name)]
+
+
+def describe_torch_caches(ledger: Ledger) -> list[str]:
+    """What torch's caches had, over all ranks, and the rank that found least."""
+    said = []
+    for name, title in (("aot", "AOTAutograd"), ("fx", "graphs")):
+        counts = [(rank.rank, *getattr(rank, name)) for rank in ledger.rank_compiles]
+        hits, misses = sum(c[1] for c in counts), sum(c[2] for c in counts)
+        if hits or misses:
+            worst = max(counts, key=lambda c: (c[2], -c[0]))
+            uneven = misses and worst[2] * len(counts) > misses
+            most = f", rank {worst[0]} missed {worst[2]:,}" if uneven else ""
+            said.append(f"{title}: {hits:,} of {hits + misses:,} found{most}")
+    return said
+
+
+def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
+    """Why a cache was not asked, and how often."""
+    found: dict[str, int] = {}
+    for rank in ledger.rank_compiles:
+        for reason, times in rank.bypassed.items():
+            found[reason] = found.get(reason, 0) + times
+    return sorted(found.items(), key=lambda row: -row[1])
+
+
+def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
+    """Place, limit and ranks, where torch no longer compiles."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for one in ledger.gave_up:
+        found.setdefault((one.where, one.limit), set()).add(one.rank)
+    return [(where, limit, sorted(ranks)) for (where, limit), ranks in found.items()]
+
+
+def describe_cache_loads(ledger: Ledger) -> list[str]:
+    """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
+    found = []
+    for one in ledger.archives:
+        if one.level == "miss" and not (one.here or ledger.compiles or ledger.archived):
+            continue
+        why = f" ({one.why})" if one.why else ""
+        if one.level == "miss":
+            kept = "; saved for the next job" if ledger.archived else ""
+            found.append(f"nothing for this job{why}, compiled in {duration(one.here)}{kept}")
+            continue
+        took = f"{one.level}{why}, {one.files:,} files in {duration(one.load)}"
+        cold = f" instead of {duration(one.cold)}" if one.cold else ""
+        found.append(f"{took}: compiled in {duration(one.here)}{cold}")
+    return found
+
+
+KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # the values say what has changed
+
+
+@dataclass(frozen=True, slots=True)
+class PrecompileMiss:
+    """One place that was compiled again for one thing that differs."""
+
+    said: str
+    where: str
+    cure: str
+
+
+def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
+    """By attempt, the costliest first; none where the real batches hit."""
+    found: dict[int, list[Compile]] = {}
+    for one in ledger.compiles:
+        if one.missed:
+            found.setdefault(one.attempt, []).append(one)
+    return [
+        _miss(cause, f"attempt {attempt}: " if len(ledger.attempts) > 1 else "")
+        for attempt, compiles in found.items()
+        for cause in recompile_causes(compiles)
+    ]
+
+
+def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
+    """Of recompiles, as `headway recompiles` finds them."""
+    again = [
+        Recompile(
+            rank=one.rank,
+            where=one.where,
+            reasons=(one.reason,) if one.reason else (),
+            caller=one.caller,
+            seen=one.seen,
+            step=0,
+            ns=one.ns,
+            rebuilt=not one.reason,
+        )
+        for one in compiles
+    ]
+    return advise(
+        Record(torch=None, recompiles=tuple(again), lattice={}, marked={}, graphs=0, ns=0, steps=0)
+    ).causes
+
+
+def _miss(cause: Cause, attempt: str) -> PrecompileMiss:
+    took = f"{attempt}the first real batch compiled again, {duration(cause.ns)}"
+    ranks = f" on {count(len(cause.ranks), 'rank')}" if len(cause.ranks) > 1 else ""
+    return PrecompileMiss(
+        f"{took}{ranks}: {'; '.join(_differences(cause))}", cause.where, _cure(cause)
+    )
+
+
+def _differences(cause: Cause) -> Iterator[str]:
+    """What it was on the fast batch, and what it is."""
+    what = one_line(cause.source, 100)
+    if cause.dim is not None:
+        what += f".{'stride' if cause.kind == 'stride' else 'size'}()[{cause.dim}]"
+    if cause.kind not in KINDS_OF_VALUES:
+        yield KINDS[cause.kind].title
+    was = parse(cause.reason).expected
+    now = " or ".join(one_line(value, 40) for value in cause.values if value != was)
+    if was and now:
+        yield f"{what} was {one_line(was, 40)} on the fast batch and is {now}"
+    elif now:
+        yield f"{what} is {now}"
+    elif cause.reason:
+        yield f"the guard: {one_line(cause.reason, 160)}"
+
+
+def _cure(cause: Cause) -> str:
+    """A mark counts on what is compiled first."""
+    return f"{cause.cure}; on the fast batch: {cause.mark}" if cause.mark else cause.cure

@@ -1,0 +1,200 @@
+"""Failures in words: cause, last save, lost steps and the next command; preemption notices and injected faults."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headway.format import count, duration, one_line
+from headway.ledger.boosters import active_boosters
+from headway.ledger.buckets import EFFECTIVE, LOST
+from headway.ledger.failures import is_restartable, restart_flags
+from headway.ledger.model import Attempt, Failure, Fault, Ledger, PreemptionNotice
+from headway.ledger.resume import durable_saves
+
+
+@dataclass(frozen=True, slots=True)
+class UnsavedTraining:
+    """Training that no durable save holds; times in ns."""
+
+    saved: int | None  # the step of the last save that an attempt could resume from
+    before_end: int  # how long before the end it was taken
+    steps: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailure:
+    """The end of a run whose last attempt failed."""
+
+    failure: Failure | None
+    last_step: int | None  # of the last attempt
+    unsaved: UnsavedTraining | None  # None: it never trained
+    command: str  # to go on with, once what is to be mended is mended
+    mend: bool  # another attempt fails as well unless something is changed
+
+    @property
+    def todo(self) -> str:
+        """What stands before the command."""
+        if self.mend:
+            return "mend it, then"
+        resumes = self.unsaved is not None and self.unsaved.saved is not None
+        return "go on with" if resumes else "start again with"
+
+
+def run_failure(ledger: Ledger) -> RunFailure | None:
+    """None of a run that goes on, or that ended in another way."""
+    if ledger.running or not ledger.attempts or ledger.attempts[-1].outcome != "failed":
+        return None
+    last = ledger.attempts[-1]
+    of_last = [one for one in ledger.failures if one.attempt == last.index]
+    failure = of_last[-1] if of_last else None
+    mend = failure is not None and failure.retry == "no"
+    return RunFailure(
+        failure, last.last_step, unsaved_training(ledger), _next_command(ledger, failure), mend
+    )
+
+
+def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
+    """Of the last attempt that trained: those after it have added nothing."""
+    trained = [one for one in ledger.attempts if one.last_step is not None]
+    if not trained:
+        return None
+    last = trained[-1]
+    assert last.last_step is not None
+    saves = [
+        one
+        for one in durable_saves(ledger.saved, ledger.checkpoints)
+        if one.attempt == last.index and one.step <= last.last_step
+    ]
+    newest = max(saves, key=lambda one: one.step, default=None)
+    step, since = (newest.step, newest.taken) if newest else (last.resumed_from, last.start)
+    lost = sum(
+        min(segment.end, last.end) - max(segment.start, since)
+        for segment in ledger.segments
+        if segment.leaf in (EFFECTIVE, LOST) and segment.end > since and segment.start < last.end
+    )
+    steps = max(last.last_step - (step or 0), 0)
+    return UnsavedTraining(step, last.end - since if newest else 0, steps, lost if steps else 0)
+
+
+def failure_facts(end: RunFailure) -> list[tuple[str, str]]:
+    """Name and value of each line."""
+    found = []
+    if end.failure is not None:
+        rank = "" if end.failure.root_rank is None else f", rank {end.failure.root_rank}"
+        step = "before its first step"
+        if end.last_step is not None:
+            step = f"after step {end.last_step:,}"
+        found.append(("cause", f"{one_line(end.failure.category, 60)}{rank}, {step}"))
+        if end.failure.evidence:
+            found.append(("evidence", one_line(end.failure.evidence, 300)))
+    if end.unsaved is not None:
+        found.append(("saved", _describe_saved(end.unsaved)))
+    return found
+
+
+def _describe_saved(left: UnsavedTraining) -> str:
+    saved = "nothing, so that another attempt begins at step 0"
+    if left.saved is not None:
+        when = f", {duration(left.before_end)} before the end" if left.before_end else ""
+        saved = f"step {left.saved:,}{when}"
+    if not left.steps:
+        return f"{saved}; nothing is lost"
+    return f"{saved}; lost: {count(left.steps, 'step')}, {duration(left.time)} of training"
+
+
+def _next_command(ledger: Ledger, failure: Failure | None) -> str:
+    """The same command; with restarts where they would have helped."""
+    flags: tuple[str, ...] = ()
+    if ledger.auto is not None:
+        flags = ("--auto",)
+    elif failure and _may_pass(ledger, failure) and "restarts" not in active_boosters(ledger):
+        flags = restart_flags(ledger)
+    return shlex.join(["headway", "run", *flags, "--", *(ledger.command or ("COMMAND",))])
+
+
+def _may_pass(ledger: Ledger, failure: Failure) -> bool:
+    """What failed for an unknown reason before its first step most likely does so again."""
+    return is_restartable(failure) and (failure.category != "unknown" or ledger.steps > 0)
+
+
+def notice_of_attempt(ledger: Ledger, attempt: int) -> str:
+    """Of the notice that ended an attempt; nothing where none did."""
+    return next((describe_notice(one) for one in ledger.notices if one.attempt == attempt), "")
+
+
+def describe_notice(notice: PreemptionNotice) -> str:
+    """What was made of it, and what was lost all the same."""
+    return f"{_describe_response(notice)}; {_describe_loss(notice)}"
+
+
+def _describe_response(notice: PreemptionNotice) -> str:
+    of = "" if notice.step is None else f" of step {notice.step:,}"
+    if notice.answer == "saved" and notice.saved_steps:
+        return f"a last save{of} has kept {_accelerator_time(notice, notice.saved_steps, notice.saved)}"
+    if notice.answer == "saved":
+        return f"a last save{of} has kept nothing"
+    if notice.answer == "late":
+        return f"a last save{of} was not done in time"
+    if notice.answer == "skipped":
+        return "there was no time for a last save"
+    return "nobody saved at it"
+
+
+def _describe_loss(notice: PreemptionNotice) -> str:
+    if notice.lost is None or notice.lost_steps is None:
+        return "what is lost will show when it trains again"
+    if not notice.lost_steps:
+        return "nothing was lost"
+    return f"lost: {_accelerator_time(notice, notice.lost_steps, notice.lost)}"
+
+
+def _accelerator_time(notice: PreemptionNotice, steps: int, ns: int) -> str:
+    held = f" x {notice.accelerators:,} accelerators" if notice.accelerators > 1 else ""
+    return f"{count(steps, 'step')}, {duration(ns)}{held}"
+
+
+def attempt_of(ledger: Ledger, index: int) -> Attempt | None:
+    """The attempt with that index."""
+    return next((a for a in ledger.attempts if a.index == index), None)
+
+
+def last_step_before(ledger: Ledger, failure: Failure) -> int | None:
+    """The last step of the attempt that a failure ended."""
+    attempt = attempt_of(ledger, failure.attempt)
+    return attempt.last_step if attempt else None
+
+
+def rolled_back_steps(ledger: Ledger) -> list[tuple[int, int]]:
+    """First and last step of each stretch that was trained and then rolled back."""
+    if ledger.rolled_back is not None:
+        return list(ledger.rolled_back)
+    trained = [a for a in ledger.attempts if a.last_step is not None]
+    found = []
+    for before, after in pairwise(trained):
+        resumed, last = after.resumed_from or 0, before.last_step
+        if last is not None and last > resumed:
+            found.append((resumed + 1, last))
+    return found
+
+
+def outcome_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
+    """What was detected of a planned fault, and what was decided then."""
+    if fault.missed is not None:
+        return f"it hit nothing: {fault.missed}", ""
+    if fault.failure is None or fault.detected is None or fault.detected_after is None:
+        return f"no failure: attempt {fault.attempt} went on", ""
+    decision = ledger.failures[fault.failure].decision
+    return f"{fault.detected} after {duration(fault.detected_after)}", decision or ""
+
+
+def count_failures(by_owner: Mapping[str, int]) -> str:
+    """`1 infra, 2 user failures`: the number of failures is that of `infra`."""
+    known = {owner: number for owner, number in by_owner.items() if number}
+    if not known:
+        return "no failure"
+    parts = ", ".join(f"{number:,} {owner}" for owner, number in known.items())
+    return f"{parts} {'failure' if sum(known.values()) == 1 else 'failures'}"

@@ -1,0 +1,184 @@
+"""What a report says first: bucket groups, the largest loss with a hint against it, and ranks that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headway.format import duration
+from headway.ledger import compiles
+from headway.ledger.boosters import active_boosters
+from headway.ledger.buckets import BUCKETS, EFFECTIVE, GROUPS, UNKNOWN, group, stage_of
+from headway.ledger.failures import is_restartable, restart_flags
+from headway.ledger.model import Ledger, RankLedger
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A cause of lost time: one stage, over the first start and every recovery."""
+
+    leaf: str
+    ns: int
+    leaves: tuple[str, ...]
+
+
+def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
+    """Every group that has time in it, with its leaves, in the order of the vocabulary."""
+    found = []
+    for name in GROUPS:
+        leaves = [(x, ledger.buckets.get(x, 0)) for x in BUCKETS if group(x) == name]
+        leaves = [(leaf, ns) for leaf, ns in leaves if ns]
+        if leaves:
+            found.append((name, sum(ns for _, ns in leaves), leaves))
+    return found
+
+
+def largest_loss(ledger: Ledger) -> Loss | None:
+    """The stage that costs most, its first start and its recoveries taken together."""
+    by_stage: dict[str, list[str]] = {}
+    for leaf in BUCKETS:
+        if leaf != EFFECTIVE and ledger.buckets.get(leaf):
+            by_stage.setdefault(stage_of(leaf), []).append(leaf)
+    losses = [
+        Loss(stage, sum(ledger.buckets[leaf] for leaf in leaves), tuple(leaves))
+        for stage, leaves in by_stage.items()
+    ]
+    return max(losses, key=lambda loss: loss.ns, default=None)
+
+
+def ett_without(ledger: Ledger, ns: int) -> float:
+    """What ETT% would be if `ns` of lost time had not been spent, all else equal."""
+    rest = ledger.wall - ns
+    return 100.0 * ledger.buckets.get(EFFECTIVE, 0) / rest if rest > 0 else 0.0
+
+
+def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
+    """The ranks with the most and the least effective time, where there are several."""
+    if len(ledger.ranks) < 2:
+        return None
+    there = [rank for rank in ledger.ranks if not rank.absent]
+    ranks = there if len(there) > 1 else ledger.ranks
+    by_time = sorted(ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))
+    return by_time[-1], by_time[0]
+
+
+def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
+    """Where a rank differs from the median rank by 0.5 % of the wall time or more: its leaf."""
+    floor = ledger.wall // 200
+    found = []
+    for leaf in BUCKETS:
+        times = sorted(_time_present(r, leaf) for r in ledger.ranks)
+        if leaf == EFFECTIVE or not times or not times[-1]:
+            continue
+        median = times[(len(times) - 1) // 2]
+        for rank in ledger.ranks:
+            more = _time_present(rank, leaf) - median
+            if more > floor:
+                found.append((rank, leaf, more))
+    return sorted(found, key=lambda row: (-row[2], row[0].rank))
+
+
+def _time_present(rank: RankLedger, leaf: str) -> int:
+    """Without attempts that the rank was not part of."""
+    return rank.buckets.get(leaf, 0) - (rank.absent if leaf == UNKNOWN else 0)
+
+
+# By stage, start and recover alike; what depends on the run is in `_OF_RUN`.
+_STAGE_HINTS: Final = {
+    "scheduling": "ask the scheduler for the nodes earlier, or for fewer of them",
+    "hardware_setup": "bake the environment into the image instead of setting it up each time",
+    "device_init": "touch the device early, while the data pipeline is being built",
+    "process_group_init": "make fewer process groups, or make them lazily",
+    "preproc_creation": "build the data pipeline while the model is being built",
+    "train_module_creation": "build the model on the meta device, then materialize it",
+    "init_plugins": "start plugins after the first step",
+    "pre_train": "move this work behind the first step",
+    "get_first_batch_data": "start the data workers before the model is built",
+    "checkpoint_load": "load shards in parallel, from the nearest storage",
+    "data_stall": "more data workers, or prefetch further ahead",
+    "recompile": "see why, and what cures it: headway recompiles RUN",
+    "evaluation": "evaluate less often, or in a job of its own",
+    "shutdown": "leave less work for after the last step",
+    "publish": "publish in a job of its own: headway run --publish RECIPE",
+    "unknown": 'name the largest gap: with headway.stage("..."): around that code',
+}
+
+
+def hint(ledger: Ledger, loss: Loss) -> str | None:
+    """One line; None where nothing is known that the run did not have already."""
+    of_run = _RUN_HINTS.get(loss.leaf)
+    return of_run(ledger, loss) if of_run else _STAGE_HINTS.get(loss.leaf)
+
+
+def _restart(ledger: Ledger, what: str, *more: str) -> str:
+    return f"{what}: headway run {' '.join((*restart_flags(ledger), *more))}"
+
+
+def _between_attempts(ledger: Ledger, _: Loss) -> str | None:
+    """A restart on the spot helps where another attempt may be made at once."""
+    if "restarts" in active_boosters(ledger):
+        return None
+    if not any(map(is_restartable, ledger.failures)):
+        return None
+    return _restart(ledger, "start again on the spot")
+
+
+def _launcher(ledger: Ledger, loss: Loss) -> str | None:
+    again = ledger.buckets.get("recover.launcher_init", 0)
+    here = any(map(is_restartable, ledger.failures))  # not on other machines, in another job
+    if 2 * again >= loss.ns and here and "warm" not in active_boosters(ledger):
+        return _restart(ledger, "fork restarts with their imports done", "--warm")
+    return "import less before the loop, and keep packages on a local disk"
+
+
+def _compile(ledger: Ledger, _: Loss) -> str | None:
+    cold = [one for one in compiles.first_compiles(ledger) if not one.cached]
+    if not cold:  # an eager job that imports the compiler, or nothing left to keep
+        return None
+    if "compile_cache" not in active_boosters(ledger):
+        return "keep compiled code for later runs: headway run --compile-cache FOLDER"
+    if ledger.archived and all(one.level == "miss" for one in ledger.archives):
+        return "run it again: what it has compiled is stored for its next run"
+    return None
+
+
+def _saves(ledger: Ledger, _: Loss) -> str | None:
+    if not ledger.saved and "async_save" not in active_boosters(ledger):
+        return "write saves in the background: headway run --async-save"
+    now, best = ledger.save_interval, ledger.recommended_interval
+    if now is not None and best is not None and best > now:
+        return f"save less often: every {duration(best)} instead of every {duration(now)}"
+    return None
+
+
+def _lost(ledger: Ledger, _: Loss) -> str | None:
+    if not ledger.saves:
+        return "save checkpoints, and go on from them: headway.checkpoint.Checkpointer"
+    now, best = ledger.save_interval, ledger.recommended_interval
+    if now is not None and best is not None and best < now:
+        return f"save more often: every {duration(best)} instead of every {duration(now)}"
+    return None
+
+
+def _hang(ledger: Ledger, _: Loss) -> str | None:
+    if "restarts" not in active_boosters(ledger):
+        return _restart(ledger, "end hung attempts, and start again")
+    return "end a hang sooner: headway run --hang-after SECONDS"
+
+
+def _blocked(ledger: Ledger, _: Loss) -> str | None:
+    several = len(ledger.ranks) > 1
+    return "see which rank holds up the others: headway report lists them" if several else None
+
+
+_RUN_HINTS: Final[dict[str, Callable[[Ledger, Loss], str | None]]] = {
+    "launcher_init": _launcher,
+    "pt2_compile": _compile,
+    "checkpoint_block": _saves,
+    "lost_training": _lost,
+    "hang": _hang,
+    "detection": _between_attempts,
+    "downtime": _between_attempts,
+    "blocked": _blocked,
+}

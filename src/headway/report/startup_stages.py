@@ -1,0 +1,179 @@
+"""Startup stages laid out for the HTML report: a row per stage, over time, by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from headway.format import duration, one_line
+from headway.ledger.buckets import BUCKETS
+from headway.ledger.model import Ledger, StageGraph, StageRow
+
+
+def describe_stages(graph: StageGraph) -> str:
+    """What a declared start took, what overlap has saved, and what the best order would give."""
+    spared = max(graph.one_by_one - graph.took, 0)
+    said = f"took {duration(graph.took)}, {duration(spared)} less than one by one; "
+    said += f"no order can be below {duration(graph.bound)}"
+    chain = sum(row.end - row.start for row in graph.rows if row.name in graph.critical)
+    if graph.bound > chain:
+        said += ", the work of the main thread"
+    left = graph.took - graph.bound
+    return f"{said} ({duration(left)} less)" if left > 0 else said
+
+
+MAX_GRAPHS: Final = 5  # attempts that are drawn
+MAX_STAGES: Final = 100  # of each
+MAX_LINES: Final = 500  # between them
+DRAWING_WIDTH: Final = 1000  # the drawing is so wide, and is stretched to the page
+ROW_HEIGHT: Final = 10  # and a row so high
+LANES: Final = {"main": "main thread", "thread": "threads", "process": "processes"}
+
+
+@dataclass(frozen=True, slots=True)
+class StageBar:
+    """One stage; left and width in percent of the time that all of them took."""
+
+    place: int
+    name: str
+    leaf: int
+    left: float
+    width: float
+    time: str
+    critical: bool
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageLane:
+    """Where stages ran, as a heading over them."""
+
+    name: str
+    bars: tuple[StageBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyLine:
+    """From the end of a stage to the start of one that needs it."""
+
+    since: int
+    until: int
+    path: str
+    critical: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageDrawing:
+    """One attempt's stages as they are drawn."""
+
+    attempt: int
+    rank: int
+    said: str
+    took: str
+    least: float  # the bound, in percent of what they took
+    lanes: tuple[StageLane, ...]
+    lines: tuple[DependencyLine, ...]
+    rows: int  # of the drawing, headings included
+    stages: int
+
+
+def draw_stages(ledger: Ledger) -> list[StageDrawing]:
+    """Those of the first attempts."""
+    return [_draw(one) for one in ledger.stages[:MAX_GRAPHS]]
+
+
+def _draw(graph: StageGraph) -> StageDrawing:
+    lanes = _lanes(graph.rows)
+    drawn = [row for rows in lanes.values() for row in rows]
+    places = {row.name: place for place, row in enumerate(drawn)}
+    heights, height = {}, 0
+    for rows in lanes.values():
+        height += 1  # its heading
+        for row in rows:
+            heights[row.name] = height
+            height += 1
+    return StageDrawing(
+        attempt=graph.attempt,
+        rank=graph.rank,
+        said=describe_stages(graph),
+        took=duration(graph.took),
+        least=_share(graph, graph.bound),
+        lanes=tuple(
+            StageLane(name, tuple(_bar(graph, row, places[row.name]) for row in rows))
+            for name, rows in lanes.items()
+        ),
+        lines=tuple(_lines(graph, drawn, places, heights)),
+        rows=height,
+        stages=len(graph.rows),
+    )
+
+
+def _lanes(rows: Sequence[StageRow]) -> dict[str, list[StageRow]]:
+    """The main thread first; in each lane by time."""
+    shown = sorted(rows, key=lambda row: (row.start, row.end))[:MAX_STAGES]
+    order = [*LANES, *dict.fromkeys(row.where for row in shown if row.where not in LANES)]
+    by_lane = {where: [row for row in shown if row.where == where] for where in order}
+    return {
+        LANES.get(where) or one_line(where, 40): found for where, found in by_lane.items() if found
+    }
+
+
+def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
+    begun = graph.end - graph.took
+    critical = row.name in graph.critical
+    needs = one_line(", ".join(row.needs), 300)
+    words = [
+        f"{duration(row.end - row.start)}, from {duration(row.start - begun)} "
+        f"to {duration(row.end - begun)}",
+        f"needs {needs}" if needs else "needs nothing",
+        *(["on the critical path"] if critical else []),
+    ]
+    return StageBar(
+        place=place,
+        name=one_line(row.name, 80),
+        leaf=BUCKETS.index(_leaf(row.name, graph.attempt)),
+        left=_share(graph, row.start - begun),
+        width=_share(graph, row.end - row.start),
+        time=duration(row.end - row.start),
+        critical=critical,
+        words=tuple(words),
+    )
+
+
+def _leaf(name: str, attempt: int) -> str:
+    """Where its time lands."""
+    group = "recover" if attempt else "start"
+    leaf = f"{group}.{name}"
+    return leaf if leaf in BUCKETS else f"{group}.pre_train"
+
+
+def _share(graph: StageGraph, ns: int) -> float:
+    return min(100.0 * ns / graph.took, 100.0) if graph.took else 0.0
+
+
+def _lines(
+    graph: StageGraph,
+    drawn: Sequence[StageRow],
+    places: Mapping[str, int],
+    heights: Mapping[str, int],
+) -> Iterator[DependencyLine]:
+    """Along the row of what is needed until it is used, then straight to that; the path first."""
+    begun = graph.end - graph.took
+    rows = {row.name: row for row in drawn}
+    path = set(pairwise(graph.critical))
+    found = [(need, row.name) for row in drawn for need in dict.fromkeys(row.needs) if need in rows]
+    found.sort(key=lambda pair: pair not in path)
+    for need, name in found[:MAX_LINES]:
+        done, used = (
+            round(DRAWING_WIDTH / 100 * _share(graph, at - begun))
+            for at in (rows[need].end, rows[name].start)
+        )
+        here, there = (ROW_HEIGHT * heights[one] + ROW_HEIGHT // 2 for one in (need, name))
+        yield DependencyLine(
+            since=places[need],
+            until=places[name],
+            path=f"M{done} {here}H{used}V{there}",
+            critical=(need, name) in path,
+        )

@@ -1,0 +1,136 @@
+"""The timelines of a run packed for its HTML page: exact while they fit, then coarser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway.format import duration, one_line
+from headway.ledger.buckets import BUCKETS, EFFECTIVE, MEANING
+from headway.ledger.model import Ledger, RankLedger
+from headway.ledger.segments import Segment
+from headway.web.page import script_json
+
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_HOLE: Final = "_"
+_TICKS: Final = 4_000_000  # the finest clock of the page: this many ticks in the wall time
+_MAX_RANKS: Final = 1024
+_MAX_MARKS: Final = 500  # attempts and failures
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What the page has to admit: the order lost within `floor`, and the ranks left out."""
+
+    floor: str | None
+    left_out: int
+
+
+def pack_tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Resolution | None]:
+    """Every track as a string, coarsened until it fits into `room` bytes."""
+    ranks = _shown_ranks(ledger)
+    lines = [ledger.segments, *(rank.segments for rank in ranks)]
+    tick = max(1_000, -(-ledger.wall // _TICKS))
+    head = {
+        "tick": tick,
+        "wall": ledger.wall,
+        "leaves": [[leaf, MEANING[leaf]] for leaf in BUCKETS],
+        "letters": _LETTERS,
+        "labels": ["run", *(f"rank {rank.rank}" for rank in ranks)],
+        "hosts": ["", *(one_line(", ".join(rank.hosts), 60) for rank in ranks)],
+        "attempts": [
+            [a.index, a.start // tick, a.end // tick, a.outcome, a.first_step, a.last_step]
+            for a in ledger.attempts[:_MAX_MARKS]
+        ],
+        "failures": [
+            [f.at // tick, f.attempt, f.root_rank, one_line(f.category, 80),
+             one_line(f.evidence, 160)]
+            for f in ledger.failures[:_MAX_MARKS]
+        ],
+    }  # fmt: skip
+    room -= len(script_json(head).encode())
+    encoded, floor = _fit(lines, tick, ledger.wall, room)
+    left_out = len(ledger.ranks) - len(ranks)
+    coarse = Resolution(duration(floor) if floor else None, left_out) if floor or left_out else None
+    return {**head, "floor": floor, "tracks": encoded}, coarse
+
+
+def _shown_ranks(ledger: Ledger) -> list[RankLedger]:
+    """All ranks; of more than fit on a page, those that trained least, in rank order."""
+    if len(ledger.ranks) <= _MAX_RANKS:
+        return list(ledger.ranks)
+    slowest = sorted(ledger.ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))[:_MAX_RANKS]
+    return sorted(slowest, key=lambda r: r.rank)
+
+
+def _fit(
+    lines: Sequence[Sequence[Segment]], tick: int, wall: int, room: int
+) -> tuple[list[str], int]:
+    """The tracks encoded, and the stretch within which their order is lost (0: nowhere)."""
+    floor = 0
+    while True:
+        encoded = [encode(line, tick, floor) for line in lines]
+        size = sum(map(len, encoded)) + 3 * len(encoded)
+        if size <= room or floor > wall:
+            return encoded, floor
+        # The size falls about as the floor grows; the first guess is the mean length of a piece.
+        mean = wall * len(lines) // max(1, sum(map(len, lines)))
+        floor = max(floor * 3 // 2, mean * size // max(room, 1), tick)
+
+
+def encode(segments: Sequence[Segment], tick: int, floor: int = 0) -> str:
+    """`A120N3400`: the letter of each leaf and its length in ticks, end to end from zero."""
+    letters = dict(zip(BUCKETS, _LETTERS, strict=False))
+    parts, now = [], 0
+    for start, end, leaf in _coarsened(_merged(segments), floor):
+        first, last = start // tick, end // tick
+        if first > now:
+            parts.append(f"{_HOLE}{first - now}")
+            now = first
+        if last > now:
+            parts.append(f"{letters[leaf]}{last - now}")
+            now = last
+    return "".join(parts)
+
+
+def _merged(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:
+    """Neighbours with the same leaf as one."""
+    start, end, leaf = 0, 0, ""
+    for s in segments:
+        if s.leaf == leaf and s.start == end:
+            end = s.end
+            continue
+        if end > start:
+            yield start, end, leaf
+        start, end, leaf = s.start, s.end, s.leaf
+    if end > start:
+        yield start, end, leaf
+
+
+def _coarsened(
+    pieces: Iterator[tuple[int, int, str]], floor: int
+) -> Iterator[tuple[int, int, str]]:
+    """Pieces shorter than `floor` gathered over a stretch of about `floor`, by leaf.
+
+    Every leaf keeps its exact time; only the order inside a stretch is lost.
+    """
+    totals: dict[str, int] = {}
+    begun, until = 0, 0
+    for start, end, leaf in pieces:
+        if totals and (end - start >= floor or start != until or until - begun >= floor):
+            yield from _end_to_end(totals, begun)
+            totals = {}
+        if end - start >= floor:
+            yield start, end, leaf
+            continue
+        begun = begun if totals else start
+        until = end
+        totals[leaf] = totals.get(leaf, 0) + end - start
+    yield from _end_to_end(totals, begun)
+
+
+def _end_to_end(totals: Mapping[str, int], start: int) -> Iterator[tuple[int, int, str]]:
+    for leaf, ns in sorted(totals.items(), key=lambda pair: -pair[1]):
+        yield start, start + ns, leaf
+        start += ns

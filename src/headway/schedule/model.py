@@ -1,0 +1,329 @@
+"""Nodes, jobs and tenants of a cluster as eviction policies see them; sim drives them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+INFINITY = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a trace says of a job; seconds."""
+
+    submit: float
+    work: float
+    gpus: int
+    tenant: str
+
+
+class Job:
+    """One job in a simulation. A policy may read it; only the engine changes it."""
+
+    __slots__ = (
+        "attempts",
+        "faults",
+        "first_start",
+        "gpus",
+        "held",
+        "in_quota",
+        "interval",
+        "kept",
+        "listens",
+        "lost",
+        "number",
+        "overhead",
+        "phase",
+        "places",
+        "preemptions",
+        "queued_since",
+        "recover",
+        "recovered",
+        "save",
+        "saving",
+        "since",
+        "start",
+        "started",
+        "submit",
+        "tenant",
+        "until",
+        "version",
+        "waited",
+        "work",
+    )
+
+    def __init__(self, number: int, spec: JobSpec, tenant: int) -> None:
+        self.number = number
+        self.submit = spec.submit
+        self.work = spec.work
+        self.gpus = spec.gpus
+        self.tenant = tenant
+        # What it is like.
+        self.start = 0.0  # from its first start to training
+        self.recover = 0.0  # and from each later one
+        self.save = 0.0  # training waits so long for a save, and then it is durable
+        self.interval = INFINITY  # of training between two saves
+        self.phase = INFINITY  # and before the first one of an attempt
+        self.listens = True  # tells its price, and saves when it is told that it must go
+        # Where it is.
+        self.places: tuple[tuple[int, int], ...] = ()  # nodes, and how much of each
+        self.since = 0.0  # the attempt began
+        self.overhead = 0.0  # of this attempt, before it trains
+        self.queued_since = spec.submit
+        self.until: float | None = None  # it is done
+        self.version = 0  # of its events that count
+        # What it had; seconds of its own time, to be weighted with its accelerators.
+        self.in_quota = False
+        self.first_start: float | None = None
+        self.attempts = self.preemptions = self.faults = 0
+        self.kept = self.lost = self.started = self.recovered = self.saving = 0.0
+        self.held = self.waited = 0.0
+
+    def progress(self, now: float) -> tuple[float, float, float]:
+        """Of this attempt: trained, durable of it, and stopped for saves."""
+        elapsed = now - self.since - self.overhead
+        if elapsed <= 0.0:
+            return 0.0, 0.0, 0.0
+        past = elapsed - self.phase
+        if past < 0.0:
+            return elapsed, 0.0, 0.0
+        cycle = self.interval + self.save
+        saves = int(past / cycle)
+        rest = past - saves * cycle
+        base = self.phase + saves * self.interval
+        if rest < self.save:
+            before = base - self.interval if saves else 0.0
+            return base, before, saves * self.save + rest
+        return base + rest - self.save, base, (saves + 1) * self.save
+
+    def unsaved(self, now: float) -> float:
+        """Seconds since its newest durable checkpoint; of a silent one, since the attempt began."""
+        if not self.listens:
+            return max(now - self.since, 0.0)
+        trained, durable, _ = self.progress(now)
+        return trained - durable
+
+    def ends_at(self) -> float:
+        """When this attempt is done, if nothing comes between."""
+        left = self.work - self.kept
+        saves = math.ceil((left - self.phase) / self.interval) if left > self.phase else 0
+        return self.since + self.overhead + left + saves * self.save
+
+
+Placement = tuple[tuple[int, int], ...]
+
+
+class Cluster:
+    """Accelerators on nodes of one size; only the last node may be smaller."""
+
+    def __init__(self, gpus: int, per_node: int) -> None:
+        self.gpus, self.size = gpus, min(per_node, gpus)
+        whole, rest = divmod(gpus, self.size)
+        self.free = [self.size] * whole + ([rest] if rest else [])
+        self.total = gpus  # free ones, on nodes that are up
+        self.up = [True] * len(self.free)
+        self.shut: set[int] = set()  # held back for one gang: nobody else is placed there
+        self.jobs: list[dict[int, Job]] = [{} for _ in self.free]
+        # Nodes by what is free on them; dicts, as those keep their order.
+        self._level: list[dict[int, None]] = [{} for _ in range(self.size + 1)]
+        self._mask = 0  # bit n: some node has n free
+        for node, free in enumerate(self.free):
+            self._enter(node, free)
+
+    @property
+    def whole(self) -> int:
+        """How many nodes are free as a whole."""
+        return len(self._level[self.size])
+
+    def place(self, gpus: int) -> Placement | None:
+        """Where a gang fits now: the fullest node that will do."""
+        if gpus > self.total:
+            return None
+        if gpus < self.size:
+            node = self._fullest(gpus)
+            return None if node is None else ((node, gpus),)
+        nodes, rest = divmod(gpus, self.size)
+        if self.whole < nodes:
+            return None
+        found = [(node, self.size) for node in islice(self._level[self.size], nodes)]
+        if rest:
+            partly = self._fullest(rest, below=self.size)
+            if partly is None:
+                if self.whole == nodes:
+                    return None
+                *_, partly = islice(self._level[self.size], nodes + 1)
+            found.append((partly, rest))
+        return tuple(found)
+
+    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
+        """Where a gang would fit if so much more were free on these nodes."""
+        nodes, rest = divmod(gpus, self.size)
+        free = self.free
+        seen = [node for node in extra if node not in self.shut] if self.shut else extra
+        touched = sorted(seen, key=lambda node: (free[node] + extra[node], node))
+        if not nodes or gpus == self.size:
+            for node in touched:
+                if free[node] + extra[node] >= gpus:
+                    return ((node, gpus),)
+            return self.place(gpus)
+        fresh = [node for node in touched if free[node] + extra[node] == self.size]
+        fresh = [node for node in fresh if free[node] < self.size]
+        wanted = nodes - len(fresh)
+        if wanted > self.whole:
+            return None
+        old = list(islice(self._level[self.size], max(wanted, 0)))
+        found = [(node, self.size) for node in (*fresh, *old)[:nodes]]
+        if rest:
+            partly = self._rest(rest, {node for node, _ in found}, touched, extra)
+            if partly is None:
+                return None
+            found.append((partly, rest))
+        return tuple(found)
+
+    def _rest(
+        self, rest: int, taken: set[int], touched: Iterable[int], extra: Mapping[int, int]
+    ) -> int | None:
+        for node in touched:
+            if node not in taken and self.free[node] + extra[node] >= rest:
+                return node
+        for level in range(rest, self.size + 1):
+            for node in self._level[level]:
+                if node not in taken:
+                    return node
+        return None
+
+    def take(self, places: Placement) -> None:
+        """These are used from now on."""
+        for node, count in places:
+            self._move(node, -count)
+
+    def give(self, node: int, count: int) -> None:
+        """So many are free again."""
+        self._move(node, count)
+
+    def fail(self, node: int) -> None:
+        """The node is gone; what ran there must be taken off it before, and nothing held back."""
+        self._leave(node, self.free[node])
+        self.total -= self.free[node]
+        self.up[node] = False
+
+    def repair(self, node: int) -> None:
+        """The node is back."""
+        self.up[node] = True
+        self.total += self.free[node]
+        self._enter(node, self.free[node])
+
+    def emptiest(self, count: int) -> list[int]:
+        """So many whole nodes with the least to wait for; fewer if there are not so many."""
+        whole = [
+            node
+            for node in range(len(self.free))
+            if self.up[node] and node * self.size + self.size <= self.gpus
+        ]
+        return sorted(whole, key=lambda node: (-self.free[node], node))[:count]
+
+    def hold(self, nodes: Iterable[int]) -> None:
+        """Place nobody there from now on; what runs there stays."""
+        for node in nodes:
+            self._leave(node, self.free[node])
+            self.shut.add(node)
+
+    def open(self) -> None:
+        """Hold nothing back any more."""
+        for node in sorted(self.shut):
+            self._enter(node, self.free[node])
+        self.shut.clear()
+
+    def _fullest(self, gpus: int, below: int | None = None) -> int | None:
+        mask = self._mask >> gpus << gpus
+        if below is not None:
+            mask &= (1 << below) - 1
+        if not mask:
+            return None
+        level = (mask & -mask).bit_length() - 1
+        return next(iter(self._level[level]))
+
+    def _move(self, node: int, count: int) -> None:
+        free = self.free[node]
+        self.free[node] = free + count
+        if self.up[node]:
+            self.total += count
+            if node not in self.shut:
+                self._leave(node, free)
+                self._enter(node, free + count)
+
+    def _enter(self, node: int, free: int) -> None:
+        self._level[free][node] = None
+        self._mask |= 1 << free
+
+    def _leave(self, node: int, free: int) -> None:
+        level = self._level[free]
+        del level[node]
+        if not level:
+            self._mask &= ~(1 << free)
+
+
+class Tenant:
+    """A virtual cluster. What it uses above its quota is borrowed, and can be reclaimed."""
+
+    __slots__ = (
+        "borrowed",
+        "entitled",
+        "met",
+        "name",
+        "quota",
+        "running",
+        "since",
+        "used",
+        "waiting",
+        "wanted",
+    )
+
+    def __init__(self, name: str, quota: int) -> None:
+        self.name, self.quota = name, quota
+        self.used = 0  # accelerators, promised ones too
+        self.wanted = 0  # by what waits
+        self.running: dict[int, Job] = {}  # in the order of their starts
+        # By size: all jobs of one size fit, or none; so only the first of each is looked at.
+        self.waiting: dict[int, list[tuple[float, int, Job]]] = {}
+        self.since = 0.0
+        # Accelerator-seconds: the smaller of quota and demand, what was had of it, and more.
+        self.entitled = self.met = self.borrowed = 0.0
+
+    @property
+    def over(self) -> int:
+        """Accelerators that are borrowed."""
+        return max(self.used - self.quota, 0)
+
+    def admits(self, gpus: int) -> bool:
+        """Whether so many more stay within the quota."""
+        return self.used + gpus <= self.quota
+
+    def change(self, now: float, used: int, wanted: int) -> None:
+        """Account for the time so far, then change what is used and what waits."""
+        span = now - self.since
+        if span > 0.0:
+            self.entitled += span * min(self.used + self.wanted, self.quota)
+            self.met += span * min(self.used, self.quota)
+            self.borrowed += span * self.over
+            self.since = now
+        self.used += used
+        self.wanted += wanted
+
+    def enqueue(self, job: Job, now: float) -> None:
+        """It waits, in the order of its submission."""
+        heapq.heappush(self.waiting.setdefault(job.gpus, []), (job.submit, job.number, job))
+        self.change(now, 0, job.gpus)
+
+    def dequeue(self, gpus: int, now: float) -> Job:
+        """Take the first one of a size."""
+        queue = self.waiting[gpus]
+        job = heapq.heappop(queue)[2]
+        if not queue:
+            del self.waiting[gpus]
+        self.change(now, 0, -gpus)
+        return job

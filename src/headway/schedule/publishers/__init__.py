@@ -1,0 +1,1 @@
+"""Publishers: report the eviction cost of runs to Slurm, Kubernetes, Ray or a file."""

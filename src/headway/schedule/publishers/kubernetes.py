@@ -1,0 +1,202 @@
+"""Publish the eviction cost to Kubernetes: annotations, and Kueue's priority boost of a Workload.
+
+Kueue adds `kueue.x-k8s.io/priority-boost` to the priority of a Workload if its feature gate
+PriorityBoost is enabled, and leaves it to other components to set the annotation (KEP-7990).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from headway.errors import SchedulerUpdateFailed, UsageError
+from headway.eviction_cost import EvictionCost
+from headway.schedule.publishers.api import TRIES, Api, Conflict
+from headway.schedule.publishers.base import PerJobPublisher, PriorityAdjustment, RunCost
+
+KINDS = {
+    "pod": ("/api/v1", "pods"),
+    "job": ("/apis/batch/v1", "jobs"),
+    "jobset": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "pytorchjob": ("/apis/kubeflow.org/v1", "pytorchjobs"),
+    "rayjob": ("/apis/ray.io/v1", "rayjobs"),
+}
+KUEUE = "/apis/kueue.x-k8s.io"
+OWNER = "kueue.x-k8s.io/job-uid"  # a label of each Workload
+BOOST = "kueue.x-k8s.io/priority-boost"
+COST, UNSAVED = "headway/eviction-cost-accelerator-seconds", "headway/unsaved-seconds"
+HELD, AT = "headway/accelerators", "headway/eviction-cost-at"
+OURS = "headway/priority-boost"  # the boost that we have set: another one is not ours to change
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+Annotations = dict[str, str | None]
+
+
+class KubernetesPublisher(PerJobPublisher):
+    """By the API server. Without `kind` and `name` the pod is meant in which the launcher runs."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        target: str | None = None,
+        workload: str | None = None,
+        nudge: PriorityAdjustment | None = None,
+        *,
+        dry: bool = False,
+    ) -> None:
+        super().__init__()
+        self.api, self.nudge, self.dry = api, nudge, dry
+        self.kind, _, self.name = (target or "pod/").partition("/")
+        if self.kind not in KINDS or (target and not self.name):
+            raise UsageError(
+                f"--object is KIND/NAME with a kind of {', '.join(KINDS)}, not {target!r}",
+                code="kubernetes-object-invalid",
+            )
+        self.namespace, self.workload = namespace, workload
+        for name in filter(None, (namespace, self.name, workload)):
+            _check_name(name)
+
+    def key(self, offer: RunCost) -> str | None:
+        """The name that was given, or that of the pod in which the launcher runs."""
+        return self.name or offer.host.lower()
+
+    def tell_one(self, name: str | None, offer: RunCost) -> Iterator[str]:
+        """The annotations of its pod or job, and the boost where there are limits for one."""
+        if name is None or not _NAME.fullmatch(name):
+            if offer.price is None:
+                return
+            raise SchedulerUpdateFailed(
+                f"{name!r} of the run {offer.run} is no pod; give it by --object KIND/NAME",
+                code="run-not-in-pod",
+            )
+        base, plural = KINDS[self.kind]
+        path = f"{base}/namespaces/{self.namespace}/{plural}/{name}"
+        wanted = _annotations(offer)
+        if self.dry:
+            boost = self.nudge and offer.price and self.nudge.of(offer.price)
+            yield f"would patch {path}: {wanted}{f' and {BOOST}={boost}' if boost else ''}"
+            return
+        found = self._change(path, wanted)
+        if found is None:
+            if offer.price is None:
+                return  # gone, and its annotations with it
+            raise SchedulerUpdateFailed(
+                f"there is no {self.kind} {name} in the namespace {self.namespace}; "
+                "give it by --object KIND/NAME",
+                code="kubernetes-object-not-found",
+                name=name,
+            )
+        if found[1]:
+            yield f"{self.kind} {name}: {_describe_change(found[1])}"
+        if self.nudge is not None:
+            yield from self._boost(found[0], offer, self.nudge)
+
+    def _change(
+        self, path: str, wanted: Mapping[str, str | None]
+    ) -> tuple[dict[str, Any], Annotations] | None:
+        """The thing as it was found, and what was changed of it; None where there is none."""
+        for _ in range(TRIES):
+            found = self.api.get(path)
+            if found is None:
+                return None
+            has = _annotations_of(found)
+            change = {key: value for key, value in wanted.items() if has.get(key) != value}
+            try:
+                if change and self.api.patch(path, _patch(change)) is None:
+                    return None
+            except Conflict:
+                continue
+            return found, change
+        raise SchedulerUpdateFailed(
+            f"{path} was changed by others at each of {TRIES} tries", code="kubernetes-conflict"
+        )
+
+    def _boost(
+        self, owner: dict[str, Any], offer: RunCost, nudge: PriorityAdjustment
+    ) -> Iterator[str]:
+        path = self._workload(owner)
+        if path is None:
+            if offer.price is None:
+                return
+            raise SchedulerUpdateFailed(
+                f"Kueue has no Workload of this {self.kind}; give it by --workload NAME, or leave "
+                "the limits of the nudge away",
+                code="workload-not-found",
+            )
+        found = self.api.get(path)
+        if found is None:
+            if offer.price is None:
+                return
+            raise SchedulerUpdateFailed(
+                f"there is no Workload {path.rpartition('/')[2]}; check --workload",
+                code="workload-not-found",
+            )
+        has = _annotations_of(found)
+        if has.get(BOOST) != has.get(OURS):
+            raise SchedulerUpdateFailed(
+                f"the Workload {path.rpartition('/')[2]} has a boost of "
+                f"{has.get(BOOST, 'nothing')} that somebody else has set; only one can",
+                code="workload-boosted-by-other",
+            )
+        boost = nudge.of(offer.price) if offer.price is not None else 0
+        value = str(boost) if boost else None
+        changed = self._change(path, {BOOST: value, OURS: value})
+        if changed is not None and changed[1]:
+            yield f"workload {path.rpartition('/')[2]}: {_describe_change(changed[1])}"
+
+    def _workload(self, owner: dict[str, Any]) -> str | None:
+        """By its name, or as the one that was made for this pod or job."""
+        group = self.api.get(KUEUE)
+        if group is None:
+            raise SchedulerUpdateFailed(
+                "there is no Kueue in this cluster; leave the limits of the nudge away",
+                code="kueue-not-found",
+            )
+        version = group["preferredVersion"]["version"]
+        base = f"{KUEUE}/{version}/namespaces/{self.namespace}/workloads"
+        if self.workload:
+            return f"{base}/{self.workload}"
+        label = quote(f"{OWNER}={owner['metadata'].get('uid', '')}")
+        items = (self.api.get(f"{base}?labelSelector={label}") or {}).get("items") or []
+        names = sorted(str(item["metadata"]["name"]) for item in items)
+        return f"{base}/{names[0]}" if names else None
+
+
+def _annotations(offer: RunCost) -> Annotations:
+    if offer.price is None:
+        return dict.fromkeys((COST, UNSAVED, HELD, AT))
+    price: EvictionCost = offer.price
+    at = datetime.fromtimestamp(offer.at, UTC)
+    return {
+        COST: f"{price.lost:.0f}",
+        UNSAVED: f"{price.unsaved:.0f}",
+        HELD: str(price.accelerators),
+        AT: at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _annotations_of(found: dict[str, Any]) -> dict[str, str]:
+    return dict(found["metadata"].get("annotations") or {})
+
+
+def _patch(change: Mapping[str, str | None]) -> dict[str, Any]:
+    return {"metadata": {"annotations": dict(change)}}
+
+
+def _describe_change(change: Mapping[str, str | None]) -> str:
+    return ", ".join(
+        f"no {key}" if value is None else f"{key}={value}" for key, value in change.items()
+    )
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name in Kubernetes: small letters, digits, - and .",
+            code="kubernetes-name-invalid",
+        )
+    return name

@@ -1,0 +1,99 @@
+"""Quotas from a file: `tenant,gpus` on each line, or `tenant,gpus,day` for one that changes."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import UsageError
+
+DAY = 86400.0
+
+
+FORMAT = "write `tenant,gpus` or `tenant,gpus,day` a line, numbers of 0 or more"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """A tenant's quota from a time of the trace on; seconds."""
+
+    at: float
+    tenant: str
+    gpus: int
+
+
+def read_quotas(path: Path) -> dict[str, int]:
+    """By tenant, as they are at the start."""
+    return {one.tenant: one.gpus for one in _lines(path) if not one.at}
+
+
+def read_quota_changes(path: Path) -> tuple[QuotaChange, ...]:
+    """What changes later, by time."""
+    return tuple(sorted((one for one in _lines(path) if one.at), key=lambda one: one.at))
+
+
+def _lines(path: Path) -> list[QuotaChange]:
+    """A first line of names is left out."""
+    try:
+        with path.open(newline="") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if any(row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{path} is no list of quotas: {why}", code="file-unreadable") from None
+    if rows and [cell.strip().lower() for cell in rows[0][1][1:2]] == ["gpus"]:
+        rows = rows[1:]
+    found = [_line(path, number, row) for number, row in rows]
+    counts = Counter((one.tenant, one.at) for one in found)
+    twice = next((tenant for (tenant, _), count in counts.items() if count > 1), None)
+    if twice:
+        raise UsageError(
+            f"{path} is no list of quotas: {twice!r} has two for the same day; {FORMAT}",
+            code="quota-duplicate",
+            tenant=twice,
+        )
+    if not found:
+        raise UsageError(
+            f"{path} is no list of quotas: there is none in it; {FORMAT}", code="quota-file-empty"
+        )
+    return found
+
+
+def _line(path: Path, number: int, row: Sequence[str]) -> QuotaChange:
+    try:
+        tenant, gpus, day = (cell.strip() for cell in (*row, "0")[: max(len(row), 3)])
+        change = QuotaChange(float(day) * DAY, tenant, int(gpus))
+    except ValueError:
+        change = QuotaChange(0.0, "", 0)
+    if not change.tenant or change.gpus < 0 or not 0.0 <= change.at < float("inf"):
+        told = ",".join(row)[:80]
+        raise UsageError(
+            f"{path} is no list of quotas: line {number} is {told!r}; {FORMAT}",
+            code="quota-line-invalid",
+            line=number,
+        )
+    return change
+
+
+def check_quotas(first: Mapping[str, int], later: tuple[QuotaChange, ...], gpus: int) -> None:
+    """At no time do they sum to more than there is."""
+    now, at = dict(first), 0.0
+    for change in (*later, None):
+        if (change is None or change.at > at) and sum(now.values()) > gpus:
+            when = f" on day {at / DAY:g}" if at else ""
+            raise UsageError(
+                f"quotas sum to {sum(now.values())} of {gpus}{when}; lower them",
+                code="quotas-too-large",
+                day=at / DAY,
+            )
+        if change is not None:
+            if change.tenant not in first or change.gpus < 0:
+                raise UsageError(
+                    f"on day {change.at / DAY:g} the quota of {change.tenant!r} becomes "
+                    f"{change.gpus}; it must be 0 or more, and of a tenant that has one on day 0",
+                    code="quota-change-invalid",
+                    tenant=change.tenant,
+                )
+            now[change.tenant], at = change.gpus, change.at

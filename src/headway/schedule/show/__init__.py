@@ -1,1 +1,0 @@
-"""A comparison of policies for people: a table, and one HTML file."""

@@ -1,1 +1,0 @@
-"""A cluster that never ran: events, quota, placement, and what each policy makes of a trace."""

@@ -1,0 +1,259 @@
+"""Jobs, nodes and QOS of a Slurm cluster, and checks of its set-up.
+
+Jobs are read as JSON, because users control some of the text; nodes and QOS are read as lines,
+whose format is the same in every version.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway import slurm
+from headway.errors import UsageError, with_code
+from headway.slurm import RunCommand
+
+JOBS_COMMAND = ("squeue", "--all", "--json")
+STEPS_COMMAND = ("squeue", "--all", "--steps", "--noheader", "--format=%i")
+NODES_COMMAND = ("scontrol", "--all", "--oneliner", "show", "node")
+QOS_COMMAND = ("sacctmgr", "-nP", "show", "qos", "format=Name,Preempt,PreemptExemptTime")
+# A node with anything else beside these takes no jobs: DRAIN, DOWN, RESERVED, NOT_RESPONDING, ...
+USABLE_STATES = frozenset(
+    {"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"}
+)
+# Slurm looks at limits before it looks for room, but only at the first job in line: of those with
+# the reason Priority nobody knows yet whether their quota would let them start.
+WAITS_FOR_RESOURCES = "Resources"
+_FIELD = re.compile(r"(?:^|\s)(NodeName|State|Partitions|CfgTRES|AllocTRES)=(\S*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """A job that waits or runs; times are seconds since the epoch."""
+
+    number: int
+    state: str
+    reason: str
+    qos: str
+    account: str
+    partitions: tuple[str, ...]
+    priority: int
+    submit: float
+    start: float
+    nodes: int
+    gpus: int  # in all
+    cpus: int
+    places: tuple[tuple[str, int], ...]  # nodes, and accelerators on each
+    restarts: int
+    requeues: bool  # a batch job that may be started again
+    comment: str
+    folder: str  # it was submitted in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """What is free on a node that is up."""
+
+    name: str
+    partitions: tuple[str, ...]
+    gpus: int
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """Whom its jobs may evict, and how long slurmctld leaves its own alone."""
+
+    preempts: tuple[str, ...]
+    exempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """One look at the cluster."""
+
+    jobs: tuple[SlurmJob, ...]
+    nodes: tuple[SlurmNode, ...]
+    qos: Mapping[str, Qos]
+    stepping: frozenset[int]  # jobs with steps of srun, beside the batch script
+
+    def job(self, number: int) -> SlurmJob | None:
+        """One that waits or runs."""
+        return next((job for job in self.jobs if job.number == number), None)
+
+    def running(self) -> list[SlurmJob]:
+        """Those that hold accelerators."""
+        return [job for job in self.jobs if job.state == "RUNNING" and job.gpus]
+
+    def waiting(self) -> list[SlurmJob]:
+        """Those that only lack room, the first one first."""
+        found = [
+            job for job in self.jobs if job.state == "PENDING" and job.reason == WAITS_FOR_RESOURCES
+        ]
+        return sorted(found, key=lambda job: (-job.priority, job.submit, job.number))
+
+
+def read_cluster(ask: RunCommand) -> ClusterState:
+    """Ask Slurm."""
+    steps = (line.partition(".") for line in ask(*STEPS_COMMAND).split())
+    return ClusterState(
+        jobs=parse_jobs(ask(*JOBS_COMMAND)),
+        nodes=parse_nodes(ask(*NODES_COMMAND)),
+        qos=parse_qos(ask(*QOS_COMMAND)),
+        stepping=frozenset(int(job) for job, _, step in steps if step.isdecimal()),
+    )
+
+
+def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
+    """From `squeue --json`."""
+    try:
+        return tuple(map(_parse_job, json.loads(text)["jobs"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"`{' '.join(JOBS_COMMAND)}` gave no list of jobs: {error!r}",
+            code="slurm-answer-invalid",
+        ) from None
+
+
+def parse_nodes(text: str) -> tuple[SlurmNode, ...]:
+    """From `scontrol --oneliner show node`, without those that take no jobs."""
+    found = []
+    for line in text.splitlines():
+        told = dict(_FIELD.findall(line))
+        if not told or not set(told.get("State", "").split("+")) <= USABLE_STATES:
+            continue
+        has, used = (
+            slurm.parse_tres(told.get("CfgTRES", "")),
+            slurm.parse_tres(told.get("AllocTRES", "")),
+        )
+        found.append(
+            SlurmNode(
+                name=told["NodeName"],
+                partitions=tuple(told.get("Partitions", "").split(",")),
+                gpus=slurm.count_gpus(has) - slurm.count_gpus(used),
+                cpus=has.get("cpu", 0) - used.get("cpu", 0),
+            )
+        )
+    return tuple(found)
+
+
+def parse_qos(text: str) -> dict[str, Qos]:
+    """From `sacctmgr -nP show qos`, by name."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    return {
+        name: Qos(preempts=tuple(filter(None, preempts.split(","))), exempt=exempt)
+        for name, preempts, exempt in rows
+    }
+
+
+def _parse_job(row: Mapping[str, Any]) -> SlurmJob:
+    state = row["job_state"]
+    wanted, held = slurm.parse_tres(row["tres_req_str"]), slurm.parse_tres(row["tres_alloc_str"])
+    running = bool(held)
+    tres = held or wanted
+    return SlurmJob(
+        number=int(row["job_id"]),
+        state=state if isinstance(state, str) else str(state[0]),
+        reason=str(row["state_reason"]),
+        qos=str(row["qos"]),
+        account=str(row["account"]),
+        partitions=tuple(str(row["partition"]).split(",")),
+        priority=_integer(row["priority"]),
+        submit=float(_integer(row["submit_time"])),
+        start=float(_integer(row["start_time"])),
+        nodes=max(tres.get("node", 1), 1),
+        gpus=slurm.count_gpus(tres),
+        cpus=tres.get("cpu", 0),
+        places=_placement(row) if running else (),
+        restarts=_integer(row["restart_cnt"]),
+        requeues=bool(row["batch_flag"]) and bool(row["requeue"]),
+        comment=str(row["comment"]),
+        folder=str(row["current_working_directory"]),
+    )
+
+
+def _placement(row: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts = map(slurm.count_gres_gpus, row["gres_detail"])
+    return tuple(
+        (n, c) for n, c in zip(slurm.expand_hosts(row["nodes"]), counts, strict=False) if c
+    )
+
+
+def _integer(value: Any) -> int:
+    return int(slurm.json_number(value) or 0)
+
+
+PROGRAMS = ("squeue", "scontrol", "sacctmgr", "scancel")
+
+
+ADMIN_LEVELS = ("Administrator", "Operator")
+MAX_NAMES = 20  # names in a sentence
+
+
+def check_programs(path: str | None = None) -> None:
+    """One sentence where there is no Slurm."""
+    absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    if absent:
+        raise UsageError(
+            f"there is no {', '.join(absent)} here; run this where slurmctld runs, "
+            "with Slurm's programs on PATH",
+            code="slurm-not-installed",
+            programs=absent,
+        )
+
+
+def check_rights(ask: RunCommand, config: str, user: str | None = None) -> None:
+    """One sentence where this user may not requeue the jobs of others."""
+    name = user or getpass.getuser()
+    found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", config, re.MULTILINE)
+    if (user is None and os.geteuid() == 0) or (found is not None and found[1] == name):
+        return
+    level = ask("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
+    if level not in ADMIN_LEVELS:
+        raise UsageError(
+            f"{name} may not requeue the jobs of others; run this as root or SlurmUser, or type: "
+            f"sacctmgr modify user {name} set AdminLevel=Operator",
+            code="slurm-no-rights",
+            user=name,
+        )
+
+
+def check_accounts(ask: RunCommand, names: Iterable[str]) -> None:
+    """One sentence where a quota is given to nobody: the account that is meant would have none."""
+    known = ask("sacctmgr", "-nP", "show", "account", "format=Account").split()
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--quota has {name!r}, which is no account; there are {_join_names(known)}",
+                code="account-unknown",
+                account=name,
+            )
+
+
+def _join_names(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(sorted(names)[:MAX_NAMES]) + more
+
+
+NOT_EXEMPT = ("", "00:00:00", "-1")
+
+
+def exemption_warnings(ask: RunCommand, config: str) -> Iterator[str]:
+    """A line for each QOS whose jobs slurmctld takes without asking anybody."""
+    told = dict(re.findall(r"^(\w+)\s*=\s*(\S*)", config, re.MULTILINE))
+    if told.get("PreemptType") != "preempt/qos" or told.get("PreemptExemptTime") not in NOT_EXEMPT:
+        return
+    known = parse_qos(ask(*QOS_COMMAND))
+    for name in sorted({name for one in known.values() for name in one.preempts}):
+        if name in known and known[name].exempt in NOT_EXEMPT:
+            yield with_code(
+                f"slurmctld evicts jobs of the QOS {name} itself, at once; type: "
+                f"sacctmgr modify qos {name} set PreemptExemptTime=7-00:00:00",
+                code="qos-not-exempt",
+            )

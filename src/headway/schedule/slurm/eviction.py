@@ -1,0 +1,174 @@
+"""Carry out one eviction: ask the victims to save, then run `scontrol requeue`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headway.errors import SlurmRefused, with_code
+from headway.schedule.slurm.cluster import ClusterState, SlurmJob
+from headway.schedule.slurm.victims import RunStatus
+from headway.slurm import RunCommand
+
+ReadStatus = Callable[[SlurmJob], RunStatus | None]
+Log = Callable[[str], None]
+SIGNAL = "USR1"  # see headway.checkpoint.preemption
+GIVE_UP_S = 300.0  # after the grace; slurmctld forgets ended jobs (MinJobAge)
+FINAL_STATE_COMMAND = ("squeue", "--states=all", "--noheader", "--format=%T", "--jobs")
+STATES_AFTER_SIGNAL = (
+    "COMPLETED",
+    "FAILED",
+)  # a training that heeds the signal ends so, or one that dies of it
+SETTLE_S = 120.0  # after the grace, for victims to be gone and the waiter to start
+# A shell that waits for its command dies of the signal, and the command with it. `exec 2>&1` is
+# no command, and `trap '' USR1` passes nothing on.
+_FORWARDS_SIGNAL = re.compile(
+    r"""^\s*exec\s+[^\s<>&\d]|\btrap\s+(?!''|""|-)\S.*\b(?:SIG)?USR1\b""", re.MULTILINE
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Victim:
+    """A job that goes."""
+
+    job: SlurmJob
+    asked: bool  # it can save first
+    done: bool = False
+    why: str = ""  # it need not wait any longer
+
+
+@dataclass(slots=True, kw_only=True)
+class Eviction:
+    """The victims of one waiter; times are seconds since the epoch."""
+
+    waiter: SlurmJob
+    victims: list[Victim]
+    places: tuple[tuple[str, int], ...]
+    at: float
+    grace: float
+    said: set[str] = field(default_factory=set)
+
+    def over(self, now: float, state: ClusterState) -> bool:
+        """Whether all of them are back in the queue, and the waiter has what they left."""
+        if not all(victim.done for victim in self.victims):
+            return False
+        return not _is_waiting(self.waiter, state) or now - self.at > self.grace + SETTLE_S
+
+    def numbers(self) -> set[int]:
+        """Of the victims."""
+        return {victim.job.number for victim in self.victims}
+
+    def promised(self, state: ClusterState) -> dict[str, int]:
+        """What the waiter will use of what is free by now, on each node."""
+        if not _is_waiting(self.waiter, state):
+            return {}
+        held = dict(self.places)
+        for victim in self.victims:
+            job = state.job(victim.job.number)
+            for name, count in job.places if job is not None and job.state == "RUNNING" else ():
+                held[name] = held.get(name, 0) - count
+        return {name: count for name, count in held.items() if count > 0}
+
+    def begin(self, ask: RunCommand, tell: Log, stepping: frozenset[int]) -> None:
+        """Ask those for a save that can give one."""
+        for victim in self.victims:
+            if not victim.asked:
+                continue
+            number = str(victim.job.number)
+            whom = () if victim.job.number in stepping else ("--batch",)
+            try:
+                ask("scancel", f"--signal={SIGNAL}", *whom, number)
+                tell(f"job {number} is asked to save, for job {self.waiter.number}")
+            except SlurmRefused as error:  # it may just have ended
+                tell(with_code(f"job {number} could not be asked: {error}", code="job-not-asked"))
+
+    def advance(
+        self, now: float, state: ClusterState, read: ReadStatus, ask: RunCommand, tell: Log
+    ) -> None:
+        """Those that have saved, or had their time, go; those that cannot save go last."""
+        asked = [victim for victim in self.victims if victim.asked and not victim.done]
+        for victim in asked:
+            victim.why = victim.why or self._ready(victim, now, state, read)
+        ready = [victim for victim in asked if victim.why]
+        if not asked:
+            ready = [victim for victim in self.victims if not victim.done]
+        for victim in ready:
+            self._requeue(victim, now, state, read, ask, tell)
+
+    def _ready(self, victim: Victim, now: float, state: ClusterState, read: ReadStatus) -> str:
+        job = state.job(victim.job.number)
+        if job is None or job.state not in ("RUNNING", "COMPLETING"):
+            return "has left"
+        told = read(victim.job)
+        if told is not None and told.saved_at is not None and told.saved_at >= self.at:
+            return "has saved"
+        return f"has not saved within {self.grace:g} s" if now - self.at >= self.grace else ""
+
+    def _requeue(
+        self,
+        victim: Victim,
+        now: float,
+        state: ClusterState,
+        read: ReadStatus,
+        ask: RunCommand,
+        tell: Log,
+    ) -> None:
+        number = str(victim.job.number)
+        job = state.job(victim.job.number)
+        if job is not None and job.state == "PENDING":
+            victim.done = True
+            return
+        try:
+            if _ended_by_itself(victim, job, read, ask):
+                tell(f"job {number} has come to its end meanwhile")
+                victim.done = True
+                return
+            ask("scontrol", "requeue", number)
+        except SlurmRefused as error:  # while it is completing; asked again at the next look
+            victim.done = now - self.at > self.grace + GIVE_UP_S
+            text = f"job {number} could not be requeued: {error}"
+            self._once(tell, with_code(text, code="job-not-requeued"))
+            return
+        victim.done = True
+        tell(f"job {number} {victim.why or 'cannot save at a signal'}, and is requeued")
+
+    def _once(self, tell: Log, text: str) -> None:
+        if text not in self.said:
+            self.said.add(text)
+            tell(text)
+
+
+def _ended_by_itself(
+    victim: Victim, job: SlurmJob | None, read: ReadStatus, ask: RunCommand
+) -> bool:
+    """Whether it is over for a reason of its own, or its user's: then nobody brings it back."""
+    if job is not None and job.state == "RUNNING":
+        return False
+    told = read(victim.job)
+    if not victim.asked or (told is not None and told.outcome == "completed"):
+        return True
+    return (
+        job is None
+        and ask(*FINAL_STATE_COMMAND, str(victim.job.number)).strip() not in STATES_AFTER_SIGNAL
+    )
+
+
+def _is_waiting(job: SlurmJob, state: ClusterState) -> bool:
+    now = state.job(job.number)
+    return now is not None and now.state == "PENDING"
+
+
+def responds_to_signal(
+    job: SlurmJob, told: RunStatus | None, stepping: frozenset[int], ask: RunCommand
+) -> bool:
+    """Whether a signal would reach a run that saves, and harm nothing on its way."""
+    if told is None or told.save is None:
+        return False
+    if job.number in stepping:
+        return True
+    try:
+        script = ask("scontrol", "write", "batch_script", str(job.number), "-")
+    except SlurmRefused:
+        return False
+    return _FORWARDS_SIGNAL.search(script) is not None

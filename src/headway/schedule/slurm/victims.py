@@ -1,0 +1,197 @@
+"""Choose the victims of a waiting Slurm job: the preemption policies applied to a real cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.errors import with_code
+from headway.schedule import model as simulated
+from headway.schedule.model import Cluster, Placement, Tenant
+from headway.schedule.preemption import Policy, PreemptionContext, freed_accelerators
+from headway.schedule.slurm.cluster import ClusterState, SlurmJob, SlurmNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """What a run says of itself; seconds."""
+
+    unsaved: float
+    saved_at: float | None  # since the epoch: when this attempt's newest durable save was taken
+    save: float | None  # until one is durable; None: nobody there heeds a notice
+    recover: float
+    preemptions: int
+    outcome: str  # of the newest attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimChoice:
+    """The jobs that go, and where the waiter will sit then; or why nobody goes."""
+
+    victims: tuple[SlurmJob, ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
+    why: str = ""
+
+
+class SlurmCandidate(simulated.Job):
+    """A job that runs in Slurm, as a policy sees one."""
+
+    __slots__ = ("_told",)
+
+    def __init__(
+        self, job: SlurmJob, tenant: int, told: RunStatus | None, index: Mapping[str, int]
+    ) -> None:
+        spec = simulated.JobSpec(job.submit, math.inf, job.gpus, job.account)
+        super().__init__(job.number, spec, tenant)
+        self._told = told
+        self.since = job.start
+        self.places = tuple((index[node], count) for node, count in job.places)
+        self.listens = told is not None
+        self.preemptions = job.restarts if told is None else told.preemptions
+        if told is not None:
+            self.recover = told.recover
+            self.save = math.inf if told.save is None else told.save
+
+    def progress(self, now: float) -> tuple[float, float, float]:
+        """Of this attempt: how long it runs, until its newest durable save, and nothing."""
+        ran, told = max(now - self.since, 0.0), self._told
+        if told is None or told.saved_at is None:
+            return ran, 0.0, 0.0
+        return ran, max(ran - told.unsaved, 0.0), 0.0
+
+    def unsaved(self, now: float) -> float:
+        """As its run says; without one, since it began."""
+        return max(now - self.since, 0.0) if self._told is None else self._told.unsaved
+
+
+class NodePool(Cluster):
+    """Nodes of any sizes, for one job that wants as many accelerators on each of some nodes."""
+
+    def __init__(self, free: Sequence[int], each: int) -> None:
+        self.free, self.size = list(free), each
+        self.gpus = self.total = sum(free)
+        self.up = [True] * len(free)
+        self.jobs = [{} for _ in free]
+
+    @property
+    def whole(self) -> int:
+        """How many nodes have room for the job's part on one."""
+        return sum(free >= self.size for free in self.free)
+
+    def place(self, gpus: int) -> Placement | None:
+        """Where the job fits now."""
+        return self.place_with(gpus, {})
+
+    def place_with(self, gpus: int, extra: Mapping[int, int]) -> Placement | None:
+        """Where it would fit if so much more were free; on nodes that need nobody's leave first."""
+        able = [n for n, free in enumerate(self.free) if free + extra.get(n, 0) >= self.size]
+        wanted = gpus // self.size
+        if len(able) < wanted:
+            return None
+        able.sort(key=lambda node: (self.free[node] < self.size, node))
+        return tuple((node, self.size) for node in able[:wanted])
+
+
+def candidates(waiter: SlurmJob, state: ClusterState) -> list[SlurmJob]:
+    """Jobs that the waiter's QOS may evict, where that would help and they come back."""
+    here = {node.name for node in usable_nodes(waiter, state)}
+    preempts = state.qos[waiter.qos].preempts if waiter.qos in state.qos else ()
+    return [
+        job
+        for job in state.running()
+        if job.qos in preempts
+        and job.requeues
+        and job.places
+        and all(name in here for name, _ in job.places)
+    ]
+
+
+def usable_nodes(waiter: SlurmJob, state: ClusterState) -> list[SlurmNode]:
+    """Nodes that are up in a partition of the waiter."""
+    return [node for node in state.nodes if set(node.partitions) & set(waiter.partitions)]
+
+
+def choose_victims(
+    waiter: SlurmJob,
+    state: ClusterState,
+    told: Mapping[int, RunStatus | None],
+    policy: Policy,
+    *,
+    now: float,
+    grace: float,
+    quotas: Mapping[str, int] | None = None,
+    promised: Mapping[str, int] | None = None,
+) -> VictimChoice:
+    """Who goes; `told` are the candidates, `promised` is what others wait for on each node."""
+    nodes = usable_nodes(waiter, state)
+    index = {node.name: number for number, node in enumerate(nodes)}
+    free = _free_accelerators(nodes, state, promised or {})
+    each = math.ceil(waiter.gpus / waiter.nodes)
+    room = NodePool(free, each)
+    jobs = {job.number: job for job in state.running() if job.number in told}
+    if room.place(each * waiter.nodes) is not None:
+        text = "there is room for it: Slurm starts it, or waits for something else"
+        return VictimChoice(why=with_code(text, code="room-is-free"))
+    tenants = _tenants(state, jobs, told, index, quotas or {})
+    spec = simulated.JobSpec(waiter.submit, math.inf, each * waiter.nodes, waiter.account)
+    asking = simulated.Job(waiter.number, spec, -1)
+    scene = PreemptionContext(now, asking, room, tenants, grace)
+    chosen = policy.victims(scene)
+    places = room.place_with(asking.gpus, freed_accelerators(chosen))
+    victims = tuple(jobs[job.number] for job in chosen)
+    if not victims or places is None or not scene.lawful(chosen):
+        text = "no set of jobs that it may evict makes room for it"
+        return VictimChoice(why=with_code(text, code="no-victims"))
+    where = tuple((nodes[node].name, count) for node, count in places)
+    short = _node_short_of_cpus(waiter, victims, state, where)
+    if short:
+        text = f"it would find too few CPUs on {short}"
+        return VictimChoice(why=with_code(text, code="too-few-cpus"))
+    return VictimChoice(victims=victims, places=where)
+
+
+def _free_accelerators(
+    nodes: Sequence[SlurmNode], state: ClusterState, promised: Mapping[str, int]
+) -> list[int]:
+    """On each node; what jobs hold that are just leaving is as good as free."""
+    free = {node.name: node.gpus - promised.get(node.name, 0) for node in nodes}
+    for job in state.jobs:
+        for name, count in job.places if job.state == "COMPLETING" else ():
+            if name in free:
+                free[name] += count
+    return [max(count, 0) for count in free.values()]
+
+
+def _tenants(
+    state: ClusterState,
+    jobs: Mapping[int, SlurmJob],
+    told: Mapping[int, RunStatus | None],
+    index: Mapping[str, int],
+    quotas: Mapping[str, int],
+) -> list[Tenant]:
+    """Accounts: what each uses, its quota, and those of its jobs that may go."""
+    names = sorted({job.account for job in state.running()})
+    tenants = [Tenant(name, quotas.get(name, 0)) for name in names]
+    for job in state.running():
+        number = names.index(job.account)
+        tenants[number].used += job.gpus
+        if job.number in jobs:
+            live = SlurmCandidate(job, number, told[job.number], index)
+            tenants[number].running[job.number] = live
+    return tenants
+
+
+def _node_short_of_cpus(
+    waiter: SlurmJob,
+    victims: Sequence[SlurmJob],
+    state: ClusterState,
+    places: Sequence[tuple[str, int]],
+) -> str:
+    """The first node that would still lack CPUs, or nothing."""
+    each = math.ceil(waiter.cpus / waiter.nodes)
+    free = {node.name: node.cpus for node in state.nodes}
+    for job in victims:
+        for name, _ in job.places:
+            free[name] += job.cpus // len(job.places)
+    return next((name for name, _ in places if free[name] < each), "")

@@ -1,0 +1,181 @@
+"""Query results of a store, cached until the store changes; each is computed once."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.errors import HeadwayError
+from headway.fleet.store.reader import QueryFn, run_query
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from headway.fleet.store.parquet import LiveFiles, Store
+    from headway.fleet.store.view import View
+
+
+class AnswerCache:
+    """The last `most` ones by key. One that is being made holds up nobody who asks for another."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives; a failure is for all who wait for it, and is not kept."""
+        with self._lock:
+            answer = self._answers.get(key)
+            mine = answer is None
+            if answer is None:
+                answer = Future()
+                while len(self._answers) >= self._most:
+                    self._answers.popitem(last=False)
+                self._answers[key] = answer
+            self._answers.move_to_end(key)
+        if mine:
+            try:
+                answer.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    if self._answers.get(key) is answer:
+                        del self._answers[key]
+                answer.set_exception(error)
+        return answer.result()
+
+
+LOOK_S = 10.0  # how old a look at what the store has may be
+MAX_ANSWERS = 500  # answers
+MAX_VIEWS = 20  # stretches of time whose tables are kept
+MAX_ENGINES = 4  # questions at the same time: a slow one holds up no others
+
+Row = dict[str, Any]
+
+
+class StoreSummary(NamedTuple):
+    """What a store has: from when, up to when, and how many runs."""
+
+    first: datetime | None
+    last: datetime | None
+    runs: int
+    running: int
+
+
+class StoreCache:
+    """Asked by many threads; an engine answers one question at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._version, self._looked = "", float("-inf")
+        self._looking = threading.Lock()
+        self._free = threading.Semaphore(MAX_ENGINES)
+        self._idle: list[_Engine] = []
+        self._closed = False
+        self._answers = AnswerCache(MAX_ANSWERS)
+
+    def version(self) -> str:
+        """Another one once the store has changed."""
+        with self._looking:
+            if time.monotonic() - self._looked > LOOK_S:
+                told = self.store.read_log()
+                names = sorted((*told.writes, *told.compactions, *told.settled))
+                self._version = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+                self._looked = time.monotonic()
+            return self._version
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives; made once for each version of the store, however many ask."""
+        return self._answers.get((self.version(), key), make)
+
+    def rows(
+        self, question: QueryFn, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[Row]:
+        """The answer to a question, on engines that stay open while the store is the same."""
+        import duckdb
+
+        with self._free:
+            if self._closed:
+                raise HeadwayError("the server is being stopped", code="server-stopping")
+            try:
+                with self._engine() as engine:
+                    return engine.get(question, since, until)
+            except (duckdb.Error, OSError):  # damaged or gone: `ask` knows what to do, or to say
+                answer = run_query(self.store, question, since=since, until=until)
+                rows: list[Row] = answer.rows.to_pylist()
+                return rows
+
+    @contextmanager
+    def _engine(self) -> Iterator[_Engine]:
+        """One on the present version; it stays open unless it fails."""
+        version = self.version()
+        while self._idle:
+            engine = self._idle.pop()
+            if engine.version == version:
+                break
+            engine.close()
+        else:
+            engine = _Engine(self.store, self.store.snapshot(), version)
+        try:
+            yield engine
+        except BaseException:
+            engine.close()
+            raise
+        self._idle.append(engine)
+
+    def close(self) -> None:
+        """End the engines, once they have answered; there are no others after them."""
+        self._closed = True
+        for _ in range(MAX_ENGINES):
+            self._free.acquire()
+        while self._idle:
+            self._idle.pop().close()
+        self._free.release(MAX_ENGINES)
+
+    def about(self) -> StoreSummary:
+        """What the store has."""
+        found: StoreSummary = self.kept(
+            "about", lambda: StoreSummary(**self.rows(_summary_query)[0])
+        )
+        return found
+
+
+class _Engine:
+    """An engine on one version of a store."""
+
+    def __init__(self, store: Store, snapshot: LiveFiles, version: str) -> None:
+        from headway.fleet.store.view import open_view
+
+        self.version = version
+        self._stack = ExitStack()
+        self._view: View = self._stack.enter_context(open_view(store, snapshot))
+        self._tables: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, question: QueryFn, since: datetime | None, until: datetime | None) -> list[Row]:
+        days = (since and since.date(), until and until.date())
+        if days not in self._tables:
+            if len(self._tables) >= MAX_VIEWS:
+                self._tables.popitem(last=False)
+            self._tables[days] = self._view.tables(since, until)
+        found: list[Row] = self._view.get(question(self._tables[days])).to_pylist()
+        return found
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _summary_query(tables: Any) -> ir.Table:
+    runs = tables["runs"]
+    return runs.agg(
+        first=runs.started_at.min(),
+        last=runs.ended_at.max(),
+        runs=runs.count(),
+        running=runs.running.sum().fill_null(0),
+    )

@@ -1,0 +1,107 @@
+"""Checkpoints: time that saves block, and training that was not saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries.pages import bucket_hours
+from headway.fleet.queries.queries import build_query
+from headway.ledger.buckets import LOST
+from headway.serve.pages.panel import Card, Column, Page, Panel, cards, table
+from headway.serve.query import PageQuery
+from headway.serve.sources import Source
+
+BLOCK_BUCKET = "waste.checkpoint_block"
+
+
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """What saves cost, and what their lack did."""
+    asked = source.asked(wanted, "leaf")
+    rows = source.rows(bucket_hours(asked, (BLOCK_BUCKET, LOST), "leaf"), wanted)
+    spent_on = {row["leaf"]: row["accelerator_hours"] for row in rows}
+    all_hours = source.one("ett", wanted).get("accelerator_hours") or 0.0
+    saves = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
+    disk = next((row for row in saves if row["level"] == "disk"), {})
+    count, failed = (sum(row[name] for row in saves) for name in ("saves", "failed"))
+    return cards(
+        Card(
+            "Blocked",
+            spent_on.get(BLOCK_BUCKET, 0.0),
+            "hours",
+            _share_of(spent_on.get(BLOCK_BUCKET), all_hours),
+        ),
+        Card("Unsaved", spent_on.get(LOST, 0.0), "hours", _share_of(spent_on.get(LOST), all_hours)),
+        Card("Saves", count, "count", f"{failed:,} failed"),
+        Card("A save blocks", disk.get("blocked_s_by_jobs"), "seconds", "mean, each run alike"),
+        Card("Nine of ten block", disk.get("blocked_p90_s"), "seconds", "at most, to disk"),
+        Card("Durable after", disk.get("durable_p90_s"), "seconds", "nine of ten, to disk"),
+    )
+
+
+def _share_of(hours: float | None, of: float) -> str:
+    return f"{100.0 * (hours or 0.0) / of:.2f} % of all accelerator-hours" if of else ""
+
+
+def blocking(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """By day or week."""
+    return _over_time(source, wanted, BLOCK_BUCKET)
+
+
+def unsaved(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """By day or week."""
+    return _over_time(source, wanted, LOST)
+
+
+def _over_time(source: Source, wanted: PageQuery, leaf: str) -> dict[str, Any]:
+    period = source.period(wanted)
+    rows = source.rows(bucket_hours(source.asked(wanted, period), (leaf,), period), wanted)
+    columns = [
+        Column(period, period, "period"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("jobs", "runs", "count"),
+    ]
+    plot = {"kind": "bars", "x": period, "y": "accelerator_hours", "leaf": leaf}
+    return table(columns, rows, plot=plot)
+
+
+def levels(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """Saves to memory and to disk."""
+    rows = source.rows(build_query("checkpoints", source.asked(wanted)), wanted)
+    return table(
+        [
+            Column("level", "level"),
+            Column("saves", "saves", "count"),
+            Column("failed", "failed", "count"),
+            Column("blocked_s_by_jobs", "a save blocks", "seconds"),
+            Column("blocked_p90_s", "nine of ten", "seconds"),
+            Column("durable_p90_s", "durable after, nine of ten", "seconds"),
+            Column("accelerator_hours", "accelerator-hours blocked", "hours"),
+            Column("jobs", "runs", "count"),
+        ],
+        rows,
+    )
+
+
+CHECKPOINTS_PAGE = Page(
+    "/checkpoints",
+    "Checkpoints",
+    "What saves cost while all goes well, and what was not saved when something failed.",
+    (
+        Panel("saves-headline", "Headline", "", "cards", headline),
+        Panel(
+            "saves-blocking",
+            "Blocking",
+            "Accelerator-hours in which training stood still for a save.",
+            "chart",
+            blocking,
+        ),
+        Panel(
+            "saves-unsaved",
+            "Unsaved training time",
+            "Accelerator-hours that were trained, then rolled back to the last checkpoint.",
+            "chart",
+            unsaved,
+        ),
+        Panel("saves-levels", "By level", "", "table", levels),
+    ),
+)

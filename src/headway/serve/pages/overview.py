@@ -1,0 +1,135 @@
+"""The page of the whole fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries.pages import bucket_hours
+from headway.fleet.queries.queries import build_query
+from headway.ledger.buckets import LOST
+from headway.serve.pages.panel import Card, Column, Page, Panel, add_cumulative, cards, table
+from headway.serve.query import PageQuery
+from headway.serve.sources import Source
+
+MAX_LINES = 8  # slices that are drawn; the table has them all
+
+
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """The numbers that a platform team watches."""
+    ett = source.one("ett", wanted)
+    tts, ttr = source.one("tts", wanted), source.one("ttr", wanted)
+    hours = ett.get("accelerator_hours") or 0.0
+    trained = ett.get("ett_percent")
+    lost = hours * (100.0 - trained) / 100.0 if trained is not None else None
+    unsaved = source.rows(bucket_hours(source.asked(wanted), (LOST,)), wanted)
+    return cards(
+        Card("ETT", trained, "percent", _unweighted(ett)),
+        Card("Accelerator-hours", hours, "hours", _count(ett.get("jobs"), "run")),
+        Card("Lost", lost, "hours", "accelerator-hours not training"),
+        Card("Unsaved", unsaved[0]["accelerator_hours"], "hours", "trained, then rolled back"),
+        Card("Time to Start", tts.get("tts_p50_s"), "seconds", _p90(tts, "tts_p90_s")),
+        Card("Time to Recover", ttr.get("ttr_p50_s"), "seconds", _p90(ttr, "ttr_p90_s")),
+    )
+
+
+def _unweighted(ett: dict[str, Any]) -> str:
+    value = ett.get("ett_percent_by_jobs")
+    return "" if value is None else f"{value:.1f} % each run alike"
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{number or 0:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _p90(row: dict[str, Any], name: str) -> str:
+    from headway.format import duration
+
+    value = row.get(name)
+    return (
+        "median" if value is None else f"median; nine of ten below {duration(round(value * 1e9))}"
+    )
+
+
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """ETT by day or week, one line or one for each slice."""
+    period, by = source.period(wanted), wanted.get("by")
+    rows = source.rows(
+        build_query("ett", source.asked(wanted, period, *filter(None, [by]))), wanted
+    )
+    columns = [
+        Column(period, period, "period"),
+        *([Column(by, by)] if by else []),
+        Column("ett_percent", "ETT", "percent"),
+        Column("ett_percent_by_jobs", "ETT, each run alike", "percent"),
+        Column("idleness_percent", "idleness", "percent"),
+        Column("failure_percent", "failure", "percent"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("jobs", "runs", "count"),
+    ]
+    lines = ["ett_percent"] if by else ["ett_percent", "ett_percent_by_jobs"]
+    plot = {"kind": "lines", "x": period, "lines": lines, "split": by, "most": MAX_LINES}
+    plot["folded"] = ["ett_percent_by_jobs"]
+    return table(columns, rows, plot=plot, marks=f"/data/marks{wanted.query}")
+
+
+def by_bucket(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """What was lost, the largest first."""
+    rows = source.rows(build_query("top", source.asked(wanted)), wanted)
+    columns = [
+        Column("leaf", "bucket", "leaf"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("percent", "of all", "percent"),
+        Column("percent_by_jobs", "of all, each run alike", "percent"),
+        Column("cumulative", "of the losses so far", "percent"),
+        Column("jobs", "runs", "count"),
+    ]
+    plot = {"kind": "pareto", "x": "leaf", "y": "accelerator_hours", "most": 16}
+    return table(columns, add_cumulative(rows, "accelerator_hours"), plot=plot)
+
+
+def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """What failures cost, the most expensive first."""
+    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
+    columns = [
+        Column("category", "cause"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("rolled_back_accelerator_hours", "of which rolled back", "hours"),
+        Column("cumulative", "so far", "percent"),
+        Column("failures_all", "failures", "count"),
+        Column("never_recovered", "never recovered", "count"),
+        Column("jobs", "runs", "count"),
+    ]
+    plot = {"kind": "pareto", "x": "category", "y": "accelerator_hours", "most": 16}
+    links = {"to": "/runs", "parameters": {"category": "category"}}
+    return table(columns, add_cumulative(rows, "accelerator_hours"), plot=plot, links=links)
+
+
+OVERVIEW_PAGE = Page(
+    "/",
+    "Fleet",
+    "How much of the accelerator time trained on new data, and where the rest went.",
+    (
+        Panel("headline", "Headline", "", "cards", headline),
+        Panel(
+            "ett",
+            "Effective Training Time",
+            "Share of accelerator-hours. Marks are change points of single slices.",
+            "chart",
+            over_time,
+        ),
+        Panel(
+            "lost-by-bucket",
+            "Lost accelerator-hours by bucket",
+            "All that was not training on new data; the line is the share of the total so far.",
+            "chart",
+            by_bucket,
+        ),
+        Panel(
+            "lost-by-cause",
+            "Lost accelerator-hours by cause of failure",
+            "Training that was rolled back, and recovery. A bar opens the runs that it is made of.",
+            "chart",
+            by_cause,
+        ),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Preemptions, each with its cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries import pages
+from headway.fleet.queries.queries import build_query
+from headway.serve.pages.panel import Card, Column, Page, Panel, cards, table
+from headway.serve.query import PageQuery
+from headway.serve.sources import Source
+
+ROWS_PER_PAGE = 50  # of a page
+
+
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """What preemptions cost in all."""
+    row = _totals(source, wanted)
+    hours = row.get("accelerator_hours") or 0.0
+    back = row.get("rolled_back_accelerator_hours") or 0.0
+    share = source.one("ett", wanted).get("accelerator_hours") or 0.0
+    return cards(
+        Card("Preemptions", row.get("failures_all", 0), "count", f"of {row.get('jobs', 0):,} runs"),
+        Card("Their price", hours, "hours", f"{100 * hours / share if share else 0:.2f} % of all"),
+        Card("Rolled back", back, "hours", "accelerator-hours of training"),
+        Card("Recovering", hours - back, "hours", "accelerator-hours"),
+        Card("Time to Recover", row.get("ttr_p50_s"), "seconds", "median"),
+        Card("Never recovered", row.get("never_recovered", 0), "count", "preemptions"),
+    )
+
+
+def _totals(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    rows = source.rows(build_query("failures", source.asked(wanted)), wanted)
+    return next((row for row in rows if row["category"] == pages.PREEMPTION), {})
+
+
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """By day or week."""
+    period = source.period(wanted)
+    found = source.rows(build_query("failures", source.asked(wanted, period, "category")), wanted)
+    rows = [
+        {**row, "recovering": row["accelerator_hours"] - row["rolled_back_accelerator_hours"]}
+        for row in found
+        if row["category"] == pages.PREEMPTION
+    ]
+    columns = [
+        Column(period, period, "period"),
+        Column("rolled_back_accelerator_hours", "rolled back", "hours"),
+        Column("recovering", "recovering", "hours"),
+        Column("failures_all", "preemptions", "count"),
+        Column("jobs", "runs", "count"),
+    ]
+    parts = ["rolled_back_accelerator_hours", "recovering"]
+    return table(columns, rows, plot={"kind": "stack", "x": period, "parts": parts})
+
+
+def preemption_list(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """One row each."""
+    asked, skip = source.asked(wanted), (wanted.page - 1) * ROWS_PER_PAGE
+    rows = source.rows(pages.preemption_rows(asked, skip=skip, most=ROWS_PER_PAGE), wanted)
+    columns = [
+        Column("at", "when", "time"),
+        Column("run", "run", "run"),
+        Column("team", "team"),
+        Column("model", "model"),
+        Column("attempt", "attempt", "count"),
+        Column("accelerators", "accelerators", "count"),
+        Column("lost_s", "rolled back", "seconds"),
+        Column("time_to_recover_s", "Time to Recover", "seconds"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("decision", "decision"),
+        Column("run_id", "id", "id"),
+    ]
+    total = _totals(source, wanted).get("failures_all", 0)
+    return table(columns, rows, paging={"page": wanted.page, "rows": ROWS_PER_PAGE, "of": total})
+
+
+PREEMPTIONS_PAGE = Page(
+    "/preemptions",
+    "Preemptions",
+    "Each time that the scheduler or the cloud took the machines away, and what that cost.",
+    (
+        Panel("preempted-headline", "Headline", "", "cards", headline),
+        Panel(
+            "preempted-time",
+            "Over time",
+            "Accelerator-hours rolled back and spent on recovery.",
+            "chart",
+            over_time,
+        ),
+        Panel("preempted-ledger", "Ledger", "The newest first.", "table", preemption_list),
+    ),
+    ("page",),
+)

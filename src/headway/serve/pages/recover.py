@@ -1,0 +1,102 @@
+"""Time to Recover: over time, by stage, by cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries.pages import bucket_hours
+from headway.fleet.queries.queries import build_query
+from headway.ledger.buckets import DETECTION, DOWNTIME
+from headway.serve.pages import panel
+from headway.serve.pages.panel import Card, Column, Page, Panel, cards, table
+from headway.serve.query import PageQuery
+from headway.serve.sources import Source
+from headway.taxonomy import START_STAGES
+
+LEAVES = (DETECTION, DOWNTIME, *(f"recover.{stage}" for stage in START_STAGES))
+
+
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """How long recoveries take."""
+    row = source.one("ttr", wanted)
+    failed = source.one("failures", wanted, "owner", whole=True)
+    return cards(
+        Card("Median", row.get("ttr_p50_s"), "seconds", "half of the interruptions are shorter"),
+        Card("Nine of ten", row.get("ttr_p90_s"), "seconds", "are shorter"),
+        Card("Mean", row.get("ttr_s_by_jobs"), "seconds", "each run alike"),
+        Card("Spent on it", row.get("recovering_accelerator_hours"), "hours", "accelerator-hours"),
+        Card("Interruptions", row.get("interruptions"), "count", "that were recovered from"),
+        Card("Never recovered", failed.get("never_recovered"), "count", "failures"),
+    )
+
+
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """Median and the slowest tenth."""
+    return panel.percentiles_over_time(
+        source,
+        wanted,
+        "ttr",
+        Column("interruptions", "interruptions", "count"),
+        Column("recovering_accelerator_hours", "accelerator-hours", "hours"),
+    )
+
+
+def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """Where recovery time goes, in the order in which it passes."""
+    found = source.rows(bucket_hours(source.asked(wanted, "leaf"), LEAVES, "leaf"), wanted)
+    by_leaf = {one["leaf"]: one for one in found}
+    rows = [by_leaf[leaf] for leaf in LEAVES if leaf in by_leaf]
+    columns = [
+        Column("leaf", "stage", "leaf"),
+        Column("accelerator_hours", "accelerator-hours", "hours"),
+        Column("jobs", "runs", "count"),
+    ]
+    plot = {"kind": "fall", "x": "leaf", "y": "accelerator_hours", "total": "all recovery"}
+    return table(columns, rows, plot=plot)
+
+
+def by_cause(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """What takes longest to recover from."""
+    found = source.rows(build_query("failures", source.asked(wanted)), wanted)
+    rows = sorted(found, key=lambda row: -(row["ttr_p50_s"] or 0.0))
+    columns = [
+        Column("category", "cause"),
+        Column("ttr_p50_s", "median", "seconds"),
+        Column("ttr_s_by_jobs", "mean", "seconds"),
+        Column("failures_all", "failures", "count"),
+        Column("never_recovered", "never recovered", "count"),
+    ]
+    links = {"to": "/runs", "parameters": {"category": "category"}}
+    plot = {"kind": "bars", "x": "category", "y": "ttr_p50_s", "most": 20}
+    return table(columns, rows, plot=plot, links=links)
+
+
+RECOVER_PAGE = Page(
+    "/recover",
+    "Time to Recover",
+    "From the last sign of progress before an interruption to training again.",
+    (
+        Panel("recover-headline", "Headline", "", "cards", headline),
+        Panel(
+            "recover-time",
+            "Over time",
+            "Half of the interruptions, nine of ten.",
+            "chart",
+            over_time,
+        ),
+        Panel(
+            "recover-stages",
+            "By stage",
+            "Accelerator-hours from failure to training again.",
+            "chart",
+            stages,
+        ),
+        Panel(
+            "recover-causes",
+            "By cause",
+            "How long half of the recoveries took, by what had failed.",
+            "chart",
+            by_cause,
+        ),
+    ),
+)

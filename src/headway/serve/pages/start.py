@@ -1,0 +1,107 @@
+"""Time to Start: by stage, over releases, over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.fleet.queries import pages
+from headway.fleet.queries.releases import releases
+from headway.report.waterfall import OTHER, START_BUCKETS, by_stage
+from headway.serve.pages import panel
+from headway.serve.pages.panel import Card, Column, Page, Panel, cards, table
+from headway.serve.query import PageQuery
+from headway.serve.sources import Source
+
+
+def headline(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """How long starts take."""
+    row = source.one("tts", wanted)
+    return cards(
+        Card("Median", row.get("tts_p50_s"), "seconds", "half of the runs start faster"),
+        Card("Nine of ten", row.get("tts_p90_s"), "seconds", "start faster"),
+        Card("Mean", row.get("tts_s_by_jobs"), "seconds", "each run alike"),
+        Card("Weighted mean", row.get("tts_s"), "seconds", "by accelerator-hours"),
+        Card(
+            "Spent on starts", row.get("starting_accelerator_hours"), "hours", "accelerator-hours"
+        ),
+        Card("Never trained", row.get("never_trained"), "count", "runs, not counted here"),
+    )
+
+
+def stages(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """Mean seconds of each stage, in the order in which a job passes through them."""
+    row = source.one("tts", wanted)
+    started = (row.get("jobs") or 0) - (row.get("never_trained") or 0)
+    found = source.rows(pages.start_stages(source.asked(wanted), START_BUCKETS), wanted)
+    seconds = {one["leaf"]: one["seconds"] / started for one in found} if started else {}
+    split = by_stage(seconds, row.get("tts_s_by_jobs"))
+    rows = [{"leaf": leaf, "seconds": mean} for leaf, mean in split.items()]
+    columns = [Column("leaf", "stage", "leaf"), Column("seconds", "mean", "seconds")]
+    total = "Time to Start"
+    return table(columns, rows, plot={"kind": "fall", "x": "leaf", "y": "seconds", "total": total})
+
+
+def by_release(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """A stack of stages for each release."""
+    release = wanted.get("release", "torch")
+    found = releases(lambda of: source.rows(of, wanted), source.asked(wanted), release)
+    used = [leaf for leaf in (*START_BUCKETS, OTHER) if any(leaf in one.stages for one in found)]
+    rows = [
+        {
+            release: one.name,
+            "first": one.first,
+            "jobs": one.runs,
+            "tts_p50_s": one.median,
+            "tts_p90_s": one.slow,
+            "tts_s_by_jobs": one.mean,
+            **{leaf: one.stages.get(leaf, 0.0) for leaf in used},
+        }
+        for one in found
+    ]
+    columns = [
+        Column(release, release, "period" if release in ("week", "month") else "text"),
+        Column("first", "first seen", "time"),
+        Column("jobs", "runs", "count"),
+        Column("tts_p50_s", "median", "seconds"),
+        Column("tts_p90_s", "nine of ten", "seconds"),
+        Column("tts_s_by_jobs", "mean", "seconds"),
+        *(Column(leaf, leaf.removeprefix("start."), "seconds") for leaf in used),
+    ]
+    return table(columns, rows, plot={"kind": "stack", "x": release, "parts": used})
+
+
+def over_time(source: Source, wanted: PageQuery) -> dict[str, Any]:
+    """Median and the slowest tenth."""
+    return panel.percentiles_over_time(
+        source,
+        wanted,
+        "tts",
+        Column("jobs", "runs", "count"),
+        Column("never_trained", "never trained", "count"),
+    )
+
+
+START_PAGE = Page(
+    "/start",
+    "Time to Start",
+    "From the allocation of the machines to the first training, of runs that began then.",
+    (
+        Panel("start-headline", "Headline", "", "cards", headline),
+        Panel(
+            "start-stages",
+            "By stage",
+            "Mean seconds of a run; runs that never trained are left out.",
+            "chart",
+            stages,
+        ),
+        Panel(
+            "start-releases",
+            "Over releases",
+            "The same stages for each release, in the order in which they came.",
+            "chart",
+            by_release,
+        ),
+        Panel("start-time", "Over time", "Half of the runs, nine of ten.", "chart", over_time),
+    ),
+    ("release",),
+)

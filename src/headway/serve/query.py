@@ -1,0 +1,138 @@
+"""The query string of a page: time range, filters, grouping, sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from headway.errors import UsageError
+from headway.fleet.queries.dimensions import RUN_DIMENSIONS, Filter
+from headway.fleet.queries.pages import SORTS
+from headway.fleet.queries.releases import RELEASES
+from headway.serve.cache import StoreSummary
+from headway.units import parse_time
+
+MAX_VALUE_LENGTH = 200  # characters of a value
+# Fields of runs that every page offers to choose from, and what pages can be split by.
+FILTERS = ("team", "model", "cluster", "accelerator", "torch")
+SPLITS = (*FILTERS, "host_type", "image", "user", "job")
+AGES = {"1d": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days", "52w": "1 year"}
+
+
+_PAGE_PARAMETERS = (
+    "since",
+    "until",
+    "by",
+    "q",
+    "sort",
+    "page",
+    "release",
+    "category",
+    "host",
+    "outcome",
+)
+PARAMETERS = (*_PAGE_PARAMETERS, *RUN_DIMENSIONS)
+
+
+class BadQuery(UsageError):
+    """A sentence that says what an address cannot ask for."""
+
+
+class PageQuery(NamedTuple):
+    """The parameters of an address that are known, as they were given; each at most once."""
+
+    given: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> PageQuery:
+        """BadAddress for a value that cannot be."""
+        found = []
+        for name in PARAMETERS:
+            value = parameters.get(name, "").strip()
+            if len(value) > MAX_VALUE_LENGTH:
+                raise BadQuery(
+                    f"{name} has more than {MAX_VALUE_LENGTH} characters", code="value-too-long"
+                )
+            if value:
+                found.append((name, value))
+        wanted = cls(tuple(found))
+        wanted.check()
+        return wanted
+
+    def check(self) -> None:
+        """BadAddress for a split, an order, a page or a time that cannot be."""
+        by, release = self.get("by"), self.get("release")
+        if by and by not in SPLITS:
+            raise BadQuery(
+                f"pages cannot be split by {by!r}; they can by {', '.join(SPLITS)}",
+                code="split-unknown",
+            )
+        if release and release not in RELEASES:
+            raise BadQuery(
+                f"{release!r} is no release; give one of {', '.join(RELEASES)}",
+                code="release-unknown",
+            )
+        if self.get("sort", SORTS[0]) not in SORTS:
+            raise BadQuery(
+                f"{self.get('sort')!r} is no order; give one of {', '.join(SORTS)}",
+                code="order-unknown",
+            )
+        if not (self.get("page", "1").isascii() and self.get("page", "1").isdecimal()):
+            raise BadQuery(
+                f"{self.get('page')!r} is no page; give a number from 1 on", code="page-invalid"
+            )
+        try:
+            self.between(StoreSummary(None, None, 0, 0))
+        except UsageError as error:
+            raise BadQuery(str(error), code=error.code) from None
+
+    def get(self, name: str, otherwise: str = "") -> str:
+        """One parameter."""
+        return dict(self.given).get(name, otherwise)
+
+    @property
+    def page(self) -> int:
+        """From 1 on."""
+        return min(max(int(self.get("page", "1")), 1), 1_000_000)
+
+    @property
+    def where(self) -> tuple[tuple[str, str], ...]:
+        """The fields of runs that are asked for."""
+        return tuple((name, value) for name, value in self.given if name in RUN_DIMENSIONS)
+
+    def between(self, about: StoreSummary) -> tuple[datetime | None, datetime | None]:
+        """Ages are counted back from the newest that the store knows of."""
+        now = (about.last or datetime(2000, 1, 1)) + timedelta(seconds=1)
+        return parse_time(self.get("since") or None, now), parse_time(
+            self.get("until") or None, now
+        )
+
+    def asked(self, about: StoreSummary, *by: str, limit: int | None = None) -> Filter:
+        """As the questions of a fleet take it."""
+        return Filter(by, *self.between(about), self.where, limit)
+
+    def period(self, about: StoreSummary) -> str:
+        """How finely time is told: so that a chart has some dozens of points."""
+        if about.first is None or about.last is None:
+            return "day"
+        since, until = self.between(about)
+        span = (until or about.last) - max(since or about.first, about.first)
+        days = span.total_seconds() / 86400
+        coarser = 6 if self.get("by") else 1  # slices are smaller, and jump more
+        return "hour" if days * coarser <= 3 else "day" if days * coarser <= 120 else "week"
+
+    def kept(self, *names: str) -> PageQuery:
+        """Only these parameters."""
+        return PageQuery(tuple(pair for pair in self.given if pair[0] in names))
+
+    def but(self, **others: str) -> PageQuery:
+        """With other values; an empty one takes the parameter away."""
+        merged = dict(self.given) | others
+        return PageQuery(tuple((name, merged[name]) for name in PARAMETERS if merged.get(name)))
+
+    @property
+    def query(self) -> str:
+        """As the end of an address, with its question mark."""
+        return f"?{urlencode(self.given)}" if self.given else ""

@@ -1,0 +1,192 @@
+"""Rate limits, token authentication and response headers, as middleware around the pages."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.serve.address import is_known_host
+
+MAX_CALLERS = 10_000  # that are remembered
+
+
+class RateLimit:
+    """A bucket of `burst` for each caller that fills again at `per_second`."""
+
+    def __init__(self, burst: float, per_second: float, clock: Callable[[], float]) -> None:
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, caller: str, cost: float = 1.0) -> bool:
+        """Whether a caller may; if so it is counted."""
+        now = self._clock()
+        left, at = self._callers.pop(caller, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        allowed = left >= cost
+        self._callers[caller] = (left - cost if allowed else left, now)
+        while len(self._callers) > MAX_CALLERS:
+            self._callers.popitem(last=False)
+        return allowed
+
+
+COOKIE = "headway"
+LOGIN = "/login"
+PUBLIC = (LOGIN, "/static/")  # what the page to log in needs
+METHODS = ("GET", "HEAD")
+MAX_ADDRESS_BYTES = 4096  # bytes of path and query
+MAX_HEADER_BYTES = 16_384  # bytes of all headers
+MAX_BODY_BYTES = 4096  # bytes of a login
+BURST, PER_SECOND = 300, 60  # requests of one address
+TOKEN_TRIES, TOKEN_TRIES_PER_SECOND = 10, 10 / 60  # wrong tokens of one address
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def content_security_policy(nonce: str) -> str:
+    """Only our own scripts and styles; the nonce is for the sheet that Plotly fills itself."""
+    return (
+        f"default-src 'none'; script-src 'self'; style-src 'self' 'nonce-{nonce}'; "
+        "img-src 'self' data:; connect-src 'self'; frame-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+class TokenAuth:
+    """The token, and the cookie that says that it was given. Both are compared in constant time."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+        # Of this process only: a restart ends every session.
+        self._cookie = hmac.new(secrets.token_bytes(32), b"session", hashlib.sha256).hexdigest()
+
+    def opens(self, given: str) -> bool:
+        """Whether it is the token."""
+        return self.token is not None and _equal(given, self.token)
+
+    @property
+    def cookie(self) -> str:
+        """What a browser gets for the token."""
+        return f"{COOKIE}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
+
+    def lets_in(self, headers: Headers) -> bool:
+        """By the cookie, or by `Authorization: Bearer` for programs."""
+        if self.token is None:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.opens(given.strip())
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return found is not None and _equal(found.value, self._cookie)
+
+
+def _equal(given: str, right: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode())
+
+
+class SecurityConfig(NamedTuple):
+    """Who may come in, under which names this server is known, and the clock of its limits."""
+
+    keys: TokenAuth
+    names: frozenset[str]
+    clock: Callable[[], float]
+
+
+class SecurityMiddleware:
+    """Around the pages."""
+
+    def __init__(self, app: ASGIApp, rules: SecurityConfig) -> None:
+        self._app = app
+        self._rules = rules
+        self._asks = RateLimit(BURST, PER_SECOND, rules.clock)
+        self._wrong = RateLimit(TOKEN_TRIES, TOKEN_TRIES_PER_SECOND, rules.clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        nonce = secrets.token_urlsafe(16)
+        scope.setdefault("state", {})["nonce"] = nonce
+
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Content-Security-Policy", content_security_policy(nonce))
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (answer or self._app)(scope, receive, dressed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why not; None if it may pass."""
+        headers, path = Headers(scope=scope), scope["path"]
+        caller = scope["client"][0] if scope.get("client") else ""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not is_known_host(hosts[0], self._rules.names):
+            return _error_response(400, "this server is not known by that name; see --name")
+        if scope["method"] not in METHODS and (scope["method"], path) != ("POST", LOGIN):
+            return _error_response(405, "these pages are read-only", Allow="GET, HEAD")
+        if len(scope.get("raw_path") or path) + len(scope["query_string"]) > MAX_ADDRESS_BYTES:
+            return _error_response(414, "the address is too long")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            return _error_response(431, "the headers are too large")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BODY_BYTES:
+            return _error_response(413, "the request is too large")
+        if path.startswith("/data/") and headers.get("sec-fetch-site") == "cross-site":
+            return _error_response(403, "data is for these pages, not for other sites")
+        # The token first: what strangers ask, and guess, locks out nobody who has the right one,
+        # not even where all come by the address of one proxy.
+        welcome = self._rules.keys.lets_in(headers)
+        logging_in = path == LOGIN and scope["method"] == "POST"
+        asking = f"{caller} with the token" if welcome else caller
+        if not logging_in and not self._asks.allows(asking):
+            return _error_response(429, "too many requests; wait a moment", **{"Retry-After": "2"})
+        if path == LOGIN:
+            scope["state"]["guesses_too_often"] = lambda: not self._wrong.allows(caller)
+        return None if welcome else self._stranger(scope, headers, caller)
+
+    def _stranger(self, scope: Scope, headers: Headers, caller: str) -> Response | None:
+        path = scope["path"]
+        if any(path.startswith(one) for one in PUBLIC):
+            return None
+        if "authorization" in headers and not self._wrong.allows(caller):
+            return too_many_guesses()
+        if path.startswith("/data/") or "authorization" in headers:
+            return _error_response(401, "log in first")
+        asked = path + ("?" + scope["query_string"].decode("ascii", "replace")).rstrip("?")
+        return RedirectResponse(f"{LOGIN}?next={quote(asked)}", 303)
+
+
+def too_many_guesses() -> Response:
+    """To an address that has sent many wrong tokens, and another one."""
+    return _error_response(429, "too many wrong tokens; wait a minute", **{"Retry-After": "60"})
+
+
+def _error_response(status: int, why: str, **headers: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status, headers)

@@ -1,0 +1,120 @@
+"""The HTTP server, with limits that clients cannot exhaust.
+
+uvicorn limits the number of connections, but not how long a client may take to send a request or
+to read the response: a client that opens many connections and does neither would lock out all
+others before any login. Here each such connection has a deadline, and is closed earlier if a new
+connection needs its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from socket import socket
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headway.serve.security import MAX_HEADER_BYTES
+from headway.serve.sources import Source
+from headway.web import page
+
+REQUEST_S = 10.0  # for all of a request, from its first byte on
+STALL_S = 60.0  # for a client that does not read its answer
+MAX_IDLE = 96  # connections that wait for their client; a new one takes the place of the oldest
+MAX_IDLE_PER_ADDRESS = 32
+
+
+class Connection(H11Protocol):
+    """One client; `idle_since` is None while the server has to act."""
+
+    idle_since: float | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        idle = [c for c in self.connections if isinstance(c, Connection) and c.idle_since]
+        mine = [c for c in idle if c._host == self._host]
+        crowd = mine if len(mine) >= MAX_IDLE_PER_ADDRESS else idle if len(idle) >= MAX_IDLE else []
+        if crowd:
+            min(crowd, key=lambda c: c.idle_since or 0.0)._drop()
+        self._wait(REQUEST_S)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._act()  # the request is whole
+        elif self._deadline is None:
+            self._wait(REQUEST_S)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()  # uvicorn has a deadline for the next request
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait(STALL_S)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._act()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._act()
+        super().connection_lost(exc)
+
+    @property
+    def _host(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _wait(self, seconds: float) -> None:
+        self._act()
+        self.idle_since = self.loop.time()
+        self._deadline = self.loop.call_later(seconds, self._drop)
+
+    def _act(self) -> None:
+        self.idle_since = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self) -> None:
+        self._act()
+        self.transport.abort()
+
+
+MAX_CONCURRENT = 256  # connections, and requests
+KEEP_ALIVE_S = 15
+
+
+def build_server(app: ASGIApp) -> uvicorn.Server:
+    """With limits that hold before anybody has logged in."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # whoever can reach us could claim any address
+        limit_concurrency=MAX_CONCURRENT,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )
+    return uvicorn.Server(config)
+
+
+def run_server(app: ASGIApp, source: Source, bound: socket) -> None:
+    """Until Ctrl-C or SIGTERM."""
+    page.static_files()  # packing them takes a moment: not while somebody waits for a page
+    page.plotly_style_ids()
+    threading.Thread(target=source.warm, name="headway-warm", daemon=True).start()
+    try:
+        build_server(app).run(sockets=[bound])
+    finally:
+        source.close()

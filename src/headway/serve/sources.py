@@ -1,0 +1,199 @@
+"""Data of the panels: the store, run folders, alerts and the regression search."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError
+from headway.fleet.queries import pages
+from headway.fleet.queries.dimensions import Filter
+from headway.fleet.queries.queries import build_query
+from headway.fleet.rows import run_id
+from headway.fleet.store.reader import QueryFn
+from headway.journal.run_files import JOURNAL, RUN_JSON, read_identity
+from headway.ledger.build import build_ledger
+from headway.report.html import page
+from headway.run import load
+from headway.serve.cache import AnswerCache, StoreCache
+from headway.serve.query import FILTERS, PageQuery
+from headway.serve.search import Regressions, Search
+
+if TYPE_CHECKING:
+    from headway.fleet.store.parquet import Store
+
+
+LOOK_S = 10.0  # how old the list of folders may be
+MAX_REPORTS = 8  # reports
+
+
+class RunFolders:
+    """Nothing below them can be named from outside but a run, by its id."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = tuple(roots)
+        self._ids: dict[str, Path] = {}
+        self._known: dict[Path, tuple[int, str]] = {}
+        self._looked = float("-inf")
+        self._looking = threading.Lock()
+        self._reports = AnswerCache(MAX_REPORTS)
+
+    def find(self, wanted: str) -> Path | None:
+        """The folder of a run."""
+        with self._looking:
+            if time.monotonic() - self._looked > LOOK_S:
+                self._look()
+                self._looked = time.monotonic()
+            return self._ids.get(wanted)
+
+    def _look(self) -> None:
+        found = {}
+        for root in self._roots:
+            for folder in sorted(root.iterdir()) if root.is_dir() else ():
+                try:
+                    changed = (folder / RUN_JSON).stat().st_mtime_ns
+                except OSError:
+                    continue
+                known = self._known.get(folder)
+                name = known[1] if known and known[0] == changed else _run_id(folder)
+                self._known[folder] = (changed, name)
+                if name:
+                    found[name] = folder
+        self._ids = found
+
+    def report(self, wanted: str) -> str | None:
+        """The report of a run as it is now; None if its folder is not at hand."""
+        folder = self.find(wanted)
+        state = None if folder is None else _journal_state(folder)
+        if folder is None or state is None:
+            return None
+        made: str = self._reports.get((wanted, state), lambda: page(load(folder).ledger))
+        return made
+
+
+def _run_id(folder: Path) -> str:
+    """As `headway ingest` gives it; empty for a run that does not say when it was made."""
+    identity = read_identity(folder)
+    if not identity.get("created"):
+        return ""
+    name = str(identity.get("run") or folder.resolve().name)
+    return run_id(build_ledger([], run=name, problems=[], facts=identity))
+
+
+def _journal_state(folder: Path) -> Hashable | None:
+    """Another one once a journal has been written to; None where it was removed."""
+    found = []
+    try:
+        for path in sorted((folder / JOURNAL).iterdir()):
+            told = path.stat()
+            found.append((path.name, told.st_size, told.st_mtime_ns))
+    except OSError:
+        return None
+    return tuple(found)
+
+
+ALERTS_FILE = "alerts.json"  # in the store
+MAX_CHOICES = 200  # values of a field that are offered
+
+
+class NotFound(HeadwayError):
+    """Nothing of that name."""
+
+
+class Source:
+    """Shared by all requests."""
+
+    def __init__(self, store: Store, folders: Sequence[Path] = ()) -> None:
+        self.reading = StoreCache(store)
+        self.folders = RunFolders(folders)
+        self.search = Search(store.url)
+
+    # -- the store ----------------------------------------------------------------------------
+
+    def ask(
+        self, of: QueryFn, *, since: datetime | None = None, until: datetime | None = None
+    ) -> list[dict[str, Any]]:
+        """The answer to a question, whatever the page is about."""
+        return self.reading.rows(of, since=since, until=until)
+
+    def rows(self, of: QueryFn, wanted: PageQuery) -> list[dict[str, Any]]:
+        """The answer for the stretch of time that a page is about."""
+        since, until = wanted.between(self.reading.about())
+        return self.ask(of, since=since, until=until)
+
+    def one(self, name: str, wanted: PageQuery, *by: str, whole: bool = False) -> dict[str, Any]:
+        """A question of the fleet that has one row; with `whole` counts of many rows are added."""
+        rows = self.kept(
+            (name, by, wanted),
+            lambda: self.rows(build_query(name, self.asked(wanted, *by)), wanted),
+        )
+        if not whole:
+            return dict(rows[0]) if rows else {}
+        counts = {key for row in rows for key, value in row.items() if isinstance(value, int)}
+        return {key: sum(row[key] for row in rows) for key in counts}
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Made once for each version of the store."""
+        return self.reading.kept(key, make)
+
+    def asked(self, wanted: PageQuery, *by: str) -> Filter:
+        """As the questions of a fleet take it."""
+        return wanted.asked(self.reading.about(), *by)
+
+    def period(self, wanted: PageQuery) -> str:
+        """How finely time is told."""
+        return wanted.period(self.reading.about())
+
+    def choices(self) -> dict[str, list[str]]:
+        """What can be chosen from in the filters; fields that no run has are left out."""
+        found: dict[str, list[str]] = self.kept("choices", self._choices)
+        return found
+
+    def _choices(self) -> dict[str, list[str]]:
+        found = {}
+        for name in FILTERS:
+            rows = self.ask(pages.field_values(name, MAX_CHOICES))
+            found[name] = [row[name] for row in rows]
+        return {name: values for name, values in found.items() if values}
+
+    def alerts(self) -> list[dict[str, Any]] | None:
+        """What stands in the alerts file, the newest first; None if there is none."""
+        try:
+            told = json.loads(self.reading.store.place.get(ALERTS_FILE))
+        except (FileNotFoundError, ValueError, RecursionError):
+            return None
+        except OSError as error:  # it is its watcher's, who may be another user
+            raise HeadwayError(
+                f"{ALERTS_FILE} cannot be read: {error}", code="alerts-unreadable"
+            ) from None
+        rows = told.get("alerts") if isinstance(told, dict) else told
+        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return sorted(rows, key=lambda row: str(row.get("since", "")), reverse=True)
+
+    # -- what takes long ----------------------------------------------------------------------
+
+    def searched(self) -> Regressions | None:
+        """Changes, bad hosts and running jobs; None while they are looked for the first time."""
+        return self.search.found(self.reading.version())
+
+    def warm(self) -> None:
+        """What the first page needs; a store that cannot be read is told of when it is asked."""
+        from headway.serve.pages.overview import OVERVIEW_PAGE
+
+        with contextlib.suppress(HeadwayError):
+            for panel in OVERVIEW_PAGE.panels:
+                self.kept((panel.name, PageQuery()), partial(panel.ask, self, PageQuery()))
+            self.choices()
+            self.searched()
+
+    def close(self) -> None:
+        """End all that is at work: nothing may be inside of the engine when Python ends."""
+        self.search.close()
+        self.reading.close()

@@ -1,0 +1,1 @@
+"""One `headway run`: settings, the parts beside the job, `--auto`, and what follows the job."""

@@ -1,0 +1,227 @@
+"""Update a job's profile from a finished run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headway.compile.autotune import advice, records
+from headway.errors import split_code
+from headway.journal import file_access, run_files
+from headway.journal import run_files as notes
+from headway.journal.reader import Journal
+from headway.launch.warm.preload_plan import WarmState
+from headway.ledger import boosters
+from headway.run import Run
+from headway.session import registry
+from headway.session.job import identify
+from headway.session.profile import Baseline, DisabledBooster, JobProfile
+from headway.units import NS
+
+MAX_REFUSED_ARCHIVES = 2  # runs in a row whose archive was turned down
+MIN_STEPS = 20  # for a silence to be called the longest
+AUTOTUNE_LOSS = 0.02  # that a pruned config may cost, as in `headway autotune`
+NOISE_S, NOISE_SHARE = 1.0, 0.02  # more than this, in seconds and of the run, is not noise
+MAX_OTHER_RUNS = 50  # runs beside this one that are looked at for figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFindings:
+    """What a run has shown."""
+
+    run: str
+    kind: str
+    measured: Baseline
+    wrong: Mapping[str, str] = field(default_factory=dict)  # booster -> what went wrong with it
+    refused: bool = False  # an archive could not be used
+    silence_s: float | None = None  # the longest, in a run that went well
+    hang_limit_s: float | None = None  # the limit by which a hang was judged
+
+
+def updated_profile(
+    known: JobProfile, seen: RunFindings, versions: str, words: tuple[str, ...] = ()
+) -> JobProfile:
+    """What is known once that run is over. A booster that went wrong is off from now on."""
+    # What was found out under other versions has had its new try in this run.
+    off = {name: one for name, one in known.off.items() if one.versions == versions or one.of}
+    profile = replace(
+        known,
+        words=words or known.words,
+        runs=known.runs + 1,
+        last_run=seen.run,
+        off=off,
+        refused=known.refused + 1 if seen.refused else 0,
+        silence_s=_longest_gap(known.silence_s, seen),
+    ).with_measured(seen.kind, seen.measured)
+    for name, why in seen.wrong.items():
+        profile = profile.without(name, DisabledBooster(why=why, versions=versions))
+    if profile.refused >= MAX_REFUSED_ARCHIVES:
+        why = f"its archives could not be used {profile.refused} times in a row"
+        profile = profile.without(
+            registry.COMPILE_CACHE, DisabledBooster(why=why, versions=versions)
+        )
+    return profile
+
+
+def _longest_gap(known: float | None, seen: RunFindings) -> float | None:
+    """The longest that is known; a limit that a hang has hit may have been too short."""
+    told = [one for one in (known, seen.silence_s, seen.hang_limit_s) if one is not None]
+    return max(told, default=None)
+
+
+def run_findings(
+    run: Run,
+    journals: Sequence[Journal],
+    status: int,
+    settled: Mapping[str, str],
+    hang_limit_s: float,
+) -> RunFindings:
+    """From its ledger and its journals; `settled`: what the pilot has found out meanwhile."""
+    hangs = [e for j in journals if j.role == "launcher" for e in j.named("hang")]
+    wrong = dict(settled)
+    ledger = run.ledger
+    if ledger.behind is not None and ledger.behind.failed:
+        wrong.setdefault(
+            registry.ASYNC_SAVE, f"a save could not be written: {_async_save_error(journals)}"
+        )
+    if why := _async_save_costs_more(run.to_dict()):
+        wrong.setdefault(registry.ASYNC_SAVE, why)
+    if off := WarmState.read(run.path).off:
+        wrong.setdefault(registry.WARM, off)
+    auto = ledger.auto
+    return RunFindings(
+        run=run.name,
+        kind=auto.kind if auto else "",
+        measured=(
+            baseline(run.to_dict(), boosters.cold_recovery(ledger, journals))
+            if ledger.steps
+            else Baseline()
+        ),
+        wrong=wrong,
+        refused=any(one.level == "miss" and _is_refused(one.why) for one in ledger.archives),
+        silence_s=None if status or hangs else longest_step_gap(journals),
+        # A hang that was planned says nothing of the limit.
+        hang_limit_s=hang_limit_s if hangs and not ledger.faults else None,
+    )
+
+
+def _async_save_costs_more(contract: Mapping[str, Any]) -> str:
+    """Why saves behind the training do not pay: they cost more than plain ones, and clearly so."""
+    for one in (contract.get("auto") or {"boosters": []})["boosters"]:
+        saved = one["saved_s"]
+        if one["name"] == registry.ASYNC_SAVE and saved is not None:
+            most = max(NOISE_S, NOISE_SHARE * contract["wall_s"])
+            if -saved > most:
+                return f"saves blocked {one['here_s']:.1f} s instead of {one['without_s']:.1f} s"
+    return ""
+
+
+def _is_refused(why: str) -> bool:
+    """The reason has a code if there was an archive that could not be used."""
+    return split_code(why)[1] != ""
+
+
+def is_rank0_host(journals: Sequence[Journal], host: str) -> bool:
+    """Whether this node had rank 0: of several nodes, that one keeps what was learned."""
+    hosts = {one.host for one in journals if one.role != "launcher" and one.rank == 0}
+    return not hosts or host in hosts
+
+
+def _async_save_error(journals: Sequence[Journal]) -> str:
+    told = [str(e["error"]) for j in journals for e in j.named("behind") if e.get("error")]
+    return told[0] if told else ""
+
+
+def baseline(contract: Mapping[str, Any], cold_recovery: int | None = None) -> Baseline:
+    """The figures of a run, each only where its booster did not act; from `ledger.json`."""
+    acted = {
+        one["name"]: one["state"] == "acted"
+        for one in (contract.get("auto") or {"boosters": []})["boosters"]
+    }
+    compiled, saved = contract["compile"], contract["checkpoints"]
+    compiles = compiled["cold"] or compiled["cached"]
+    again: dict[int, float] = {}
+    for one in compiled["recompiles"]:
+        again[one["rank"]] = again.get(one["rank"], 0.0) + one["seconds"]
+    plain = saved["saves"] and "behind" not in saved
+    return Baseline(
+        compile_s=_compile_seconds(compiled, contract["buckets"]) if compiles else None,
+        recompile_s=(
+            max(again.values(), default=0.0) if compiles and not acted.get(registry.LEARN) else None
+        ),
+        autotune_s=compiled["parts"].get("autotune") if not acted.get(registry.AUTOTUNE) else None,
+        save_s=saved["blocked_s"] / saved["saves"] if plain else None,
+        recover_s=None if cold_recovery is None else cold_recovery / NS,
+    )
+
+
+def _compile_seconds(compiled: Mapping[str, Any], buckets: Mapping[str, float]) -> float | None:
+    """Before the first step, without imports and without an archive."""
+    archives = [one for one in compiled["archives"] if one["attempt"] == 0]
+    if any(one["level"] != "miss" for one in compiled["archives"]):
+        return None
+    if archives:
+        return max(float(one["compile_s"]) for one in archives)
+    if "recover.pt2_compile" in buckets:
+        return None  # the parts are those of all attempts
+    return sum(float(s) for name, s in compiled["parts"].items() if name != "import")
+
+
+def longest_step_gap(journals: Sequence[Journal]) -> float | None:
+    """The longest that any rank made no step, after its first one and up to its end."""
+    longest, steps = 0, 0
+    for one in journals:
+        if one.role == "launcher" or one.helper or not one.windows:
+            continue
+        steps = max(steps, one.windows.last[-1])
+        at = one.windows.end[0]
+        for window in one.windows:
+            longest = max(longest, window.end - at)
+            at = window.end
+        longest = max(longest, one.last_sign() - at)
+    return longest / NS if steps >= MIN_STEPS else None
+
+
+def other_baselines(runs: Path, job: str, gpus: Sequence[str]) -> Iterator[tuple[str, Baseline]]:
+    """Kind and figures of runs of the job beside this one that were made without `--auto`."""
+    found = sorted(runs.glob(f"*/{run_files.LEDGER_JSON}"), key=_mtime, reverse=True)
+    for path in found[:MAX_OTHER_RUNS]:
+        told = run_files.read_identity(path.parent)
+        try:
+            same = identify([str(word) for word in told["command"]]).id == job
+            if not same or told["host"] != os.uname().nodename:
+                continue
+            contract = json.loads(file_access.read_file(path))
+            if "auto" in contract:
+                continue
+            torch = str(told["versions"].get("torch") or "")
+            yield boosters.comparison_key(torch, gpus, contract["ranks"]), baseline(contract)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+            continue  # another's folder, or an older ledger
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def publish_error(last: Path, recipe: Path) -> str:
+    """What went wrong with an earlier publish; empty if the recipe is newer than that."""
+    newer = _mtime(recipe) > _mtime(last / notes.PUBLISH_JSON)
+    return "" if newer else str(notes.read_publish_note(last).get("error") or "")
+
+
+def autotune_advice(run: str, journals: Sequence[Journal]) -> str | None:
+    """The content of a file of advice, by what a run has tuned; None if it has tuned nothing."""
+    setup, kernels = advice.same_setup(records.collect(journals))
+    if setup is None or any(kernel.pruned for kernel in kernels):
+        return None  # what an earlier file has pruned is not in the record
+    told = [advice.advise(kernel, AUTOTUNE_LOSS) for kernel in kernels]
+    content = advice.to_dict(setup, told, AUTOTUNE_LOSS, [run])
+    return json.dumps(content, indent=1) + "\n" if content["kernels"] else None

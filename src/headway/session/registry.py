@@ -1,0 +1,23 @@
+"""The boosters that `--auto` can turn on; the name of each is that of its setting."""
+
+from __future__ import annotations
+
+RESTARTS = "restarts"
+WARM = "warm"
+HANG_WATCH = "hang_watch"
+COMPILE_CACHE = "compile_cache"
+LEARN = "learn"
+AUTOTUNE = "autotune"
+ASYNC_SAVE = "async_save"
+PUBLISH = "publish"
+
+BOOSTERS = (
+    RESTARTS,
+    WARM,
+    HANG_WATCH,
+    COMPILE_CACHE,
+    LEARN,
+    AUTOTUNE,
+    ASYNC_SAVE,
+    PUBLISH,
+)

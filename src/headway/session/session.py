@@ -1,0 +1,490 @@
+"""One `headway run`: settings, run folder, the parts beside the job, the job, and what follows it.
+
+Wrong flags, settings or command lines raise UsageError before the job starts. Any other fault costs
+at most the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError, TargetUnwritable, UsageError
+from headway.session.output import log, log_fault, log_warning, write_results
+
+if TYPE_CHECKING:
+    from headway.compile.cache.archive import ArchiveStore
+    from headway.compile.cache.sync import CompileCacheSync
+    from headway.compile.recompiles.learning import RecompileLearner
+    from headway.fleet.ingest_worker import StoreIngest
+    from headway.launch.run_folder import RunFolder
+    from headway.launch.supervisor import Options
+    from headway.publish.after_run import PublishRequest, SavedCheckpoints
+    from headway.session.auto import AutoPolicy, BoosterMonitor
+    from headway.settings import Settings
+    from headway.storage.upload import RunUploader
+
+
+TIERS = ("safe", "precompile")
+CLOSING_LIMIT_S = 900.0  # for all that follows the end of the job
+
+
+HURRIED_LIMIT_S = 10.0  # what is left of it after a signal
+
+
+def run_session(args: argparse.Namespace) -> int:
+    """Run it."""
+    from headway.journal import file_access
+    from headway.launch import child_process, signals
+    from headway.ledger.model import shell_code
+
+    file_access.fill_standard_fds()
+    # First of all: threads that begin in it leave signals to this one.
+    with signals.blocked(to_the_end=args.ends_process):
+        session = Session(args)
+        try:
+            session.prepare()
+        except TargetUnwritable as error:
+            log_warning(f"{error}; the job runs as without Headway", code=error.code)
+            status = child_process.run(session.command, os.environ)
+        except UsageError:
+            raise
+        except Exception as error:  # a fault of ours
+            log_fault("the job runs as without Headway", error)
+            status = child_process.run(session.command, os.environ)
+        else:
+            status = session.run()
+    code = shell_code(status)
+    if session.cut_short:  # what is left of it may hold up the end of this interpreter
+        sys.stdout.flush()
+        os._exit(code)
+    if status == -signal.SIGINT:
+        signals.die_of_signal(signal.SIGINT)
+    if args.ends_process:  # what other libraries do at the end is not waited for without limit
+        last = threading.Timer(HURRIED_LIMIT_S, os._exit, [code])
+        last.daemon = True
+        with contextlib.suppress(RuntimeError):
+            last.start()
+    return code
+
+
+class Session:
+    """One `headway run`: what is made ready before the job starts, and what follows its end."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        self.cut_short = False  # the time for what follows the job was over
+        self.order: PublishRequest | None = None
+        self.lesson: RecompileLearner | None = None
+        self.ingester: StoreIngest | None = None
+        self.shipper: RunUploader | None = None
+
+    def prepare(self) -> None:
+        """Check what the user has given, then find a folder and start what works beside the job.
+
+        Only the first part may raise: UsageError.
+        """
+        from headway.chaos.plan_file import read_plan
+        from headway.launch import run_folder, supervisor
+
+        args = self.args
+        if not self.command:
+            raise UsageError(
+                "no command to run; type: headway run -- torchrun train.py", code="command-missing"
+            )
+        supervisor.check_command(self.command)
+        self.settings, self.drive = _resolve_settings(
+            self.command,
+            args.publish,
+            auto=args.auto,
+            output=args.output,
+            name=args.name,
+            restarts=args.restarts,
+            warm=args.warm,
+            hang_after=args.hang_after,
+            compile_cache=args.compile_cache,
+            compile_tier=args.compile_tier,
+            cache_key=args.cache_key,
+            autotune=args.autotune,
+            learn=args.learn,
+            async_save=args.async_save,
+            hang_watch=False if args.no_hang_watch else None,
+            store=args.store,
+            labels=args.label,
+            report=False if args.no_report else None,
+        )
+        settings = self.settings
+        self.options = supervisor.Options(
+            restarts=settings.restarts,
+            hang_watch=settings.hang_watch,
+            hang_after=settings.hang_after,
+            warm=settings.warm,
+            chaos=None if args.chaos is None else read_plan(args.chaos),
+            env=_probe_env(settings),
+        )
+        store = _compile_store(settings)
+        _check_store_url(settings)
+        self.order = _publish_request(args, self.drive)
+        try:
+            self.target = run_folder.prepare(
+                self.command,
+                output=settings.output,
+                name=settings.name,
+                force=args.force,
+                join=args.join,
+                labels=_labels(settings, self.command),
+                boosters=_enabled_boosters(settings, self.order),
+            )
+        except TargetUnwritable as error:
+            url = settings.output if settings.output and "://" in settings.output else None
+            self.target = run_folder.prepare_temporary(self.command, url, str(error))
+        self._announce()
+        for part in (self._learn, self._ingest, self._ship):
+            self._guarded(part)
+        if store is not None:
+            self._guarded(self._share, store)
+        if self.drive is not None:
+            self._guarded(self._watch_boosters, self.drive)
+
+    @property
+    def _recorded(self) -> bool:
+        """Whether somebody will look at the run folder, here or at its URL."""
+        return not self.target.temporary or self.target.url is not None
+
+    def _announce(self) -> None:
+        where, note = self.target, self.target.note
+        if note:
+            reason = note if self._recorded else f"not recording: {note}"
+            log_warning(reason, code=note.code)
+        if self._recorded and (where.temporary or not note):  # else the note says where
+            log(f"headway: recording to {where.url or where.folder}")
+        if self._recorded:
+            log(f"headway: watch it with `headway top {where.folder}`")
+
+    def _learn(self) -> None:
+        from headway.compile.recompiles.learning import RecompileLearner
+        from headway.launch.run_folder import job_name
+
+        if self.settings.learn and not self.target.temporary:
+            folder = self.target.folder.parent
+            lesson = self.lesson = RecompileLearner(
+                folder, job_name(self.command), self.command, log
+            )
+            env = {**self.options.env, **lesson.begin(os.environ)}
+            self.options = replace(self.options, env=env)
+
+    def _ingest(self) -> None:
+        if not self.target.temporary:
+            self.ingester = _store_ingest(self.settings, self.target)
+        if self.ingester is not None:
+            self.ingester.start()
+
+    def _ship(self) -> None:
+        from headway.storage.upload import RunUploader
+
+        if self.target.url:
+            self.shipper = RunUploader(self.target.folder, self.target.url)
+            self.shipper.start()
+
+    def _share(self, store: ArchiveStore) -> None:
+        self.options = replace(
+            self.options, companion=_compile_cache_sync(store, self.command, self.settings)
+        )
+
+    def _watch_boosters(self, drive: AutoPolicy) -> None:
+        self.options = replace(
+            self.options, pilot=_booster_monitor(drive, self.options, self.lesson)
+        )
+
+    def run(self) -> int:
+        """The job, and what follows it; nothing after its end can cost it its exit code."""
+        from headway.launch import child_process, signals
+        from headway.launch.supervisor import Supervisor
+
+        try:
+            supervisor = Supervisor(self.command, self.target, self.options, log)
+        except Exception as error:
+            log_fault("the job runs as without Headway", error)
+            return child_process.run(self.command, os.environ)
+        status = supervisor.run()
+        unfinished: list[str] = []
+
+        def close(hurried: Callable[[], bool]) -> None:
+            parts = [*supervisor.closing(hurried), *self._closing(status)]
+            unfinished.extend(name for name, _ in parts)
+            for _, part in parts:
+                self._guarded(part)
+                unfinished.pop(0)
+
+        if not signals.run_with_deadline(close, CLOSING_LIMIT_S, HURRIED_LIMIT_S):
+            self.cut_short = True
+            log_warning(f"ended without: {', '.join(unfinished)}", code="closing-cut-short")
+        return status
+
+    def _closing(self, status: int) -> list[tuple[str, Callable[[], object]]]:
+        """What follows the job, by name: the record first, then what takes longer."""
+        folder = self.target.folder
+        parts: list[tuple[str, Callable[[], object]]] = []
+        if self.order is not None and status == 0:
+            parts.append(("publishing", partial(_start_publish, self.order, self.target)))
+        if self._recorded:
+            parts.append(("report", self._report))
+        if self.shipper is not None:
+            parts.append(("shipping", self._finish_shipping))
+        if self.ingester is not None:
+            parts.append(("ingesting", self.ingester.finish))
+        if self.lesson is not None:
+            parts.append(("learning", partial(self.lesson.end, folder, status)))
+        if self.drive is not None and not self.target.temporary:
+            parts.append(("booster profile", partial(self.drive.end, folder, status)))
+        if self.target.temporary:
+            parts.append(("temporary folder", partial(shutil.rmtree, folder, ignore_errors=True)))
+        return parts
+
+    def _report(self) -> None:
+        try:
+            write_results(self.target.folder, quiet=not self.settings.report)
+        except (Exception, SystemExit) as error:  # rich exits when nobody reads its pipe
+            log_warning(
+                f"the ledger could not be written ({type(error).__name__}: {error}); "
+                f"the journals are in {self.target.folder}",
+                code="ledger-not-written",
+            )
+
+    def _finish_shipping(self) -> None:
+        assert self.shipper is not None
+        self.shipper.finish()
+        if self.shipper.fault:
+            log_warning(
+                f"could not ship to {self.shipper.url}: {self.shipper.fault}",
+                code="run-not-shipped",
+            )
+
+    def _guarded(self, part: Callable[..., object], *args: object) -> None:
+        """A part of ours that fails costs nothing but itself."""
+        try:
+            part(*args)
+        except Exception as error:
+            log_fault("continuing without it", error)
+
+
+def _resolve_settings(
+    command: Sequence[str], publish: str | None, **flags: Any
+) -> tuple[Settings, AutoPolicy | None]:
+    """The settings in force; with --auto also those that the user has left to us."""
+    from headway.settings import Settings, resolve
+
+    resolved = resolve(**flags)
+    settings = Settings(**{name: value for name, (value, _) in resolved.items()})
+    if not settings.auto:
+        return settings, None
+    from headway.session.auto import AutoPolicy
+
+    try:
+        drive = AutoPolicy(command, settings.output, resolved, publish, log)
+    except Exception as error:  # the job runs as it would without
+        log_warning(f"auto: not used ({type(error).__name__}: {error})", code="auto-not-used")
+        return settings, None
+    return replace(settings, **drive.choice.set), drive
+
+
+def _booster_monitor(
+    drive: AutoPolicy, options: Options, lesson: RecompileLearner | None
+) -> BoosterMonitor:
+    """Who can take a booster back; told by which variables each of them acts."""
+    from headway.compile.cache.sync import CompileCacheSync
+    from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
+    from headway.session import registry
+    from headway.session.auto import StaticBooster
+
+    parts = drive.pilot.parts
+    if isinstance(options.companion, CompileCacheSync):
+        parts[registry.COMPILE_CACHE] = options.companion
+    if lesson is not None:
+        parts[registry.LEARN] = StaticBooster(lesson.applied)
+    for name, variable in ((registry.AUTOTUNE, ENV_AUTOTUNE), (registry.ASYNC_SAVE, ENV_ASYNC)):
+        told = {variable: options.env[variable]} if variable in options.env else {}
+        # A save behind the training is judged by what became of it.
+        parts[name] = StaticBooster(told, acts=name == registry.AUTOTUNE)
+    return drive.pilot
+
+
+def _labels(settings: Settings, command: Sequence[str]) -> dict[str, str]:
+    """What the run belongs to; for a store also by which code and configuration it was made."""
+    from headway.settings import parse_labels
+
+    labels = parse_labels(settings.labels)
+    if not (labels or settings.store):
+        return {}
+    from headway.compile.cache.keys import code_digest, config_digest
+
+    return {"code": code_digest(command), "config": config_digest(command), **labels}
+
+
+def _enabled_boosters(settings: Settings, order: PublishRequest | None) -> list[str]:
+    """The names of those that are on, whoever has turned them on."""
+    from headway.session.registry import BOOSTERS, PUBLISH
+
+    on = [name for name in BOOSTERS if name != PUBLISH and getattr(settings, name)]
+    return [*on, PUBLISH] if order is not None else on
+
+
+def _check_store_url(settings: Settings) -> None:
+    """Where the ledger is to go; a place that does not answer now may do so later."""
+    from headway.storage import remote
+
+    url = settings.store or ""
+    if "://" in url and not url.startswith(("postgresql://", "postgres://")):
+        remote.check_url(url)
+
+
+def _store_ingest(settings: Settings, where: RunFolder) -> StoreIngest | None:
+    """Who writes the run to a store, if that is wanted and can be done."""
+    if not settings.store:
+        return None
+    from headway.errors import MissingExtra
+    from headway.fleet.ingest_worker import StoreIngest
+    from headway.fleet.store.arrow import WRITE_PACKAGES, require_packages
+
+    try:
+        require_packages(*WRITE_PACKAGES)
+    except MissingExtra as error:
+        log_warning(f"the run will not be in the store: {error}", code=error.code)
+        return None
+    return StoreIngest(where.folder, settings.store, log)
+
+
+def _publish_request(args: argparse.Namespace, drive: AutoPolicy | None) -> PublishRequest | None:
+    """What is published when the job has ended well, if anything is."""
+    from headway.publish import after_run
+
+    recipe = args.publish or (drive.choice.recipe if drive else None)
+    if not recipe:
+        return None
+    try:
+        order = after_run.parse_request(recipe, args.publish_to, args.publish_by)
+        _check_recipe(order)
+    except HeadwayError as error:
+        if drive is None or args.publish:
+            raise
+        drive.cannot_publish(str(error))
+        return None
+    return order
+
+
+def _probe_env(settings: Settings) -> dict[str, str]:
+    """What the probe is told to do beside recording."""
+    from headway.probe import ENV_ASYNC, ENV_AUTOTUNE
+
+    told = {ENV_ASYNC: "1"} if settings.async_save else {}
+    if settings.autotune:
+        from headway.compile.autotune.advice import find_advice_file
+
+        told[ENV_AUTOTUNE] = str(find_advice_file(settings.autotune))
+    return told
+
+
+def _compile_store(settings: Settings) -> ArchiveStore | None:
+    """Where compiled code is shared, if that is wanted and may be used."""
+    if settings.compile_tier not in TIERS:
+        told = settings.compile_tier
+        raise UsageError(
+            f"compile_tier is {told!r}, but it must be one of {', '.join(TIERS)}",
+            code="setting-invalid",
+            setting="compile_tier",
+        )
+    if not settings.compile_cache:
+        return None
+    from headway.compile.cache import sync
+    from headway.compile.cache.archive import ArchiveStore
+    from headway.storage.signing import read_key
+
+    store = ArchiveStore(
+        settings.compile_cache, read_key(settings.cache_key) if settings.cache_key else None
+    )
+    off = sync.disabling_setting()
+    if off:
+        log_warning(f"compile cache: not used, {off} is set", code="compile-cache-disabled")
+        return None
+    why = store.distrust()
+    if why and "://" in settings.compile_cache:
+        raise UsageError(
+            f"archives are run as code, and {why}; give the team's key with --cache-key FILE",
+            code="archive-key-missing",
+        )
+    if why:
+        log_warning(
+            f"compile cache: not used, {why}, or give a key with --cache-key FILE",
+            code="compile-cache-key-missing",
+        )
+        return None
+    return store
+
+
+def _compile_cache_sync(
+    store: ArchiveStore, command: Sequence[str], settings: Settings
+) -> CompileCacheSync | None:
+    from headway.compile.cache.keys import code_digest, config_digest
+    from headway.compile.cache.sync import CompileCacheSync
+    from headway.launch.run_folder import job_name
+
+    config = config_digest(command) if settings.compile_tier == "precompile" else ""
+    try:
+        return CompileCacheSync(store, job_name(command), code_digest(command), log, config=config)
+    except OSError as error:  # no room for its folder, or it may not be written
+        log_warning(
+            f"compile cache: not used, {error.filename}: {error.strerror}",
+            code="compile-cache-unwritable",
+        )
+        return None
+
+
+def _check_recipe(order: PublishRequest) -> None:
+    """What is wrong in it is told before the training begins, not when it has ended."""
+    from headway.publish import recipe
+    from headway.publish import recipe as publish_recipe
+    from headway.publish.after_run import LOCAL
+
+    found = recipe.read_recipe(Path(order.recipe))
+    if order.by[0] == LOCAL:  # elsewhere other things may be installed
+        publish_recipe.check_functions(found)
+
+
+def _start_publish(order: PublishRequest, where: RunFolder) -> None:
+    """The last checkpoint of a job that has ended well is handed over; nobody waits for it."""
+    from headway.publish import after_run
+
+    try:
+        saves = after_run.find_saved(where.journal, os.uname().nodename)
+        if not saves.here:
+            return  # the node of rank 0 does it
+        anchor = _find_anchor(saves, where)
+        if anchor is None:
+            log_warning(
+                "nothing is published: no checkpoint of the job was found", code="not-published"
+            )
+            return
+        log(f"headway: publishing {anchor}: {after_run.start_publish(order, anchor, where)}")
+    except Exception as error:  # the job has ended well: that is not to be lost
+        log_warning(f"nothing is published: {error or type(error).__name__}", code="not-published")
+
+
+def _find_anchor(saves: SavedCheckpoints, where: RunFolder) -> str | None:
+    """A checkpoint of a Checkpointer that this run has made, else of DCP, else of torch.save."""
+    from headway.journal import run_files
+    from headway.publish.anchor import last_anchor
+
+    since = float(run_files.read_identity(where.folder).get("created") or 0.0)
+    found = filter(None, (last_anchor(store, since) for store in saves.stores))
+    return next(found, next(iter((*saves.folders, *saves.files)), None))

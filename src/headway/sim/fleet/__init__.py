@@ -1,0 +1,1 @@
+"""Simulate a fleet with planted regressions and lemon nodes, to test detectors."""

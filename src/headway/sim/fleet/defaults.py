@@ -1,0 +1,116 @@
+"""Parameters of the simulated fleet: assumptions, and distributions from public traces.
+
+No trace contains the assumed parameters, so they are chosen. Seconds and shares are medians of one
+job; each job differs by a log-normal factor with the sigma beside it, and each slice and each of
+its days by another one. NOTICE.md names the traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+TEAMS, MODELS = 10, 5
+UNEVEN = 0.4  # sigma of the sizes of slices
+GPUS = 8  # accelerators of a host
+BUSY = 0.7  # share of a host's time that is used
+
+# Seconds of each stage of a start, in order; process groups take this for each doubling of ranks.
+STAGES = {
+    "scheduling": 4.0,
+    "hardware_setup": 40.0,
+    "launcher_init": 5.0,
+    "device_init": 3.0,
+    "process_group_init": 1.5,
+    "preproc_creation": 4.0,
+    "train_module_creation": 8.0,
+    "init_plugins": 1.0,
+    "pre_train": 2.0,
+    "get_first_batch_data": 6.0,
+    "checkpoint_load": 12.0,
+    "pt2_compile": 75.0,
+}
+STAGE_SIGMA = 0.4
+# Shares of the loop that are no training.
+WASTE = {
+    "checkpoint_block": 0.010,
+    "data_stall": 0.020,
+    "recompile": 0.002,
+    "evaluation": 0.015,
+    "blocked": 0.008,
+}
+WASTE_SIGMA = 0.5
+SLICE_SIGMA = 0.4  # slices differ from each other
+DAY_SIGMA = 0.1  # days of a slice differ from each other
+
+DETECTION_S, DOWNTIME_S = 45.0, 90.0
+SHUTDOWN_S = 8.0
+SAVE_EVERY_S = 1800.0
+STEP_S = 0.5
+SPOT_SLICES = 5
+LEMON = 25.0  # times as many faults as another host
+
+HOST_TYPES = ("gpu-a", "gpu-b", "gpu-c")
+SPOT_TYPE = "spot-a"
+# Of jobs that fail for reasons of their own.
+USER_FAILURES = {"user_code": 0.5, "data_pipeline": 0.2, "host_oom": 0.2, "gpu_oom": 0.1}
+# Days between two new values of a field that mean nothing.
+ROLLOUTS = {"code": 9.0, "config": 13.0, "image": 28.0, "torch": 60.0}
+
+
+@dataclass(frozen=True)
+class TraceDistributions:
+    """Sizes, durations and arrivals of jobs; how often hosts break or are taken away; outcomes."""
+
+    sizes: NDArray[np.int64]
+    size_shares: NDArray[np.float64]
+    levels: NDArray[np.float64]
+    durations: NDArray[np.float64]  # a row per size, a column per level, in seconds
+    arrivals: NDArray[np.float64]  # share of the jobs by hour of the week, from Monday
+    faults_per_node_day: float
+    fault_kinds: dict[str, float]
+    spot_per_node_hour: float
+    outcomes: dict[str, float]
+
+    @property
+    def accelerator_s(self) -> float:
+        """Accelerator-seconds of a job, on average."""
+        return float((self.size_shares * self.sizes * self._mean_durations()).sum())
+
+    @property
+    def mean_wall(self) -> float:
+        """Wall seconds of a job on average, where each of its accelerators counts."""
+        return self.accelerator_s / float((self.size_shares * self.sizes).sum())
+
+    def _mean_durations(self) -> NDArray[np.float64]:
+        middle = (self.durations[:, 1:] + self.durations[:, :-1]) / 2
+        return np.asarray((middle * np.diff(self.levels)).sum(axis=1))
+
+
+@functools.cache
+def distributions() -> TraceDistributions:
+    """The tables that come with the package."""
+    text = resources.files("headway.sim.fleet").joinpath("tables.json").read_text()
+    told = json.loads(text)
+    jobs = told["philly"]
+    return TraceDistributions(
+        sizes=np.array(jobs["sizes"]),
+        size_shares=_shares(jobs["jobs_by_size"]),
+        levels=np.array(jobs["duration_levels"]),
+        durations=np.array(jobs["durations_s"]),
+        arrivals=_shares(jobs["jobs_by_hour_of_week"]),
+        faults_per_node_day=told["faults"]["per_node_day"],
+        fault_kinds=dict(told["faults"]["kinds"]),
+        spot_per_node_hour=told["spot"]["per_node_hour"],
+        outcomes=dict(told["outcomes"]),
+    )
+
+
+def _shares(counts: list[int]) -> NDArray[np.float64]:
+    found = np.array(counts, dtype=np.float64)
+    return np.asarray(found / found.sum())

@@ -1,0 +1,204 @@
+"""Draw the jobs of a day and their attempts: hosts fail and spot nodes are reclaimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.sim.fleet import defaults
+from headway.sim.fleet.defaults import distributions
+from headway.sim.fleet.scenario import DAY, EPOCH, FleetScenario
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A row per job, in order of their start."""
+
+    number: Ints  # over the whole fleet
+    slice: Ints
+    start: Floats
+    wall: Floats  # had nobody looked away: some of it may lie after the end of the simulation
+    accelerators: Ints
+    hosts: Ints  # how many
+    first_host: Ints
+    pool: Ints  # the first host of its pool, and how many the pool has
+    pool_size: Ints
+    outcome: Ints  # index into OUTCOMES
+    fields: dict[str, NDArray[np.str_]]
+
+    def host(self, job: Ints, nth: Ints) -> Ints:
+        """The nth host of a job."""
+        return self.pool[job] + (self.first_host[job] + nth) % self.pool_size[job]
+
+
+OUTCOMES = ("completed", "stopped", "failed")
+
+
+def draw_jobs(plan: FleetScenario, day: int, random: np.random.Generator) -> Jobs:
+    """The jobs of a day; their number is the same for every seed."""
+    told = distributions()
+    first, last = _numbers(plan, day)
+    count = last - first
+    start = np.sort(_hours(plan, day, count, random) + random.uniform(0, 3600, count))
+    sizes = random.choice(told.sizes.size, count, p=told.size_shares)
+    wall = _durations(sizes, random)
+    slices = random.choice(plan.shares.size, count, p=plan.shares)
+    fields = {name: _values(plan, name, slices, start) for name in plan.rollouts}
+    pools = np.array([plan.hosts[kind] for kind in fields["host_type"]], dtype=np.int64)
+    pools = pools.reshape(-1, 2)
+    accelerators = told.sizes[sizes] * plan.scale
+    pool_size = pools[:, 1] - pools[:, 0]
+    shares = np.array([told.outcomes[name] for name in OUTCOMES])
+    return Jobs(
+        number=np.arange(first, last),
+        slice=slices,
+        start=start,
+        wall=wall,
+        accelerators=accelerators,
+        hosts=np.minimum(-(-accelerators // defaults.GPUS), pool_size),
+        first_host=(random.random(count) * pool_size).astype(np.int64),
+        pool=pools[:, 0],
+        pool_size=pool_size,
+        outcome=random.choice(len(OUTCOMES), count, p=shares / shares.sum()),
+        fields=fields,
+    )
+
+
+def _numbers(plan: FleetScenario, day: int) -> tuple[int, int]:
+    """The first job of a day and the first of the next one, by the weekdays of the trace."""
+    weekdays = distributions().arrivals.reshape(7, 24).sum(axis=1)
+    before = np.concatenate([[0.0], np.cumsum(weekdays[np.arange(plan.days) % 7])])
+    edges = np.round(before / before[-1] * plan.jobs).astype(int)
+    return int(edges[day]), int(edges[day + 1])
+
+
+def _hours(plan: FleetScenario, day: int, count: int, random: np.random.Generator) -> Floats:
+    hours = distributions().arrivals.reshape(7, 24)[day % 7]
+    drawn = random.choice(24, count, p=hours / hours.sum())
+    return np.asarray(EPOCH + day * DAY + 3600.0 * drawn, dtype=np.float64)
+
+
+def _durations(sizes: Ints, random: np.random.Generator) -> Floats:
+    """From the quantiles of the size, with straight lines between their logarithms."""
+    told = distributions()
+    level = random.random(sizes.size)
+    wall = np.empty(sizes.size)
+    for size in range(told.sizes.size):
+        chosen = sizes == size
+        wall[chosen] = np.exp(np.interp(level[chosen], told.levels, np.log(told.durations[size])))
+    return wall
+
+
+def _values(plan: FleetScenario, name: str, slices: Ints, start: Floats) -> NDArray[np.str_]:
+    """The value that each job's field had when it began."""
+    found = np.empty(slices.size, dtype="<U24")
+    for number in np.unique(slices):
+        line = plan.rollouts[name][number]
+        chosen = slices == number
+        moments = np.array([one.at for one in line])
+        index = np.searchsorted(moments, start[chosen], side="right") - 1
+        found[chosen] = np.array([one.value for one in line])[np.maximum(index, 0)]
+    return found
+
+
+MAX_INTERRUPTIONS = 400  # interruptions of one job
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """A row per attempt, in order of job and time."""
+
+    job: Ints  # row of the job
+    number: Ints
+    start: Floats
+    end: Floats
+    interrupted: NDArray[np.bool_]  # it did not come to its own end
+    category: NDArray[np.str_]  # what ended it; "" if nothing did
+    host: Ints  # which is to blame; -1 if none is
+
+
+def draw_attempts(plan: FleetScenario, jobs: Jobs, random: np.random.Generator) -> Attempts:
+    """The attempts of these jobs."""
+    rate, spot_rate = _rates(plan, jobs)
+    count = np.minimum(random.poisson((rate + spot_rate) * jobs.wall), MAX_INTERRUPTIONS)
+    cut = np.repeat(np.arange(jobs.start.size), count)
+    moments = _moments(cut, jobs, random)
+    attempts = count + 1
+    job = np.repeat(np.arange(jobs.start.size), attempts)
+    last = np.cumsum(attempts) - 1
+    first = last - count
+    interrupted = np.ones(job.size, dtype=bool)
+    interrupted[last] = False
+    start, end = np.empty(job.size), np.empty(job.size)
+    end[interrupted], end[last] = moments, jobs.start + jobs.wall
+    start[first] = jobs.start
+    later = np.ones(job.size, dtype=bool)
+    later[first] = False
+    start[later] = moments
+    number = np.arange(job.size) - np.repeat(first, attempts)
+    spot = random.random(cut.size) * (rate + spot_rate)[cut] < spot_rate[cut]
+    category, host = _causes(plan, jobs, cut, spot, random)
+    categories = np.full(job.size, "", dtype="<U16")
+    hosts = np.full(job.size, -1, dtype=np.int64)
+    categories[interrupted], hosts[interrupted] = category, host
+    _own_failures(jobs, categories, last, random)
+    return Attempts(job, number, start, end, interrupted, categories, hosts)
+
+
+def _moments(cut: Ints, jobs: Jobs, random: np.random.Generator) -> Floats:
+    """A moment for each interruption, in order within each job."""
+    share = random.random(cut.size)
+    share = share[np.lexsort((share, cut))]
+    return jobs.start[cut] + share * jobs.wall[cut]
+
+
+def _rates(plan: FleetScenario, jobs: Jobs) -> tuple[Floats, Floats]:
+    """Faults and takings-away of each job, per second."""
+    told = distributions()
+    job, nth = _each_host(jobs)
+    bad = np.isin(jobs.host(job, nth), list(plan.lemons))
+    weight = np.bincount(job, np.where(bad, defaults.LEMON, 1.0), jobs.start.size)
+    spot = np.isin(jobs.slice, list(plan.spot))
+    faults = np.asarray(told.faults_per_node_day / DAY * weight, dtype=np.float64)
+    return faults, np.where(spot, told.spot_per_node_hour / 3600 * jobs.hosts, 0.0)
+
+
+def _each_host(jobs: Jobs) -> tuple[Ints, Ints]:
+    """A row per job and host: the job, and which of its hosts."""
+    job = np.repeat(np.arange(jobs.start.size), jobs.hosts)
+    before = np.cumsum(jobs.hosts) - jobs.hosts
+    return job, np.arange(job.size) - before[job]
+
+
+def _causes(
+    plan: FleetScenario, jobs: Jobs, cut: Ints, spot: NDArray[np.bool_], random: np.random.Generator
+) -> tuple[NDArray[np.str_], Ints]:
+    """What each interruption was, and on which host; bad hosts take more of them."""
+    kinds = distributions().fault_kinds
+    shares = np.array(list(kinds.values()), dtype=np.float64)
+    category = random.choice(list(kinds), cut.size, p=shares / shares.sum()).astype("<U16")
+    category[spot] = "preemption"
+    # The k-th host has the share of the job's faults that its weight is of all its hosts'.
+    host = jobs.host(cut, (random.random(cut.size) * jobs.hosts[cut]).astype(np.int64))
+    for row in np.flatnonzero((jobs.hosts[cut] > 1) & ~spot):
+        all_hosts = jobs.host(
+            np.full(jobs.hosts[cut[row]], cut[row]), np.arange(jobs.hosts[cut[row]])
+        )
+        weight = np.where(np.isin(all_hosts, list(plan.lemons)), defaults.LEMON, 1.0)
+        host[row] = random.choice(all_hosts, p=weight / weight.sum())
+    host[spot] = -1
+    return category, host
+
+
+def _own_failures(
+    jobs: Jobs, categories: NDArray[np.str_], last: Ints, random: np.random.Generator
+) -> None:
+    names = list(defaults.USER_FAILURES)
+    failed = last[jobs.outcome == 2]
+    shares = np.array(list(defaults.USER_FAILURES.values()))
+    categories[failed] = random.choice(names, failed.size, p=shares / shares.sum())

@@ -1,0 +1,254 @@
+"""Job traces: Philly, a site's own `sacct` output, and synthetic jobs.
+
+Philly is the trace of Microsoft's cluster of 2017, 82,247 jobs of 15 tenants; see data/NOTICE.md.
+
+A site's own trace is written by
+`sacct -D -P -X -a -o JobID,Account,Submit,ElapsedRaw,AllocTRES,ReqTRES`. Without `-D` a preempted
+attempt is missing, and with it the submission time. The work of a job is the total run time of its
+attempts: lost and recovery time in it cannot be separated.
+
+Synthetic jobs arrive at random; most need one accelerator, with a tail of gangs, durations are
+lognormal and tenants have unequal shares.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from headway import slurm
+from headway.errors import UsageError
+from headway.schedule.model import JobSpec
+from headway.schedule.quotas import DAY
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs in the order of their submission; the first second of it is 0."""
+
+    name: str
+    jobs: tuple[JobSpec, ...]
+    days: float
+
+    @property
+    def gpu_hours(self) -> float:
+        """All of their work."""
+        return sum(job.work * job.gpus for job in self.jobs) / 3600
+
+    def tenants(self) -> dict[str, float]:
+        """The accelerator-hours of each tenant, by name."""
+        found: dict[str, float] = {}
+        for job in self.jobs:
+            found[job.tenant] = found.get(job.tenant, 0.0) + job.work * job.gpus / 3600
+        return dict(sorted(found.items()))
+
+    def shifted(self, seed: int) -> Trace:
+        """Each tenant's jobs moved by whole days, around the end to the start: another month.
+
+        Weekdays of tenants no longer agree; each one's own order of jobs and hours of day stay.
+        """
+        span = int(self.days)
+        if span < 2:
+            raise UsageError(
+                f"a trace of {self.days:.1f} days cannot be shifted; take a longer one",
+                code="trace-too-short",
+            )
+        draw = random.Random(seed)
+        offset = {name: draw.randrange(span) * DAY for name in self.tenants()}
+        moved = (
+            replace(job, submit=(job.submit + offset[job.tenant]) % (span * DAY))
+            for job in self.jobs
+        )
+        return Trace(self.name, by_submission(moved), self.days)
+
+
+def by_submission(jobs: Iterable[JobSpec]) -> tuple[JobSpec, ...]:
+    """In the order in which they come; equals stay as they are."""
+    return tuple(sorted(jobs, key=lambda job: job.submit))
+
+
+def epoch_seconds(text: str) -> float:
+    """A date and time without a zone; no hour is left out or told twice, as local clocks do."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def make_trace(name: str, jobs: Sequence[JobSpec]) -> Trace:
+    """From jobs in any order, on any clock."""
+    if not jobs:
+        raise UsageError(
+            f"the trace {name} has no job that used an accelerator; give another one",
+            code="trace-empty",
+        )
+    first = min(job.submit for job in jobs)
+    ordered = by_submission(replace(job, submit=job.submit - first) for job in jobs)
+    return Trace(name, ordered, max(ordered[-1].submit / DAY, 1.0))
+
+
+PHILLY_FILE = Path(__file__).parent / "data" / "philly_jobs.csv.gz"
+MAX_DAYS = 36_500
+
+
+def read_philly(path: Path = PHILLY_FILE, *, begin: str = "", days: float = 0.0) -> Trace:
+    """All of it, or the jobs submitted in so many days from a date on, or from the first one."""
+    if not 0.0 <= days < MAX_DAYS:
+        raise UsageError(
+            f"--days is {days:g}; give one above 0 and below {MAX_DAYS:,}",
+            code="value-out-of-range",
+            option="--days",
+        )
+    try:
+        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open() as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the trace {path}: {error}", code="file-unreadable"
+        ) from error
+    if not rows or rows[0] != ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]:
+        raise UsageError(
+            f"{path} is no trace of Philly: its first line is not the one expected",
+            code="trace-invalid",
+        )
+    first = min((row[0] for row in rows[1:] if row), default="")
+    since, until = _philly_window(begin or (first if days else ""), days)
+    chosen = [row for row in rows[1:] if row and since <= row[0] < until]
+    try:
+        jobs = [_philly_job(row) for row in chosen]
+    except (ValueError, IndexError) as error:
+        raise UsageError(
+            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
+        ) from error
+    trace = make_trace("philly", jobs)
+    return Trace(trace.name, trace.jobs, days) if days else trace
+
+
+def _philly_job(row: list[str]) -> JobSpec:
+    return JobSpec(
+        submit=epoch_seconds(row[0]),
+        work=float(row[1]),
+        gpus=int(row[2]),
+        tenant=row[4],
+    )
+
+
+def _philly_window(begin: str, days: float) -> tuple[str, str]:
+    """As text, which sorts as the dates do."""
+    if not begin:
+        return "", "9"
+    try:
+        first = datetime.fromisoformat(begin)
+    except ValueError:
+        raise UsageError(
+            f"{begin!r} is no date; write it like 2017-10-10", code="date-invalid"
+        ) from None
+    last = str(first + timedelta(days=days)) if days else "9"
+    return str(first), last
+
+
+SACCT_COLUMNS = ("JobID", "Account", "Submit", "ElapsedRaw", "AllocTRES")
+
+
+def read_sacct(path: Path) -> Trace:
+    """Jobs with accelerators that ran at all; accounts are the tenants."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="|", quoting=csv.QUOTE_NONE))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}", code="file-unreadable") from error
+    missing = [name for name in SACCT_COLUMNS if not rows or name not in rows[0]]
+    if missing:
+        raise UsageError(
+            f"{path} has no column {', '.join(missing)}; write it by "
+            "`sacct -D -P -X -a -o JobID,Account,Submit,ElapsedRaw,AllocTRES,ReqTRES`",
+            code="trace-column-missing",
+            columns=missing,
+        )
+    attempts: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        if "." not in row["JobID"]:  # steps have one
+            attempts.setdefault(row["JobID"], []).append(row)
+    jobs = [job for lives in attempts.values() if (job := _sacct_job(path, lives)) is not None]
+    return make_trace(f"sacct:{path.name}", jobs)
+
+
+def _sacct_job(path: Path, lives: list[dict[str, str]]) -> JobSpec | None:
+    gpus = max(_sacct_gpus(life) for life in lives)
+    try:
+        work = sum(float(life["ElapsedRaw"] or 0) for life in lives)
+        if not gpus or not work:
+            return None
+        submit = min(epoch_seconds(life["Submit"]) for life in lives)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"{path} has a row that is no job: {error}", code="trace-row-invalid"
+        ) from error
+    return JobSpec(submit=submit, work=work, gpus=gpus, tenant=lives[0]["Account"] or "none")
+
+
+def _sacct_gpus(life: dict[str, str]) -> int:
+    return slurm.count_gpus(slurm.parse_tres(life.get("AllocTRES") or life.get("ReqTRES") or ""))
+
+
+SYNTHETIC_SIZES = (1, 2, 4, 8, 16, 32)
+SYNTHETIC_WEIGHTS = (64, 12, 10, 10, 3, 1)
+MEDIAN_DURATION_S, DURATION_SIGMA = (
+    1200.0,
+    1.6,
+)  # of durations: seconds, and the deviation of their logarithm
+SYNTHETIC_TENANTS = 10
+
+
+def make_synthetic(jobs: int, gpus: int, *, load: float = 0.9, seed: int = 0) -> Trace:
+    """So many jobs that fill so many accelerators to `load`, as a mean over the trace."""
+    if jobs < 1:
+        raise UsageError(
+            f"a synthetic trace has 1 job or more, not {jobs}",
+            code="value-out-of-range",
+            field="jobs",
+        )
+    if not load > 0:
+        raise UsageError(f"load is above 0, not {load}", code="value-out-of-range", field="load")
+    draw = random.Random(seed)
+    names = [f"t{number}" for number in range(SYNTHETIC_TENANTS)]
+    shares = [1.0 / (number + 1) for number in range(SYNTHETIC_TENANTS)]
+    sizes = draw.choices(
+        [size for size in SYNTHETIC_SIZES if size <= gpus],
+        SYNTHETIC_WEIGHTS[: _sizes_that_fit(gpus)],
+        k=jobs,
+    )
+    works = [MEDIAN_DURATION_S * draw.lognormvariate(0.0, DURATION_SIGMA) for _ in range(jobs)]
+    tenants = draw.choices(names, shares, k=jobs)
+    span = sum(size * work for size, work in zip(sizes, works, strict=True)) / (load * gpus)
+    submits = sorted(draw.random() * span for _ in range(jobs))
+    found = tuple(map(JobSpec, submits, works, sizes, tenants))
+    return Trace(f"synthetic:{jobs}", found, max(span / DAY, 1.0))
+
+
+def _sizes_that_fit(gpus: int) -> int:
+    return sum(size <= gpus for size in SYNTHETIC_SIZES)
+
+
+def read_trace(
+    text: str, *, gpus: int, begin: str = "", days: float = 0.0, load: float = 0.9
+) -> Trace:
+    """`philly`, `philly:PATH`, `sacct:PATH` or `synthetic:JOBS`."""
+    kind, _, rest = text.partition(":")
+    if kind != "philly" and (begin or days):
+        raise UsageError(
+            f"--from and --days choose from the trace philly, not from {text}",
+            code="option-not-allowed",
+        )
+    if kind == "philly":
+        return read_philly(Path(rest) if rest else PHILLY_FILE, begin=begin, days=days)
+    if kind == "sacct" and rest:
+        return read_sacct(Path(rest))
+    if kind == "synthetic" and rest.isdecimal():
+        return make_synthetic(int(rest), gpus, load=load)
+    raise UsageError(
+        f"{text!r} is no trace; give philly, philly:PATH, sacct:PATH or synthetic:JOBS",
+        code="trace-unknown",
+    )

@@ -1,0 +1,177 @@
+"""Provide a batch of the right form before the data is there, and record the form for the next run.
+
+The batch comes from a schema, a sample, the last run, or the first rows of the data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from headway.errors import UsageError
+from headway.startup.batch_schema import Leaf, Schema, SchemaError, register_namedtuple
+
+__all__ = ["Schema", "SchemaError", "fast_batch", "recording"]
+
+
+T = TypeVar("T")
+LEARNING_BATCHES = 8  # batches of a run that its schema is learned from
+
+
+def fast_batch(
+    *,
+    schema: Schema | None = None,
+    sample: Any = None,
+    recorded: str | os.PathLike[str] | None = None,
+    dataset: Any = None,
+    batch_size: int | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Any:
+    """A batch to compile with, now: one of the four says what it looks like.
+
+    None if `recorded` names a file that is not there yet: the first run has nothing to go by.
+    """
+    chosen = [schema, sample, recorded, dataset]
+    if sum(one is not None for one in chosen) != 1:
+        raise UsageError(
+            "a fast batch comes from one of schema, sample, recorded and dataset",
+            code="fast-batch-without-source",
+        )
+    if recorded is not None:
+        schema = _read_schema(Path(recorded))
+        if schema is None:
+            return None
+    if dataset is not None:
+        return _first_rows(dataset, batch_size, collate, device)
+    return synthetic_batch(schema or Schema.of(sample), device=device, seed=seed)
+
+
+def recording(source: Iterable[T], file: str | os.PathLike[str]) -> Iterator[T]:
+    """The batches of `source` as they are; what the first of them look like is kept for next time.
+
+    Sizes, types and ranges only, nothing that is in them.
+    """
+    learned: Schema | None = None
+    left = LEARNING_BATCHES
+    for batch in source:
+        if left:
+            left -= 1
+            try:
+                found = Schema.of(batch)
+                learned = found if learned is None else learned.joined(found)
+                _write_schema(Path(file), learned)
+            except SchemaError:  # its batches are of several kinds: the first one's is kept
+                left = 0
+        yield batch
+
+
+def _read_schema(path: Path) -> Schema | None:
+    try:
+        return Schema.from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(
+            f"the recorded batch {path} cannot be read: {error.strerror}",
+            code="recorded-batch-not-readable",
+        ) from None
+
+
+def _write_schema(path: Path, schema: Schema) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(schema.to_json())
+    os.replace(draft, path)
+
+
+def _first_rows(
+    dataset: Any,
+    batch_size: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+    device: torch.device | str,
+) -> Any:
+    from torch.utils import _pytree as pytree
+    from torch.utils.data import default_collate
+
+    if not batch_size or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            "a fast batch of a dataset needs batch_size, and rows that have numbers",
+            code="fast-batch-without-rows",
+        )
+    rows = [dataset[number] for number in range(batch_size)]
+    batch = (collate or default_collate)(rows)
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+
+
+SMALLEST_DYNAMIC = 2  # torch makes a graph of its own for the sizes 0 and 1
+
+
+def synthetic_batch(
+    schema: Schema, *, device: torch.device | str = "cpu", seed: int = 0, mark: bool = True
+) -> Any:
+    """A batch of that schema. Sizes that changed are marked, so that others of them hit."""
+    generator = torch.Generator().manual_seed(seed)
+    made: dict[str, Any] = {}
+    for leaf in schema.leaves:
+        if leaf.is_tensor and not leaf.jagged:
+            made[leaf.path] = _tensor(leaf, generator)
+        elif not leaf.is_tensor:
+            made[leaf.path] = leaf.value
+    for leaf in schema.leaves:
+        if leaf.jagged:
+            made[leaf.path] = _jagged_offsets(leaf, made[leaf.of].shape[0], generator)
+    for kind in schema.kinds:
+        register_namedtuple(kind)
+    leaves = [_on_device(leaf, made[leaf.path], device, mark) for leaf in schema.leaves]
+    return pytree.tree_unflatten(leaves, pytree.treespec_loads(schema.spec))
+
+
+def _tensor(leaf: Leaf, generator: torch.Generator) -> torch.Tensor:
+    sizes = [_size(dim.usual, dim.fixed) for dim in leaf.dims]
+    dtype = getattr(torch, leaf.dtype)
+    if dtype == torch.bool:
+        flat = torch.rand(sizes, generator=generator) < 0.5
+    elif dtype.is_floating_point or dtype.is_complex:
+        flat = torch.rand(sizes, generator=generator) * (leaf.high - leaf.low) + leaf.low
+    else:
+        flat = torch.randint(int(leaf.low), int(leaf.high) + 1, sizes, generator=generator)
+    return _with_strides(flat.to(dtype), leaf.order)
+
+
+def _with_strides(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """In memory as the real one lies."""
+    if list(order) == sorted(order):
+        return tensor
+    back = [order.index(place) for place in range(len(order))]
+    return tensor.permute(order).contiguous().permute(back)
+
+
+def _jagged_offsets(leaf: Leaf, rows: int, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that cut `rows` rows into pieces."""
+    count = _size(leaf.dims[0].usual, leaf.dims[0].fixed)
+    parts = count - 1 if leaf.jagged == "offsets" else count
+    inner = torch.randint(0, rows + 1, (max(parts - 1, 0),), generator=generator).sort().values
+    edges = torch.cat([torch.zeros(1, dtype=torch.long), inner, torch.tensor([rows])])
+    found = {"offsets": edges, "starts": edges[:-1], "lengths": edges.diff()}[leaf.jagged]
+    return found.to(getattr(torch, leaf.dtype))
+
+
+def _size(usual: int, fixed: bool) -> int:
+    return usual if fixed else max(usual, SMALLEST_DYNAMIC)
+
+
+def _on_device(leaf: Leaf, value: Any, device: torch.device | str, mark: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    placed = value.to(device).requires_grad_(leaf.requires_grad)
+    for place, dim in enumerate(leaf.dims):
+        if mark and not dim.fixed:
+            torch._dynamo.maybe_mark_dynamic(placed, place)
+    return placed

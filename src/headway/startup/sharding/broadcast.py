@@ -1,0 +1,174 @@
+"""Broadcast a plan from rank 0, and check on every rank that it fits what that rank has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headway.errors import HeadwayError, UsageError
+from headway.startup.sharding.sharding_plan import (
+    ShardingPlan,
+    Table,
+    canonical_json,
+    difference,
+    gc_paused,
+)
+
+HEADER = 40  # bytes: the length of what follows, and its hash
+BLOCK = 1 << 16  # bytes of the first broadcast; the plan of some hundred tables fits in
+
+
+def share(
+    plan: ShardingPlan | Callable[[], ShardingPlan] | None,
+    tables: Sequence[Table] | None = None,
+    *,
+    group: Any = None,
+    timeout: timedelta | None = None,
+) -> ShardingPlan:
+    """Rank 0's plan, on every rank of the group.
+
+    A function is called on rank 0 only. What a rank gives besides, its plan or its tables, is
+    compared with what came; if one disagrees, all of them raise, and say what differs.
+    """
+    found: list[ShardingPlan] = []
+
+    def make() -> dict[str, Any]:
+        made = plan() if callable(plan) else plan
+        if made is None:
+            raise UsageError("rank 0 has no plan to share", code="plan-missing")
+        if made.world_size != dist.get_world_size(group):
+            raise UsageError(
+                f"the plan is for {made.world_size} ranks, and the group has "
+                f"{dist.get_world_size(group)}",
+                code="plan-world-size-mismatch",
+            )
+        found.append(made)
+        return made.document()
+
+    def objection(document: Any) -> str:
+        if not found:
+            found.append(ShardingPlan.read(document, tables or ()))
+        if isinstance(plan, ShardingPlan) and plan.hash != found[0].hash:
+            return difference(plan.tables, found[0].tables) or _shard_difference(plan, found[0])
+        return difference(tables, found[0].tables) if tables is not None else ""
+
+    with gc_paused():
+        broadcast_and_check(make, objection, group=group, timeout=timeout)
+    return found[0]
+
+
+def broadcast_and_check(
+    make: Callable[[], Any],
+    objection: Callable[[Any], str],
+    *,
+    group: Any = None,
+    timeout: timedelta | None = None,
+) -> Any:
+    """What `make` gives on rank 0, once no rank objects to it: on all ranks, or on none."""
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise UsageError(
+            f"rank {dist.get_rank()} is not in the group that shares a plan",
+            code="rank-not-in-group",
+        )
+    content, failure = b"", None
+    if rank == 0:
+        try:
+            content = canonical_json({"content": make()})
+        except Exception as error:  # or the others would wait for it in vain
+            failure = error
+            told = {"failure": str(error) or repr(error), "usage": isinstance(error, UsageError)}
+            code = error.code if isinstance(error, HeadwayError) else ""
+            content = canonical_json({**told, "code": code})
+    received = json.loads(_broadcast(content, rank, group, timeout))
+    if failure is not None:
+        raise failure
+    if "failure" in received:
+        kind = UsageError if received["usage"] else HeadwayError
+        text = f"rank 0 could not make the plan: {received['failure']}"
+        raise kind(text, code=received["code"] or "plan-not-made")
+    try:
+        word = objection(received["content"])
+    except Exception as error:
+        word = str(error) or repr(error)
+    _all_agree(word, rank, group, timeout)
+    return received["content"]
+
+
+def _broadcast(content: bytes, rank: int, group: Any, timeout: timedelta | None) -> bytes:
+    device = _device(group)
+    header = len(content).to_bytes(8, "big") + hashlib.sha256(content).digest()
+    start = (header + content)[:BLOCK].ljust(BLOCK, b"\0") if rank == 0 else bytes(BLOCK)
+    start = _broadcast_bytes(start, device, group, timeout)
+    length = int.from_bytes(start[:8], "big")
+    got = start[HEADER : HEADER + length]
+    if len(got) < length:
+        rest = content[len(got) :] if rank == 0 else bytes(length - len(got))
+        got += _broadcast_bytes(rest, device, group, timeout)
+    if hashlib.sha256(got).digest() != start[8:HEADER]:
+        raise HeadwayError(
+            "the plan did not arrive from rank 0 as it was sent", code="plan-transfer-damaged"
+        )
+    return got
+
+
+def _broadcast_bytes(content: bytes, device: Any, group: Any, timeout: timedelta | None) -> bytes:
+    buffer = bytearray(content)
+    here = torch.frombuffer(buffer, dtype=torch.uint8)
+    there = here.to(device)
+    _wait(lambda: dist.broadcast(there, group_src=0, group=group, async_op=True), timeout)
+    here.copy_(there)
+    return bytes(buffer)
+
+
+def _all_agree(word: str, rank: int, group: Any, timeout: timedelta | None) -> None:
+    """HeadwayError on all ranks if one of them objects."""
+    objects = torch.tensor([int(bool(word))], device=_device(group))
+    _wait(lambda: dist.all_reduce(objects, dist.ReduceOp.MAX, group, async_op=True), timeout)
+    if not int(objects.item()):
+        return
+    words: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(words, word, group=group)
+    first = next(rank for rank, word in enumerate(words) if word)
+    raise HeadwayError(
+        f"rank {first} disagrees with the plan of rank 0: {words[first]}",
+        code="plans-disagree",
+        rank=first,
+    )
+
+
+def _wait(start: Callable[[], Any], timeout: timedelta | None) -> None:
+    try:
+        work = start()
+        if timeout is None:
+            work.wait()
+        else:
+            work.wait(timeout)
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise HeadwayError(
+            f"the ranks could not share the plan: {first}", code="plan-not-shared"
+        ) from error
+
+
+def _device(group: Any) -> Any:
+    """Where a tensor must be for this group."""
+    backends = str(dist.get_backend_config(group))
+    if "cpu:" in backends or "gloo" in backends:
+        return torch.device("cpu")
+    return torch.accelerator.current_accelerator()
+
+
+def _shard_difference(here: ShardingPlan, there: ShardingPlan) -> str:
+    if here.world_size != there.world_size:
+        return f"it is for {here.world_size} ranks here and for {there.world_size} in the plan"
+    for table in here.tables:
+        if here.of(table.name) != there.of(table.name):
+            return f"table {table.name!r} is sharded otherwise here"
+    return "the order of the shards"

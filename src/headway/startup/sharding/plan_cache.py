@@ -1,0 +1,86 @@
+"""Keep plans across restarts, by a hash of everything they depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headway import __version__
+from headway.errors import UsageError
+from headway.startup.sharding import planner
+from headway.startup.sharding.sharding_plan import ShardingPlan, Table, canonical_json, digest
+
+SCHEMA = 1
+
+
+class PlanCache:
+    """A folder of plans; what cannot be read, or was changed, is as if it were not there."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).expanduser()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(
+                f"{folder} is a file; plans are kept in a folder", code="plan-folder-is-a-file"
+            )
+
+    def plan(
+        self, tables: Sequence[Table], world_size: int, *, memory: int | Sequence[int] | None = None
+    ) -> ShardingPlan:
+        """The plan for these tables, read if it is there, else made and kept. For rank 0."""
+        asked = {
+            "planner": "headway",
+            "tables": [asdict(table) for table in tables],
+            "world_size": world_size,
+            "memory": memory if memory is None or isinstance(memory, int) else list(memory),
+            "versions": {"headway": __version__},
+        }
+        kept = self.read(asked)
+        if kept is not None:
+            with contextlib.suppress(UsageError):
+                found = ShardingPlan.read(kept)
+                if found.tables == tuple(tables) and found.world_size == world_size:
+                    return found
+        made = planner.plan(tables, world_size, memory=memory)
+        self.write(asked, made.document())
+        return made
+
+    def read(self, asked: Mapping[str, Any]) -> Any:
+        """What was kept for these facts, or None."""
+        try:
+            kept = json.loads(_content(self._path(asked)))
+            whole = kept["schema"] == SCHEMA and kept["asked"] == digest(asked)
+            return kept["plan"] if whole and kept["hash"] == digest(kept["plan"]) else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def write(self, asked: Mapping[str, Any], plan: Any) -> None:
+        """Keep a plan, at once; a folder that cannot be written keeps nothing."""
+        path = self._path(asked)
+        kept = {"schema": SCHEMA, "asked": digest(asked), "hash": digest(plan), "plan": plan}
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(canonical_json(kept))
+            os.replace(draft, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+
+    def _path(self, asked: Mapping[str, Any]) -> Path:
+        return self.folder / f"{digest(asked)[:32]}.json"
+
+
+def _content(path: Path) -> bytes:
+    """Of a file, and not of a pipe that somebody has put there: nobody may ever write to it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        return file.read()

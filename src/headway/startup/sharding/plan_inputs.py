@@ -1,0 +1,128 @@
+"""Describe what a plan depends on as JSON: equal for equal settings, in every process."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import pickle
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import torch
+
+from headway.compile.precompile.guards import code_text
+
+MAX_DEPTH = 12  # nested settings that are looked at
+
+
+def describe_inputs(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """A thing by its type and all that it holds; a tensor by its shape."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, (float, torch.dtype, torch.device)):
+        return str(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    if id(value) in above or len(above) > MAX_DEPTH:
+        return type(value).__qualname__
+    above = (*above, id(value))
+    if isinstance(value, torch.Tensor):
+        return [describe_inputs(type(value)), list(value.shape), str(value.dtype)]
+    if isinstance(value, dict):
+        return sorted(
+            [[describe_inputs(k, above), describe_inputs(v, above)] for k, v in value.items()],
+            key=str,
+        )
+    if isinstance(value, (set, frozenset)):
+        return sorted((describe_inputs(one, above) for one in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [describe_inputs(one, above) for one in value]
+    if isinstance(value, functools.partial):
+        return [describe_inputs(one, above) for one in (value.func, value.args, value.keywords)]
+    if isinstance(value, types.FunctionType):
+        return _function(value, above)
+    if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+        name = [getattr(value, "__module__", None), value.__qualname__]
+        code = (
+            [describe_inputs(value.__func__, above)] if isinstance(value, types.MethodType) else []
+        )
+        return [name, *code, describe_inputs(value.__self__, above)]
+    return [describe_inputs(type(value)), _attributes(value, above)]
+
+
+def _function(function: types.FunctionType, above: tuple[int, ...]) -> Any:
+    reached = list(_called_functions(function))
+    text = "\n".join(code_text(one.__code__) for one in reached)
+    code = hashlib.sha256(text.encode()).hexdigest()[:16]
+    cells = [_cell_content(cell) for cell in function.__closure__ or ()]
+    settings = {name: value for one in reached for name, value in _globals(one) if _is_plain(value)}
+    values = (function.__defaults__, function.__kwdefaults__, cells, settings)
+    name = [function.__module__, function.__qualname__]
+    return [*name, code, *(describe_inputs(one, above) for one in values)]
+
+
+def _called_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """It, and the functions of its module that it may call."""
+    todo, seen = [function], {function}
+    while todo:
+        one = todo.pop()
+        yield one
+        for _, other in sorted(_globals(one), key=lambda pair: pair[0]):
+            same = isinstance(other, types.FunctionType) and other.__module__ == one.__module__
+            if same and other not in seen:
+                seen.add(other)
+                todo.append(other)
+
+
+def _cell_content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What it looks up in its module."""
+    for name in dict.fromkeys(_global_names(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, bytes, Enum, torch.dtype))
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield step.argval
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _global_names(part)
+
+
+def _attributes(value: Any, above: tuple[int, ...]) -> Any:
+    """The attributes of an object; of one of C that has none, its content."""
+    held = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                held[name] = getattr(value, name)
+    if held or hasattr(value, "__dict__"):
+        return describe_inputs(held, above)
+    try:
+        return hashlib.sha256(pickle.dumps(value, 4)).hexdigest()[:16]
+    except Exception:  # a lock, a handle: there is nothing to know of it
+        return None

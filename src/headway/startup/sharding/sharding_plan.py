@@ -1,0 +1,283 @@
+"""Embedding tables, their shards, and the plan that assigns each shard to a rank."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from headway.errors import UsageError
+
+SCHEMA = 1
+SPLITS = ("auto", "table", "row", "column")
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table; the dtype may be given as torch's own."""
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str = "float32"
+    lookups: float = 1.0  # rows that a sample looks up
+    pooled: bool = True  # they become one row of output, and not a row each
+    state: float = 0.0  # bytes that the optimizer keeps for an element
+    split: str = "auto"  # table: never; row, column: over all ranks
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", str(self.dtype).removeprefix("torch."))
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(
+                f"a table's name is a word, not {self.name!r}",
+                code="table-value-invalid",
+                field="name",
+            )
+        for field in ("rows", "dim"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(
+                    f"table {self.name!r} has {field} {value!r}; give 1 or more",
+                    code="table-value-invalid",
+                    field=field,
+                )
+        for field in ("lookups", "state"):
+            value = getattr(self, field)
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise UsageError(
+                    f"table {self.name!r} has {field} {value!r}; give 0 or more",
+                    code="table-value-invalid",
+                    field=field,
+                )
+            object.__setattr__(self, field, float(value))  # 1 and 1.0 are the same table
+        if self.dtype not in DTYPE_BYTES:
+            raise UsageError(
+                f"table {self.name!r} has dtype {self.dtype!r}; one of {_comma_list(DTYPE_BYTES)}",
+                code="table-value-invalid",
+                field="dtype",
+            )
+        if self.split not in SPLITS:
+            raise UsageError(
+                f"table {self.name!r} has split {self.split!r}; one of {_comma_list(SPLITS)}",
+                code="table-value-invalid",
+                field="split",
+            )
+
+    def values(self) -> list[Any]:
+        """Its fields, as JSON takes them."""
+        return [getattr(self, field) for field in FIELDS]
+
+    def memory(self, sizes: Sequence[int]) -> int:
+        """Bytes of a part of this size, with what the optimizer keeps for it."""
+        return math.ceil(sizes[0] * sizes[1] * (DTYPE_BYTES[self.dtype] + self.state))
+
+    def load(self, sizes: Sequence[int]) -> float:
+        """Bytes that a part of this size reads and sends on for a sample."""
+        read = self.lookups * sizes[0] / self.rows
+        sent = min(1.0, self.lookups) if self.pooled else read
+        return (read + sent) * sizes[1] * DTYPE_BYTES[self.dtype] if sizes[0] else 0.0
+
+
+FIELDS = tuple(field.name for field in fields(Table))
+
+
+class Shard(NamedTuple):
+    """A part of a table, and the rank of the group that holds it."""
+
+    table: str
+    offsets: tuple[int, int]
+    sizes: tuple[int, int]
+    rank: int
+
+
+@dataclass(frozen=True)
+class ShardingPlan:
+    """Tables cut by rows or by columns, each part on one rank of a group."""
+
+    tables: tuple[Table, ...]
+    shards: tuple[Shard, ...]
+    world_size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.world_size, int) or self.world_size < 1:
+            raise UsageError(
+                f"a plan is for 1 rank or more, not {self.world_size!r}", code="world-size-invalid"
+            )
+        check_distinct(self.tables)
+        known = {table.name for table in self.tables}
+        for shard in self.shards:
+            if shard.table not in known:
+                raise UsageError(
+                    f"the plan has a shard of {shard.table!r}, which is no table",
+                    code="shard-of-unknown-table",
+                )
+            if not 0 <= shard.rank < self.world_size:
+                raise UsageError(
+                    f"a shard of table {shard.table!r} is on rank {shard.rank} of "
+                    f"{self.world_size}",
+                    code="rank-out-of-range",
+                )
+        for table in self.tables:
+            _check_covered(table, self.of(table.name))
+
+    @cached_property
+    def _by_table(self) -> dict[str, tuple[Shard, ...]]:
+        found: dict[str, list[Shard]] = {table.name: [] for table in self.tables}
+        for shard in self.shards:
+            found[shard.table].append(shard)
+        return {name: tuple(shards) for name, shards in found.items()}
+
+    def of(self, table: str) -> tuple[Shard, ...]:
+        """The shards of a table."""
+        try:
+            return self._by_table[table]
+        except KeyError:
+            raise UsageError(
+                f"the plan has no table {table!r}", code="table-not-in-plan", table=table
+            ) from None
+
+    def on(self, rank: int) -> tuple[Shard, ...]:
+        """What a rank holds, in the order of the tables."""
+        return tuple(shard for shard in self.shards if shard.rank == rank)
+
+    @cached_property
+    def hash(self) -> str:
+        """The same for the same plan, in every process."""
+        return digest(self.document())
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON takes it."""
+        return {
+            "schema": SCHEMA,
+            "world_size": self.world_size,
+            "tables": [table.values() for table in self.tables],
+            "shards": [
+                [[shard.rank, *shard.offsets, *shard.sizes] for shard in self.of(table.name)]
+                for table in self.tables
+            ],
+        }
+
+    @classmethod
+    def read(cls, document: Any, expected: Sequence[Table] = ()) -> ShardingPlan:
+        """The plan that `document()` described; tables that are the expected ones are taken."""
+        try:
+            if document["schema"] != SCHEMA:
+                raise UsageError(
+                    f"the plan has schema {document['schema']!r}, not {SCHEMA}",
+                    code="plan-other-schema",
+                )
+            as_expected = [table.values() for table in expected] == document["tables"]
+            read = expected if as_expected else [Table(*values) for values in document["tables"]]
+            tables = tuple(read)
+            shards = tuple(
+                Shard(table.name, (at[1], at[2]), (at[3], at[4]), at[0])
+                for table, parts in zip(tables, document["shards"], strict=True)
+                for at in parts
+            )
+            return cls(tables, shards, document["world_size"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise UsageError(f"this is no plan: {error!r}", code="not-a-plan") from None
+
+
+def canonical_json(document: Any) -> bytes:
+    """JSON that is the same for the same content."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def digest(document: Any) -> str:
+    """A hash of the content of a document."""
+    return hashlib.sha256(canonical_json(document)).hexdigest()
+
+
+def check_distinct(tables: Sequence[Table]) -> None:
+    """UsageError if two tables have the same name."""
+    seen: set[str] = set()
+    for table in tables:
+        if table.name in seen:
+            raise UsageError(
+                f"two tables are named {table.name!r}", code="table-twice", table=table.name
+            )
+        seen.add(table.name)
+
+
+def difference(here: Sequence[Table], there: Sequence[Table]) -> str:
+    """In what these tables are not those; empty if they are the same."""
+    if tuple(here) == tuple(there):
+        return ""
+    ours, theirs = ({table.name: table for table in tables} for tables in (here, there))
+    if list(ours) != list(theirs):
+        missing = [name for name in theirs if name not in ours]
+        more = [name for name in ours if name not in theirs]
+        if missing:
+            return f"table {missing[0]!r} is not here"
+        return f"table {more[0]!r} is here only" if more else "the order of the tables"
+    for name, table in ours.items():
+        for field in FIELDS:
+            mine, other = getattr(table, field), getattr(theirs[name], field)
+            if mine != other:
+                return f"table {name!r} has {field} {mine} here and {other} in the plan"
+    return ""
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Nothing made here is garbage, and a collection walks all of torch: half of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _check_covered(table: Table, shards: Sequence[Shard]) -> None:
+    """UsageError unless the shards are the table, cut along one dimension."""
+    whole = (table.rows, table.dim)
+    for along in (0, 1):
+        across = 1 - along
+        if all((s.offsets[across], s.sizes[across]) == (0, whole[across]) for s in shards):
+            break
+    else:
+        raise UsageError(
+            f"table {table.name!r} is cut along two dimensions, or not wholly covered",
+            code="shards-in-two-dimensions",
+        )
+    at = 0
+    for start, size in sorted((shard.offsets[along], shard.sizes[along]) for shard in shards):
+        if start != at or size < 0:
+            raise UsageError(
+                f"the shards of table {table.name!r} overlap, or leave a gap at {at}",
+                code="shards-not-contiguous",
+                at=at,
+            )
+        at += size
+    if at != whole[along]:
+        raise UsageError(
+            f"the shards of table {table.name!r} end at {at} of {whole[along]}",
+            code="shards-incomplete",
+            at=at,
+        )
+
+
+def _comma_list(words: Iterable[str]) -> str:
+    return ", ".join(words)

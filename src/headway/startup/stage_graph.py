@@ -1,0 +1,136 @@
+"""Startup stages, their dependencies and their errors: pure functions over names.
+
+StageError              the stages cannot be run as declared
+  StageFailed           one of them raised; its own exception is the cause
+  StageLate             one of them missed its deadline
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headway.errors import HeadwayError
+
+
+class StageError(HeadwayError):
+    """The stages cannot be run as they are declared."""
+
+
+class StageFailed(StageError):
+    """A stage raised."""
+
+    code = "stage-failed"
+
+    def __init__(self, stage: str, text: str, *, code: str | None = None) -> None:
+        super().__init__(f"the stage {stage} failed: {text}", code=code)
+        self.stage = stage
+
+
+class StageLate(StageError):
+    """A stage was not done in time."""
+
+    code = "stage-late"
+
+    def __init__(self, stage: str, deadline: float) -> None:
+        super().__init__(f"the stage {stage} was not done in {deadline:g} s")
+        self.stage = stage
+
+
+Where = Literal["thread", "process", "main"]
+PLACES = ("thread", "process", "main")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One piece of a start. Its arguments are the results of the stages they are named after."""
+
+    name: str
+    call: Callable[..., Any]
+    takes: tuple[str, ...] = ()  # in the order of its arguments
+    needs: tuple[str, ...] = ()  # those, and what else must be done before
+    where: Where = "thread"
+    deadline: float | None = None
+
+
+def declare(
+    call: Callable[..., Any],
+    name: str,
+    needs: Sequence[str],
+    where: str,
+    deadline: float | None,
+) -> Stage:
+    """A stage, from a function and what was said of it."""
+    if where not in PLACES:
+        raise StageError(
+            f"the stage {name} is to run in {where!r}; it can in {', '.join(PLACES)}",
+            code="stage-place-unknown",
+        )
+    if deadline is not None and deadline <= 0:
+        raise StageError(
+            f"the stage {name} has a deadline of {deadline} s; it must be above 0",
+            code="stage-deadline-invalid",
+        )
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(call).parameters.values()
+    if any(parameter.kind in kinds for parameter in parameters):
+        raise StageError(
+            f"the stage {name} takes * arguments; name the stages that it needs",
+            code="stage-arguments-unnamed",
+        )
+    takes = tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
+    every = tuple(dict.fromkeys((*takes, *needs)))
+    return Stage(name=name, call=call, takes=takes, needs=every, where=where, deadline=deadline)  # type: ignore[arg-type]
+
+
+def order(stages: Sequence[Stage], given: Sequence[str] = ()) -> list[Stage]:
+    """One after the other so that none comes before what it needs; else as they were declared.
+
+    It depends on nothing but the declarations, so that it is the same on all ranks.
+    """
+    names = [stage.name for stage in stages]
+    for name in names:
+        if names.count(name) > 1 or name in given:
+            raise StageError(
+                f"there are two stages {name}; each name can be used once",
+                code="stage-twice",
+                stage=name,
+            )
+    for stage in stages:
+        for need in stage.needs:
+            if need not in names and need not in given:
+                known = ", ".join([*given, *names])
+                raise StageError(
+                    f"the stage {stage.name} needs {need}; there are {known}",
+                    code="stage-unknown",
+                    stage=need,
+                )
+    found: list[Stage] = []
+    done = set(given)
+    left = list(stages)
+    while left:
+        ready = next((stage for stage in left if done.issuperset(stage.needs)), None)
+        if ready is None:
+            circle = _find_cycle(left, done)
+            raise StageError(
+                f"the stages {' -> '.join(circle)} wait for each other",
+                code="stages-in-a-circle",
+                stages=circle,
+            )
+        left.remove(ready)
+        found.append(ready)
+        done.add(ready.name)
+    return found
+
+
+def _find_cycle(left: Sequence[Stage], done: set[str]) -> list[str]:
+    by_name = {stage.name: stage for stage in left}
+    path = [left[0].name]
+    while True:
+        needs = by_name[path[-1]].needs
+        following = next(need for need in needs if need not in done)
+        if following in path:
+            return [*path[path.index(following) :], following]
+        path.append(following)

@@ -1,0 +1,123 @@
+"""Run a stage in its own process: forked before any thread starts, given its arguments later."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from headway.errors import HeadwayError
+from headway.startup.stage_graph import Stage
+
+POLL_S = 0.5  # how often it looks whether the rank still lives
+
+
+class WorkerLost(HeadwayError):
+    """The process died, or what it made cannot be handed over."""
+
+
+class StageRaised(Exception):
+    """The stage raised there; this is what it said."""
+
+
+class StageProcess:
+    """One stage's process. Tensors come back in shared memory."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        context = _context()
+        ours, theirs = context.Pipe()
+        self._pipe: Connection = ours
+        self._process = context.Process(
+            target=_serve,
+            args=(theirs, ours, stage, os.getpid()),
+            name=f"stage-{stage.name}",
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
+
+    def run(self, arguments: list[Any]) -> Any:
+        """Its result; waits for it."""
+        try:
+            self._pipe.send(arguments)
+        except (OSError, ValueError):
+            raise WorkerLost(
+                f"its process died ({self._ended()})", code="stage-process-died"
+            ) from None
+        except Exception as error:
+            raise WorkerLost(
+                f"its arguments cannot be handed to a process: {error}",
+                code="stage-arguments-not-picklable",
+            ) from error
+        try:
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError):
+            raise WorkerLost(
+                f"its process died ({self._ended()})", code="stage-process-died"
+            ) from None
+        with contextlib.suppress(OSError):
+            self._pipe.send(None)  # the tensors are ours now: it may go
+        if kind == "raised":
+            raise StageRaised(value)
+        if kind == "lost":
+            raise WorkerLost(value, code="stage-result-not-picklable")
+        return value
+
+    def _ended(self) -> str:
+        self._process.join(1.0)
+        return f"exit code {self._process.exitcode}"
+
+    def stop(self) -> None:
+        """It is not needed any more."""
+        with contextlib.suppress(OSError):
+            self._pipe.close()
+        if self._process.is_alive():
+            self._process.join(0.2)
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+
+
+def _context() -> Any:
+    """With torch its own, which hands tensors over in shared memory."""
+    if "torch" in sys.modules:
+        from torch import multiprocessing as torch_multiprocessing
+
+        return torch_multiprocessing.get_context("fork")
+    return multiprocessing.get_context("fork")
+
+
+def _serve(pipe: Connection, other: Connection, stage: Stage, parent: int) -> None:
+    other.close()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    try:
+        arguments = pipe.recv()
+    except (EOFError, OSError):
+        os._exit(0)  # not needed after all
+    try:
+        answer = ("done", stage.call(*arguments))
+    except BaseException:
+        answer = ("raised", traceback.format_exc())
+    try:
+        pipe.send(answer)
+    except Exception as error:
+        pipe.send(("lost", f"its result cannot be handed over from a process: {error}"))
+    with contextlib.suppress(EOFError, OSError):
+        pipe.recv()
+    os._exit(0)
+
+
+def _exit_with_parent(parent: int) -> None:
+    """A rank that is killed cannot end it."""
+    while os.getppid() == parent:
+        time.sleep(POLL_S)
+    os._exit(1)

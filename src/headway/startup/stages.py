@@ -1,0 +1,367 @@
+"""Declare the stages of a start and run those that do not depend on each other in parallel.
+
+Stages run in threads, in processes, and in the main thread in one fixed order.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headway import sdk
+from headway.errors import HeadwayError
+from headway.startup.stage_graph import (
+    Stage,
+    StageError,
+    StageFailed,
+    StageLate,
+    Where,
+    declare,
+    order,
+)
+from headway.startup.stage_process import StageProcess, StageRaised, WorkerLost
+from headway.torch_threads import TorchThread, interrupt
+
+__all__ = ["Results", "Stage", "StageError", "StageFailed", "StageLate", "Stages"]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Results(Mapping[str, Any]):
+    """What the stages returned, by name: `results.model` or `results["model"]`."""
+
+    def __init__(self, values: Mapping[str, Any], seconds: Mapping[str, float], took: float):
+        self._values = dict(values)
+        self.seconds = dict(seconds)
+        self.took = took
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"there is no stage {name}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Stages:
+    """A start, taken apart.
+
+    stages = Stages()
+
+    @stages.stage(where="main")
+    def device_init(): ...
+
+    @stages.stage(needs=["device_init"])
+    def get_first_batch_data(preproc_creation): ...
+
+    results = stages.run()
+
+    Arguments are the results of the stages they are named after. `where` is `thread` for what waits
+    for disks and networks or computes outside Python, `process` for work in Python itself, and
+    `main` for what must be in the main thread: CUDA contexts, process groups, everything that
+    communicates. Those run in one order, the same on all ranks. With `seed`, torch's random numbers
+    begin anew in each stage of the main thread, so that they do not depend on the others.
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        self.seed = seed
+        self._stages: list[Stage] = []
+
+    def stage(
+        self,
+        name: str | None = None,
+        *,
+        needs: Sequence[str] = (),
+        where: Where = "thread",
+        deadline: float | None = None,
+    ) -> Callable[[F], F]:
+        """Declare a function as a stage; its name is the function's, if none is given."""
+
+        def take(call: F) -> F:
+            self.add(call, name, needs=needs, where=where, deadline=deadline)
+            return call
+
+        return take
+
+    def add(
+        self,
+        call: Callable[..., Any],
+        name: str | None = None,
+        *,
+        needs: Sequence[str] = (),
+        where: Where = "thread",
+        deadline: float | None = None,
+    ) -> None:
+        """The same without a decorator."""
+        self._stages.append(declare(call, name or call.__name__, needs, where, deadline))
+
+    def run(self, *, overlap: bool = True, **given: Any) -> Results:
+        """Run them all; `given` are values that stages may take. Without `overlap` one by one."""
+        ordered = order(self._stages, tuple(given))
+        begun = time.monotonic()
+        runner = StageRunner(ordered, given, seed=self.seed, overlap=overlap)
+        values = runner.run()
+        return Results(values, runner.seconds(), time.monotonic() - begun)
+
+
+GRACE_S = 1.0  # for threads that run when another stage has failed
+PATIENCE_S = 5.0  # with those that still run when the process ends
+
+_agreements = itertools.count()  # the ranks compare each run of stages, by a key of its own
+
+
+class StageRunner:
+    """One run. The main thread works through its own stages in their order; every stage that is
+    done starts the threads that waited for it."""
+
+    def __init__(
+        self, stages: Sequence[Stage], given: Mapping[str, Any], *, seed: int | None, overlap: bool
+    ) -> None:
+        self.stages = stages
+        self.values: dict[str, Any] = dict(given)
+        self.seed = seed
+        self.overlap = overlap
+        self.spans: dict[str, tuple[int, int]] = {}  # begin and end, ns
+        self._change = threading.Condition()
+        self._begun: dict[str, float] = {}
+        self._threads: list[threading.Thread] = []
+        self._workers: dict[str, StageProcess] = {}
+        self._failure: BaseException | None = None
+        self._agreed = False
+        self._main = threading.get_ident()
+
+    def run(self) -> dict[str, Any]:
+        """All of them, or the first error."""
+        by_process = [stage for stage in self.stages if stage.where == "process"]
+        if self.overlap:  # before there are threads
+            _check_forks(by_process)
+            self._workers = {stage.name: StageProcess(stage) for stage in by_process}
+        watch = threading.Thread(target=self._watch, name="headway-stages", daemon=True)
+        watch.start()
+        try:
+            if self.overlap:
+                self._start_ready()
+            for stage in self.stages:
+                if stage.where == "main" or not self.overlap:
+                    self._wait_for(stage.needs)
+                    self._do(stage)
+                    self._agree()
+            self._wait_for([stage.name for stage in self.stages])
+        except BaseException as error:
+            with self._change:
+                self._failure = failure = self._failure or error
+            raise failure from failure.__cause__
+        finally:
+            with self._change:
+                self._failure = self._failure or _Finished()
+                self._change.notify_all()
+            watch.join()
+            for worker in self._workers.values():
+                worker.stop()
+            for thread in self._threads:
+                thread.join(GRACE_S)
+        self._note()
+        return self.values
+
+    def seconds(self) -> dict[str, float]:
+        """How long each stage took."""
+        return {name: (end - begin) / 1e9 for name, (begin, end) in self.spans.items()}
+
+    # Waiting
+
+    def _wait_for(self, names: Sequence[str]) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._failure or self._have(names))
+            if self._failure:
+                raise self._failure
+
+    def _have(self, names: Sequence[str]) -> bool:
+        return all(name in self.values for name in names)
+
+    def _start_ready(self) -> None:
+        """Threads for all whose needs are there; called whenever a stage is done."""
+        with self._change:
+            if self._failure:
+                return
+            for stage in self.stages:
+                waiting = stage.where != "main" and stage.name not in self._begun
+                if waiting and self._have(stage.needs):
+                    self._begun[stage.name] = time.monotonic()
+                    self._threads.append(self._thread(stage))
+
+    def _thread(self, stage: Stage) -> threading.Thread:
+        context, device = contextvars.copy_context(), _device()
+
+        def body() -> None:
+            _set_device(device)
+            try:
+                context.run(self._do, stage)
+            except BaseException as error:
+                with self._change:
+                    self._failure = self._failure or error
+                    self._change.notify_all()
+
+        thread = TorchThread(body, name=f"stage-{stage.name}", patience_s=PATIENCE_S)
+        thread.start()
+        return thread
+
+    # Doing
+
+    def _do(self, stage: Stage) -> None:
+        begun = time.monotonic_ns()
+        with self._change:
+            self._begun[stage.name] = begun / 1e9
+            self._change.notify_all()  # for who watches deadlines
+        try:
+            with sdk.span(stage.name):
+                value = self._call(stage)
+        except StageLate:
+            raise
+        except StageRaised as error:
+            last = str(error).strip().rpartition("\n")[2]
+            raise StageFailed(stage.name, last) from error
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            code = error.code or None if isinstance(error, HeadwayError) else None
+            raise StageFailed(stage.name, text, code=code) from error
+        with self._change:
+            self.spans[stage.name] = (begun, time.monotonic_ns())
+            self.values[stage.name] = value
+            self._change.notify_all()
+        if self.overlap:
+            self._start_ready()
+
+    def _call(self, stage: Stage) -> Any:
+        arguments = [self.values[name] for name in stage.takes]
+        worker = self._workers.get(stage.name)
+        if worker is not None:
+            try:
+                return worker.run(arguments)
+            except WorkerLost:
+                if isinstance(self._failure, StageLate):  # it was killed for that
+                    raise self._failure from None
+                raise
+        if self.seed is not None and stage.where == "main" and "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(_seed(self.seed, stage.name))
+        return stage.call(*arguments)
+
+    # Deadlines
+
+    def _watch(self) -> None:
+        """Ends what is late: the run, and the process or the main thread that is at it."""
+        with self._change:
+            while self._failure is None:
+                due = self._due()
+                if due is None:
+                    self._change.wait()
+                    continue
+                stage, left = due
+                if left > 0:
+                    self._change.wait(left)
+                    continue
+                self._failure = StageLate(stage.name, stage.deadline or 0.0)
+                self._change.notify_all()
+                if stage.where == "main" or not self.overlap:
+                    interrupt(self._main, _Interrupt)
+                elif stage.name in self._workers:
+                    self._workers[stage.name].stop()
+
+    def _due(self) -> tuple[Stage, float] | None:
+        """The stage whose deadline comes first, and the time until then."""
+        now = time.monotonic()
+        open_ = [
+            (stage, self._begun[stage.name] + stage.deadline - now)
+            for stage in self.stages
+            if stage.deadline is not None
+            and stage.name in self._begun
+            and stage.name not in self.values
+        ]
+        return min(open_, key=lambda pair: pair[1], default=None)
+
+    # Ranks
+
+    def _agree(self) -> None:
+        """Once there is a process group: every rank must have declared the same main stages."""
+        distributed: Any = sys.modules.get("torch.distributed")
+        if self._agreed or distributed is None or not distributed.is_available():
+            return
+        if not distributed.is_initialized():
+            return
+        self._agreed = True
+        mine = " ".join(stage.name for stage in self.stages if stage.where == "main")
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = distributed.distributed_c10d._get_default_store()
+        key = f"headway/stages/{restart}/{next(_agreements)}"
+        if distributed.get_rank() == 0:
+            store.set(key, mine)
+            return
+        theirs = store.get(key).decode()
+        if theirs != mine:
+            raise StageError(
+                f"rank {distributed.get_rank()} has the stages {mine} in the main thread, "
+                f"rank 0 has {theirs}; they must be the same on all ranks",
+                code="stages-differ-between-ranks",
+            )
+
+    def _note(self) -> None:
+        """The graph, for the report."""
+        recorder = sdk.active_recorder()
+        if recorder is not None:
+            rows = [
+                [stage.name, stage.where, list(stage.needs), *self.spans[stage.name]]
+                for stage in self.stages
+            ]
+            recorder.emit("stages", stages=rows, overlap=self.overlap)
+
+
+class _Interrupt(BaseException):
+    """The stage in the main thread is late."""
+
+
+class _Finished(Exception):
+    """Nothing is wrong: the run has ended."""
+
+
+def _check_forks(stages: Sequence[Stage]) -> None:
+    """A child of a process with a CUDA context cannot use it, and may hang on its locks."""
+    if stages and _device() is not None:
+        raise StageError(
+            f"the stage {stages[0].name} is to run in a process of its own, and CUDA is already "
+            "initialized; run the stages before anything uses the GPU, or this one in a thread",
+            code="stage-process-after-cuda",
+        )
+
+
+def _seed(seed: int, name: str) -> int:
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def _device() -> int | None:
+    """The GPU of this thread; a new one would begin with the first GPU."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda._initialized:
+        return None
+    device: int = torch.cuda.current_device()
+    return device
+
+
+def _set_device(device: int | None) -> None:
+    if device is not None:
+        sys.modules["torch"].cuda.set_device(device)

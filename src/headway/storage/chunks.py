@@ -1,0 +1,167 @@
+"""Split files into chunks that are named by their content, pack them, and transfer several at once.
+
+The files are concatenated in the order of their names. A chunk ends where a file ends, chosen by
+the content of that file and never at a fixed distance: adding or removing a file changes one chunk.
+Transfers run in daemon threads: the end of a process waits for those of `concurrent.futures`, and
+a store may never answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import queue
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from headway.errors import HeadwayError, install_command
+
+TARGET_BYTES = 1 << 20  # a chunk that is this large ends with its file
+PIECE_BYTES = 4 << 20  # a file that is larger is cut
+MAX_CHUNK_BYTES = max(PIECE_BYTES, 2 * TARGET_BYTES)  # no chunk is larger
+BOUNDARY_ONE_IN = 8  # files after which a chunk ends, whatever its size
+ZLIB_LEVEL = 3
+
+RAW, ZLIB, ZSTD = b"r", b"d", b"z"
+
+
+class DamagedData(HeadwayError):
+    """Bytes that are not what their name says."""
+
+
+def split_chunks(files: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks of files that are laid end to end."""
+    kept: list[bytes] = []
+    size = 0
+    for content in files:
+        if len(content) > TARGET_BYTES:
+            if kept:
+                yield b"".join(kept)
+            yield from (
+                content[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)
+            )
+            kept, size = [], 0
+            continue
+        kept.append(content)
+        size += len(content)
+        if size and (
+            size >= TARGET_BYTES or hashlib.sha256(content).digest()[0] % BOUNDARY_ONE_IN == 0
+        ):
+            yield b"".join(kept)
+            kept, size = [], 0
+    if size:
+        yield b"".join(kept)
+
+
+def chunk_name(content: bytes) -> str:
+    """What a chunk is called: it cannot be changed and keep its name."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def pack_chunk(content: bytes) -> bytes:
+    """Compressed, with a first byte that says how.
+
+    By zlib, which every Python has: whoever shares the archives can read them.
+    """
+    packed = ZLIB + zlib.compress(content, ZLIB_LEVEL)
+    return packed if len(packed) <= len(content) else RAW + content
+
+
+def unpack_chunk(packed: bytes, size: int) -> bytes:
+    """The content, which is of a known size: no more than that is ever made of it."""
+    how, body = packed[:1], packed[1:]
+    if how == RAW:
+        content = body
+    elif how == ZLIB:
+        content = _inflate(body, size)
+    elif how == ZSTD:
+        content = _unzstd(body, size)
+    else:
+        raise DamagedData("it is not compressed in a way that is known", code="compression-unknown")
+    if len(content) != size:
+        raise DamagedData(
+            f"it has {len(content)} bytes where {size} were written",
+            code="size-mismatch",
+            size=len(content),
+            expected=size,
+        )
+    return content
+
+
+def _inflate(body: bytes, size: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(body, size + 1)
+    except zlib.error as error:
+        raise DamagedData(str(error), code="compression-damaged") from None
+    if len(content) <= size and not inflater.eof:
+        raise DamagedData("its end is missing", code="compression-damaged")
+    return content
+
+
+def _unzstd(body: bytes, size: int) -> bytes:
+    """Archives of earlier versions."""
+    module = _zstd()
+    if module is None:
+        raise DamagedData(
+            f"it is compressed by zstd; type: {install_command('zstd')}", code="missing-package"
+        )
+    unpacker = module.ZstdDecompressor()
+    try:
+        if module.__name__ == "zstandard":
+            content: bytes = unpacker.stream_reader(body).read(size + 1)
+        else:
+            content = unpacker.decompress(body, size + 1)
+    except (module.ZstdError, EOFError) as error:
+        raise DamagedData(str(error), code="compression-damaged") from None
+    return content
+
+
+def _zstd() -> Any:
+    """Python's own from 3.14 on, or the package of that name; None without them."""
+    for module in ("compression.zstd", "zstandard"):
+        try:
+            return importlib.import_module(module)
+        except ImportError:
+            continue
+    return None
+
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+MAX_THREADS = 8
+
+
+def parallel_map(call: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
+    """What the call makes of each item, in order; no more of them are taken than are at work."""
+    todo: queue.SimpleQueue[tuple[Future[Out], In] | None] = queue.SimpleQueue()
+    given: deque[Future[Out]] = deque()
+    threads = 0
+
+    def work() -> None:
+        while (task := todo.get()) is not None:
+            future, item = task
+            try:
+                future.set_result(call(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        for item in items:
+            if len(given) >= MAX_THREADS:
+                yield given.popleft().result()
+            given.append(Future())
+            todo.put((given[-1], item))
+            if threads < MAX_THREADS:
+                threads += 1
+                threading.Thread(target=work, name="headway-crew", daemon=True).start()
+        while given:
+            yield given.popleft().result()
+    finally:
+        for _ in range(threads):
+            todo.put(None)

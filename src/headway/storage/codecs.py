@@ -1,0 +1,148 @@
+"""Checksums and compression of stored data: CRC-32 (incremental, combined, threaded) and zstd."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from headway.errors import HeadwayError, MissingExtra
+
+try:  # ten times as fast
+    from isal.isal_zlib import crc32 as summed
+except ImportError:
+    from zlib import crc32 as summed
+
+__all__ = ["THREADED_MIN_BYTES", "ChecksumThread", "crc32_combine", "summed"]
+
+POLYNOMIAL = 0xEDB88320
+THREADED_MIN_BYTES = 1 << 16  # bytes for which waking a thread costs more than it saves
+
+
+def crc32_combine(first: int, second: int, size: int) -> int:
+    """The checksum of two stretches of bytes, from that of each; `size`: bytes of the second."""
+    power = 0
+    while size:
+        if size & 1:
+            first = _apply(_zeros_matrix(power), first)
+        size >>= 1
+        power += 1
+    return first ^ second
+
+
+_ZEROS: list[tuple[int, ...]] = []  # what 2**n bytes of zeros do to a checksum
+
+
+def _zeros_matrix(power: int) -> tuple[int, ...]:
+    while len(_ZEROS) <= power:
+        if _ZEROS:
+            _ZEROS.append(_square(_ZEROS[-1]))
+        else:
+            bit = (POLYNOMIAL, *(1 << at for at in range(31)))
+            _ZEROS.append(_square(_square(_square(bit))))
+    return _ZEROS[power]
+
+
+def _apply(matrix: tuple[int, ...], vector: int) -> int:
+    total, at = 0, 0
+    while vector:
+        if vector & 1:
+            total ^= matrix[at]
+        vector >>= 1
+        at += 1
+    return total
+
+
+def _square(matrix: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(_apply(matrix, row) for row in matrix)
+
+
+class ChecksumThread:
+    """Sums in a thread of its own, while others write the same bytes."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="headway-sums", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (view := self._todo.get()) is not None:
+            self._done.put(summed(view))
+
+    def start(self, data: memoryview) -> None:
+        """Begin with these bytes; they must stay as they are until the sum is asked for."""
+        self._todo.put(data)
+
+    def result(self) -> int:
+        """The sum of the bytes that were started with first."""
+        return self._done.get()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._todo.put(None)
+        self._thread.join()
+
+
+class UnreadableData(HeadwayError):
+    """One clause that says why: "it ..."."""
+
+
+ZSTD_LEVEL = 3  # of zstd, and of torch
+ZSTD_CHUNK_BYTES = 1 << 20  # bytes of a frame that are handed on at once
+ZSTD_THREADS = 4  # that compress at once, if there are so many cores: the training needs some too
+
+
+class ZstdFrame:
+    """A frame that is being made."""
+
+    def __init__(self, chunker: Any) -> None:
+        self._chunker = chunker
+
+    def more(self, data: bytes | memoryview) -> list[bytes]:
+        """What there is of it after these bytes; they are not looked at any more."""
+        return list(self._chunker.compress(data))
+
+    def end(self) -> Iterator[bytes]:
+        """The rest of it."""
+        chunks: Iterator[bytes] = self._chunker.finish()
+        return chunks
+
+
+class ZstdCompressor:
+    """Makes frames, one after the other."""
+
+    def __init__(self) -> None:
+        threads = min(len(os.sched_getaffinity(0)), ZSTD_THREADS)
+        self._compressor = require_zstd().ZstdCompressor(level=ZSTD_LEVEL, threads=threads)
+
+    def begin(self, size: int) -> ZstdFrame:
+        """One of so many bytes."""
+        return ZstdFrame(self._compressor.chunker(size=size, chunk_size=ZSTD_CHUNK_BYTES))
+
+
+def decompress_into(data: memoryview, at: int, room: memoryview) -> None:
+    """Fill the room from the frame, from that byte of its content on, and need no other memory."""
+    zstd = require_zstd()
+    done = 0
+    try:
+        with zstd.ZstdDecompressor().stream_reader(data) as reader:
+            reader.read(at)
+            while done < len(room) and (got := reader.readinto(room[done:])):
+                done += got
+    except zstd.ZstdError:
+        raise UnreadableData("it cannot be decompressed", code="not-decompressible") from None
+    if done != len(room):
+        raise UnreadableData("it ends too early", code="truncated")
+
+
+def require_zstd() -> Any:
+    """The package, or one sentence."""
+    try:
+        import zstandard
+    except ImportError:
+        needs = "a compressed checkpoint needs zstandard"
+        raise MissingExtra(needs, package="zstandard", extra="zstd") from None
+    return zstandard

@@ -1,0 +1,212 @@
+"""Files of a fleet store, in a folder or behind a URL. Names are relative, with slashes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+from headway.errors import HeadwayError, UsageError
+from headway.storage import remote
+
+
+class FileEntry(NamedTuple):
+    """One object: its name, size and time of change."""
+
+    name: str
+    size: int
+    changed: float
+
+
+class FleetFiles(Protocol):
+    """Objects that are written whole or not at all, and are durable once written."""
+
+    url: str
+
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """Make an object, or replace it; a private one only its owner can read, where that is."""
+
+    def get(self, name: str) -> bytes:
+        """The content of an object; FileNotFoundError if there is none."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object to read from, piece by piece."""
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+
+    def entries(self, below: str) -> Iterator[FileEntry]:
+        """Each object below a name, in any order."""
+
+    def path(self, name: str) -> str:
+        """What a person calls an object."""
+
+    def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
+        """Objects as files of this machine: copied into the folder, unless they are such files."""
+
+    def taken(self) -> bool:
+        """Whether anything lies there, of whatever kind."""
+
+
+def open_fleet_files(url: str) -> FleetFiles:
+    """The place that a path or URL names."""
+    if "://" in url and not url.startswith("file://"):
+        return RemoteFleetFiles(url)
+    return LocalFleetFiles(Path(url.removeprefix("file://")))
+
+
+class LocalFleetFiles:
+    """A folder of this machine, or one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root.expanduser()
+        if self._root.exists() and not self._root.is_dir():
+            raise UsageError(f"{root} is a file; a store is a folder or a URL", code="not-a-store")
+
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """Written aside, synced, renamed; and the folder that names it is synced too."""
+        path = self._root / name
+        self._make(path.parent)
+        aside = path.with_name(f".{secrets.token_hex(8)}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(aside, flags, 0o600 if private else 0o666), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise
+        _sync(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        """The folders that are missing, each durable in the one above it."""
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            _sync(one.parent)
+
+    def get(self, name: str) -> bytes:
+        """The content of an object; FileNotFoundError if there is none."""
+        return (self._root / name).read_bytes()
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object to read from, piece by piece."""
+        return (self._root / name).open("rb")
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        (self._root / name).unlink(missing_ok=True)
+
+    def entries(self, below: str) -> Iterator[FileEntry]:
+        """Each object below a name, those that are being written too: their names have a dot."""
+        for folder, _, names in os.walk(self._root / below, onerror=_unless_gone):
+            for name in names:
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(path)
+                    relative = os.path.relpath(path, self._root).replace(os.sep, "/")
+                    yield FileEntry(relative, found.st_size, found.st_mtime)
+
+    def path(self, name: str) -> str:
+        """What a person calls an object."""
+        return str(self._root / name)
+
+    def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
+        """They are such files."""
+        return [str(self._root / name) for name in names]
+
+    def taken(self) -> bool:
+        """Whether anything lies there, of whatever kind; not what is just being written."""
+        return self._root.is_dir() and any(
+            not one.name.startswith(".") for one in self._root.iterdir()
+        )
+
+
+class RemoteFleetFiles(remote.RemoteObjects):
+    """Anything that fsspec knows."""
+
+    def put(self, name: str, content: bytes, *, private: bool = False) -> None:
+        """Make an object, or replace it; who can read it is for the bucket to say."""
+        with _store_errors(self.url):
+            super().put(name, content)
+
+    def get(self, name: str, most: int | None = None) -> bytes:
+        """The content of an object; FileNotFoundError if there is none."""
+        with _store_errors(self.url):
+            return super().get(name, most)
+
+    def open(self, name: str) -> IO[bytes]:
+        """An object to read from, piece by piece."""
+        opened: IO[bytes] = self._fs.open(f"{self._root}/{name}", "rb")
+        return opened
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        with _store_errors(self.url):
+            super().delete(name)
+
+    def entries(self, below: str) -> Iterator[FileEntry]:
+        """Each object below a name."""
+        with _store_errors(self.url):
+            found = list(self.listed(below))
+        yield from (FileEntry(*one) for one in found)
+
+    def path(self, name: str) -> str:
+        """What a person calls an object."""
+        called: str = self._fs.unstrip_protocol(f"{self._root}/{name}")
+        return called
+
+    def fetch(self, names: Sequence[str], folder: Path) -> list[str]:
+        """Copied, many at once where the file system can; what is there already stays."""
+        paths = [str(folder / name.replace("/", "-")) for name in names]
+        wanted = [(n, p) for n, p in zip(names, paths, strict=True) if not os.path.exists(p)]
+        if wanted:
+            with _store_errors(self.url):
+                self._fs.get([f"{self._root}/{n}" for n, _ in wanted], [p for _, p in wanted])
+        return paths
+
+    def taken(self) -> bool:
+        """Whether anything lies there, of whatever kind."""
+        self._fs.invalidate_cache()
+        try:
+            with _store_errors(self.url):
+                return bool(self._fs.ls(self._root, detail=False))
+        except FileNotFoundError:
+            return False
+
+
+@contextlib.contextmanager
+def _store_errors(url: str) -> Iterator[None]:
+    """Whatever a remote file system raises, in one sentence; that nothing is there is no fault."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HeadwayError(f"{url} cannot be reached: {why}", code="store-unreachable") from error
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed is not one without files."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+def _sync(folder: Path) -> None:
+    """What was made or renamed in a folder is there after a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

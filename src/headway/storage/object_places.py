@@ -1,0 +1,190 @@
+"""Store named objects in a folder or behind a URL; each is written completely or not at all.
+
+Names are relative, with slashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from headway.errors import FINE, Reason, UsageError
+from headway.storage import remote
+from headway.storage.chunks import DamagedData
+from headway.storage.signing import Untrusted, path_untrusted_reason, stat_untrusted_reason
+
+DRAFTS = "drafts"  # what is being written; what is old there was left by somebody who was killed
+
+
+class ObjectMissing(Exception):
+    """There is nothing of that name."""
+
+
+class ObjectPlace(Protocol):
+    """Objects that are written whole or not at all."""
+
+    url: str
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; Gone if there is none, Corrupt if there is more than `most`.
+
+        `own`: Untrusted unless nobody but this user could have written it.
+        """
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object, at once."""
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+
+    def distrust(self) -> Reason:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+
+
+def open_object_place(url: str) -> ObjectPlace:
+    """The place that a path or URL names."""
+    if "://" in url and not url.startswith("file://"):
+        return RemoteObjectPlace(url)
+    return FolderObjectPlace(Path(url.removeprefix("file://")))
+
+
+class FolderObjectPlace:
+    """A folder of this machine, or one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser()
+        self.url = str(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(
+                f"{root} is a file; archives need a folder or a URL", code="store-is-a-file"
+            )
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; looked at while it is open, so that it cannot be changed."""
+        path = self.root / name
+        try:
+            with open(path, "rb", opener=_open_nonblocking) as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise ObjectMissing(name)
+                why = stat_untrusted_reason(found, path) if own else FINE
+                if why:
+                    raise Untrusted(why, code=why.code)
+                return _limited(file.read(min(found.st_size, most) + 1), most)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise ObjectMissing(name) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object, at once."""
+        mode = self._make(name)
+        draft = self.root / DRAFTS / secrets.token_hex(16)
+        try:
+            with open(draft, "xb", opener=_open_private) as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), mode & 0o666)
+                os.fsync(file.fileno())
+            os.replace(draft, self.root / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+
+    def _make(self, name: str) -> int:
+        """The folders for an object, as open as the store's own is; the bits of that."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        for below in (DRAFTS, os.path.dirname(name)):
+            folder = self.root
+            for part in below.split("/"):
+                folder = folder / part
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                    folder.chmod(mode)
+        return mode
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+        for folder, _, names in os.walk(self.root / below, onerror=_ignore_missing):
+            for name in names:
+                path = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.lstat(path)
+                    if stat.S_ISREG(found.st_mode):
+                        relative = os.path.relpath(path, self.root).replace(os.sep, "/")
+                        yield relative, found.st_size, found.st_mtime
+
+    def distrust(self) -> Reason:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+        for below in ("chunks", "archives"):
+            why = path_untrusted_reason(self.root / below)
+            if why:
+                return why
+        return FINE
+
+
+class RemoteObjectPlace:
+    """Anything that fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._objects = remote.RemoteObjects(url)
+
+    def read(self, name: str, most: int, *, own: bool = False) -> bytes:
+        """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
+        if own:
+            why = self.distrust()
+            raise Untrusted(why, code=why.code)
+        try:
+            return _limited(self._objects.get(name, most + 1), most)
+        except FileNotFoundError:
+            raise ObjectMissing(name) from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace an object; object stores do that at once."""
+        self._objects.put(name, content)
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        self._objects.delete(name)
+
+    def entries(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+        return self._objects.listed(below)
+
+    def distrust(self) -> Reason:
+        """Why something unsigned from here is not to be used; empty if it may be."""
+        text = f"{self.url} is not a folder of your own, and there is no key"
+        return Reason(text, code="store-not-trusted")
+
+
+def _limited(content: bytes, most: int) -> bytes:
+    if len(content) > most:
+        raise DamagedData("it is larger than it can be", code="archive-too-large")
+    return content
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Not waiting for somebody to write, where a pipe was put in the place of a file."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _ignore_missing(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error

@@ -1,0 +1,123 @@
+"""Objects and files behind a URL, through fsspec where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from headway.errors import MissingExtra, UsageError
+
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss")  # have no users in a URL
+PASSWORD = re.compile(r"[^/?#@]*:[^@]*@")
+
+
+def check_url(url: str) -> None:
+    """UsageError for what can never be used; nothing is imported for the file system itself."""
+    _without_password(url)
+    try:
+        import fsspec
+    except ImportError:
+        return
+    scheme = url.partition("://")[0].rpartition("::")[2]
+    if scheme not in fsspec.available_protocols():
+        raise UsageError(
+            f"cannot use {url}: protocol not known: {scheme}", code="url-unusable", url=url
+        )
+
+
+def _without_password(url: str) -> None:
+    scheme, _, rest = url.partition("://")
+    if scheme in BUCKETS and PASSWORD.match(rest):
+        raise UsageError(
+            f"{url} has a password in it, which {scheme} does not read; set the variables of its "
+            f"client, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            code="url-unusable",
+            url=url,
+        )
+
+
+@contextlib.contextmanager
+def _usable_url(url: str) -> Iterator[None]:
+    """UsageError where the file system of a URL cannot be used here."""
+    _without_password(url)
+    try:
+        import fsspec  # noqa: F401
+    except ImportError:
+        raise MissingExtra(f"a URL such as {url} needs fsspec", extra="fsspec") from None
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"cannot use {url}: {error}", code="url-unusable", url=url) from None
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The file system behind a URL and the path on it."""
+    with _usable_url(url):
+        import fsspec
+
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    return found
+
+
+def check_installed(url: str) -> None:
+    """UsageError also for what is not installed here; the place itself is not asked."""
+    with _usable_url(url):
+        from fsspec.registry import get_filesystem_class
+
+        get_filesystem_class(url.partition("://")[0].partition("::")[0])
+
+
+def modified_at(info: dict[str, Any]) -> float:
+    """When a file was: fsspec's file systems do not agree on the word; what is not told is new."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+    return time.time()
+
+
+class RemoteObjects:
+    """Below one URL, by relative names with slashes; object stores make one by a single put."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fs, root = filesystem(url)
+        self._root = root.rstrip("/")
+        self._folders: set[str] = set()  # that are there: asking again costs a request
+
+    def put(self, name: str, content: bytes) -> None:
+        """Make an object, or replace it."""
+        path = f"{self._root}/{name}"
+        folder = path.rpartition("/")[0]
+        if folder not in self._folders:
+            self._fs.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        self._fs.pipe_file(path, content)
+
+    def get(self, name: str, most: int | None = None) -> bytes:
+        """The content of an object, or its first bytes; FileNotFoundError if there is none."""
+        first = {} if most is None else {"start": 0, "end": most}
+        content: bytes = self._fs.cat_file(f"{self._root}/{name}", **first)
+        return content
+
+    def delete(self, name: str) -> None:
+        """Take it away; nothing happens if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(f"{self._root}/{name}")
+
+    def listed(self, below: str) -> Iterator[tuple[str, int, float]]:
+        """Name, size and time of change of each object below a name."""
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.find(f"{self._root}/{below}", detail=True)
+        except FileNotFoundError:
+            return
+        for path, info in found.items():
+            relative = path[path.index(self._root) + len(self._root) :].lstrip("/")
+            yield relative, int(info.get("size") or 0), modified_at(info)

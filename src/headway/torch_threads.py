@@ -1,0 +1,84 @@
+"""Threads that use torch, stopped before the interpreter exits.
+
+Python ends daemon threads at interpreter exit wherever they are. In C++ code that is an abort, with
+exit code 134 whatever the exit code of the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+INTERRUPT_INTERVAL_S = 0.1  # between interrupts: one may come where it is ignored
+
+
+class TorchThread(threading.Thread):
+    """At the end of the process it is asked to stop, and waited for, but not for ever.
+
+    It may be in the midst of what never ends, as a GPU can be. `ask`: how it is told; without that
+    it is interrupted.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        args: tuple[Any, ...] = (),
+        *,
+        name: str,
+        patience_s: float,
+        ask: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(target=target, args=args, name=name, daemon=True)
+        self.ask, self.patience_s = ask, patience_s
+
+    def run(self) -> None:
+        _RUNNING.add(self)
+        try:
+            with contextlib.suppress(SystemExit):  # the interrupt
+                super().run()
+        finally:
+            _RUNNING.discard(self)
+
+    def leave(self) -> None:
+        """It ends now, if it can."""
+        _stop([self])
+
+
+_RUNNING: set[TorchThread] = set()
+
+
+def interrupt(thread: int, what: type[BaseException]) -> None:
+    """That is raised in it, as soon as it runs Python again."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(what))
+
+
+def _stop(threads: Sequence[TorchThread]) -> None:
+    begun = time.monotonic()
+    for thread in threads:
+        if thread.ask is not None:
+            thread.ask()
+    while left := [one for one in threads if _is_awaited(one, time.monotonic() - begun)]:
+        for thread in left:
+            if thread.ask is None and thread.ident is not None:
+                interrupt(thread.ident, SystemExit)
+        left[0].join(INTERRUPT_INTERVAL_S)
+
+
+def _is_awaited(thread: TorchThread, for_s: float) -> bool:
+    return thread.is_alive() and for_s < thread.patience_s
+
+
+@atexit.register
+def _stop_all_at_exit() -> None:
+    try:
+        _stop([thread for thread in tuple(_RUNNING) if thread.is_alive()])
+    except KeyboardInterrupt:  # whoever asks twice does not want to wait
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,1 @@
+"""What all HTML pages share: bucket colors, templates, style sheets and scripts."""

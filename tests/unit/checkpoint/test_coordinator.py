@@ -1,0 +1,64 @@
+"""What ranks tell each other, as threads on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support import lazy
+
+dist = lazy("torch.distributed")
+Ranks = lazy("headway.checkpoint.coordinator:RankCoordinator")
+
+pytestmark = pytest.mark.timeout(30)
+WORLD = 3
+
+
+def everyone(store: Any) -> list[Ranks]:
+    found = [Ranks() for _ in range(WORLD)]
+    for rank, ranks in enumerate(found):
+        ranks.rank, ranks.world, ranks._store = rank, WORLD, store
+        ranks.named("test")
+    return found
+
+
+def together(ranks: list[Ranks], ask: Callable[[Ranks], Any]) -> list[Any]:
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(ask, ranks))
+
+
+def test_rank_0_is_heard_by_all_and_nothing_stays_in_the_store() -> None:
+    store = dist.HashStore()
+    ranks = everyone(store)
+    before = store.num_keys()
+    for number in range(5):
+        said = together(ranks, lambda one, number=number: one.first([one.rank, number]))
+        assert said == [[0, number]] * WORLD
+    assert store.num_keys() == before
+
+
+def test_everybody_is_asked_before_one_is_answered() -> None:
+    store = dist.HashStore()
+    ranks = everyone(store)
+    before = store.num_keys()
+    for _ in range(3):
+        sums = together(ranks, lambda one: one.decided(one.rank + 1, lambda all: sum(all)))
+        assert sums == [6] * WORLD
+    assert store.num_keys() == before
+
+
+def test_rank_0_sees_who_waves() -> None:
+    ranks = everyone(dist.HashStore())
+    assert not ranks[0].waved()
+    ranks[2].wave()
+    assert ranks[0].waved()
+
+
+def test_a_rank_alone_asks_nobody() -> None:
+    alone = Ranks()
+    assert (alone.first(3), alone.decided(3, lambda all: all)) == (3, [3])
+    alone.wave()
+    assert not alone.waved()

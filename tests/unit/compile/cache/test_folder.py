@@ -1,0 +1,226 @@
+"""Cache folders: what is worth keeping, and what was used."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.compile.cache.folder import CacheFolder, is_complete_library
+from headway.compile.cache.manifest import File, Manifest
+from tests.unit.compile.cache import sample_archives
+from tests.unit.compile.cache.sample_archives import TODAY, content, fill, library, manifest
+
+
+def archive(files: dict[str, bytes], used: int = TODAY - 5) -> tuple[Manifest, list[bytes]]:
+    rows = tuple(File(name, len(body), name.endswith(".so"), used) for name, body in files.items())
+    return manifest(files=rows), [b"".join(files.values())]
+
+
+@pytest.fixture
+def reads(tmp_path: Path) -> None:
+    if not CacheFolder(tmp_path / "reads").tells_reads:
+        pytest.skip("the file system does not note when a file is read")
+
+
+def test_what_is_worth_keeping(tmp_path: Path) -> None:
+    kept = {"ab/x.py": b"1", "fxgraph/k/k/v": b"2", "triton/a/b.cubin": b"3", "x.so": library()}
+    passed = {
+        "locks/a.lock": b"",
+        "ab/y.lock": b"",
+        "ab/.123.tmp": b"",
+        "ab/z.tmp": b"",
+        "precompiled_headers/big.h.gch": b"",
+        "ab/m.o": b"",
+        "__pycache__/x.pyc": b"",
+        "triton/tmp.pid_1/x": b"",
+        ".hidden/x": b"",
+        "odd\nname": b"",
+    }
+    of = sample_archives.tree(tmp_path / "c", kept | passed)
+    (tmp_path / "c/link.py").symlink_to("/etc/passwd")
+    (tmp_path / "c/out").symlink_to("/etc")
+    os.mkfifo(tmp_path / "c/pipe")
+    assert of.files() == sorted(kept)
+
+
+def test_restored_as_it_was(tmp_path: Path) -> None:
+    files = {"ab/x.so": library(), "ab/x.py": b"print()", "empty": b"", "ü/ö": b"x"}
+    one, stream = archive(files)
+    of = CacheFolder(tmp_path / "c")
+    assert of.restore(one, stream) == 4
+    assert content(of.root) == files
+    assert os.access(of.root / "ab/x.so", os.X_OK) and not os.access(of.root / "empty", os.X_OK)
+    assert not any(of.changed(name) for name in files)
+    assert (of.root.stat().st_mode & 0o777) == 0o700
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_chunks_need_not_end_where_files_do(tmp_path: Path, size: int) -> None:
+    files = {f"d/{n}": bytes([n]) * n for n in range(10)}
+    one, (whole,) = archive(files)
+    of = CacheFolder(tmp_path / "c")
+    of.restore(one, (whole[at : at + size] for at in range(0, len(whole), size)))
+    assert content(of.root) == files
+
+
+def test_what_is_there_stays_and_counts_as_the_archives(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c", own=False)
+    fill(of.root, {"a": b"mine"})
+    os.utime(of.root / "a", (1e9, 1e9))
+    one, stream = archive({"a": b"his", "b": b"new"})
+    assert of.restore(one, stream) == 1
+    assert content(of.root) == {"a": b"mine", "b": b"new"}
+    assert of.files() == ["a", "b"]
+
+
+def test_lists_of_triton_are_right_in_any_folder(tmp_path: Path) -> None:
+    """As its FileCacheManager writes and reads them."""
+    first = CacheFolder(tmp_path / "föö")
+    group = {name: str(first.root / "triton/key" / name) for name in ("k.json", "k.cubin")}
+    fill(first.root, {f"triton/key/{name}": b"x" for name in group})
+    told = json.dumps({"child_paths": group}).encode()
+    fill(first.root, {"triton/key/__grp__k.json": told})
+    taken = [found for name in first.files() if (found := first.take(name, TODAY))]
+    assert not any(str(tmp_path).encode() in body for _, body in taken)
+    assert all(file.size == len(body) for file, body in taken)
+    second = CacheFolder(tmp_path / "bar")
+    second.restore(manifest(files=tuple(file for file, _ in taken)), [body for _, body in taken])
+    paths = json.loads((second.root / "triton/key/__grp__k.json").read_text())["child_paths"]
+    assert paths == {name: str(second.root / "triton/key" / name) for name in group}
+    assert all(map(os.path.exists, paths.values()))
+    assert not any(map(second.changed, second.files()))
+
+
+@pytest.mark.parametrize("how", ["open", "link"])
+def test_a_folder_that_somebody_else_prepared_is_not_ours(tmp_path: Path, how: str) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o777)
+    if how == "link":
+        (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    folder = tmp_path / {"open": "theirs", "link": "link"}[how]
+    with pytest.raises(PermissionError) as error:
+        CacheFolder(folder)
+    assert error.value.filename == str(folder)
+    CacheFolder(tmp_path / "theirs", own=False)
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    def breaks(body: bytes) -> object:
+        yield body[:4]
+        raise OSError("the store is gone")
+
+    of = sample_archives.tree(tmp_path / "c", {"b": b"mine"})
+    one, (whole,) = archive({"a": b"1", "b": b"2", "c": b"3", "d": b"4", "e": b"5"})
+    with pytest.raises(OSError):
+        of.restore(one, breaks(whole))  # type: ignore[arg-type]
+    assert content(of.root) == {"b": b"mine"}
+    assert of.restored == {}
+
+
+def test_a_package_of_another_job_may_be_left_out(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c")
+    one, stream = archive({"dynamo/x/entry": b"1", "ab/y": b"2"})
+    assert of.restore(one, stream, lambda path: not path.startswith("dynamo/")) == 1
+    assert content(of.root) == {"ab/y": b"2"}
+    assert set(of.restored) == {"ab/y"}
+
+
+@pytest.mark.usefixtures("reads")
+def test_what_was_restored_and_not_read_is_unused(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c")
+    of.restore(*archive({"read": b"1", "unread": b"2", "mapped.so": library(5000)}))
+    (of.root / "read").read_bytes()
+    with open(of.root / "mapped.so", "rb") as file:
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ).close()  # as a library is loaded
+    fill(of.root, {"new": b"3"})
+    assert {name: of.used(name) for name in of.files()} == {
+        "read": True,
+        "unread": False,
+        "mapped.so": True,
+        "new": True,
+    }
+    days = {name: file.used for name in of.files() if (file := of.describe(name, TODAY))}
+    assert days == {"read": TODAY, "unread": TODAY - 5, "mapped.so": TODAY, "new": TODAY}
+
+
+@pytest.mark.usefixtures("reads")
+def test_our_own_reading_is_no_use(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c")
+    of.restore(*archive({"a": b"1"}))
+    assert of.take("a", TODAY) == (File("a", 1, False, TODAY - 5), b"1")
+    assert not of.used("a")
+
+
+def test_where_reads_are_not_told_all_is_used(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c")
+    of.tells_reads = False
+    of.restore(*archive({"a": b"1"}))
+    assert of.used("a")
+    described = of.describe("a", TODAY)
+    assert described is not None and described.used == TODAY
+
+
+def test_in_a_folder_of_the_user_what_is_older_is_not_ours(tmp_path: Path) -> None:
+    fill(tmp_path / "c", {"old": b"1"})
+    os.utime(tmp_path / "c/old", (time.time() - 10, time.time() - 10))
+    of = CacheFolder(tmp_path / "c", own=False)
+    fill(of.root, {"new": b"2"})
+    assert of.files() == ["new"]
+
+
+def test_what_was_changed_since(tmp_path: Path) -> None:
+    of = CacheFolder(tmp_path / "c")
+    of.restore(*archive({"same": b"1", "profile.pkl": b"2"}))
+    fill(of.root, {"profile.pkl": b"3", "new": b"4"})
+    assert [name for name in of.files() if of.changed(name)] == ["new", "profile.pkl"]
+    for name in of.files():
+        of.take(name, TODAY)
+    assert not any(map(of.changed, of.files()))
+
+
+def test_what_goes_away_meanwhile_is_left_out(tmp_path: Path) -> None:
+    of = sample_archives.tree(tmp_path / "c", {"a": b"1"})
+    (of.root / "a").unlink()
+    assert of.take("a", TODAY) is None and of.describe("a", TODAY) is None
+    assert not of.used("a") and not of.changed("a")
+
+
+def test_a_link_that_takes_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    of = sample_archives.tree(tmp_path / "c")
+    (of.root / "a").symlink_to(tmp_path / "secret")
+    assert of.take("a", TODAY) is None
+
+
+def test_a_library_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    """torch takes whatever has the right name for the finished library, and fails."""
+    whole = library(5000)
+    of = sample_archives.tree(tmp_path / "c", {"whole.so": whole})
+    assert of.take("whole.so", TODAY) is not None
+    for end in (0, 10, 64, 4000, 4999):
+        fill(of.root, {"half.so": whole[:end]})
+        assert of.take("half.so", TODAY) is None
+    fill(of.root, {"half.so": bytes(5000)})  # linkers write the beginning last
+    assert of.take("half.so", TODAY) is None
+
+
+def test_libraries_that_a_killed_build_has_left_are_taken_away(tmp_path: Path) -> None:
+    of = sample_archives.tree(
+        tmp_path / "c", {"whole.so": library(), "half.so": b"", "text.py": b""}
+    )
+    of.mend()
+    assert of.files() == ["text.py", "whole.so"]
+
+
+def test_a_real_library_is_whole_and_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "x.c").write_text("int twice(int x) { return 2 * x; }\n")
+    subprocess.run(["gcc", "-shared", "-o", "x.so", "x.c"], cwd=tmp_path, check=True, timeout=60)
+    body = (tmp_path / "x.so").read_bytes()
+    assert is_complete_library(body)
+    assert not any(is_complete_library(body[:end]) for end in range(0, len(body), 97))

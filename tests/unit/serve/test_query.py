@@ -1,0 +1,68 @@
+"""Addresses: what they ask for, and what they cannot ask for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from headway.serve.cache import StoreSummary
+from headway.serve.query import BadQuery, PageQuery
+from tests.support import has_code
+
+ABOUT = StoreSummary(datetime(2026, 1, 1), datetime(2026, 4, 1), 10, 0)
+
+
+def test_what_is_known_is_kept_in_one_order() -> None:
+    one = PageQuery.of({"team": "ads", "since": "30d", "other": "x", "model": ""})
+    assert one == PageQuery.of({"since": "30d", "team": " ads "})
+    assert one.query == "?since=30d&team=ads"
+    assert one.where == (("team", "ads"),)
+    assert PageQuery.of(dict(one.given)) == one
+
+
+def test_ages_count_back_from_the_newest_of_the_store() -> None:
+    since, until = PageQuery.of({"since": "30d", "until": "2026-03-20"}).between(ABOUT)
+    assert since == datetime(2026, 3, 2, 0, 0, 1)
+    assert until == datetime(2026, 3, 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "period"),
+    [
+        ({"since": "1d"}, "hour"),
+        ({}, "day"),
+        ({"by": "team"}, "week"),
+        ({"since": "7d", "by": "team"}, "day"),
+    ],
+)
+def test_a_chart_has_some_dozens_of_points(given: dict[str, str], period: str) -> None:
+    assert PageQuery.of(given).period(ABOUT) == period
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"by": "password"}, "split-unknown"),
+        ({"since": "yesterday"}, "time-invalid"),
+        ({"until": "'; drop table runs; --"}, "time-invalid"),
+        ({"page": "-1"}, "page-invalid"),
+        ({"page": "²"}, "page-invalid"),
+        ({"release": "moon"}, "release-unknown"),
+        ({"sort": "run_id; --"}, "order-unknown"),
+        ({"team": "x" * 201}, "value-too-long"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(given: dict[str, str], code: str) -> None:
+    with pytest.raises(BadQuery, check=has_code(code)):
+        PageQuery.of(given)
+
+
+def test_pages_are_numbers_from_1_on() -> None:
+    assert [PageQuery.of({"page": text}).page for text in ("0", "7", "9" * 30)] == [1, 7, 1_000_000]
+
+
+def test_parameters_come_and_go() -> None:
+    wanted = PageQuery.of({"team": "ads", "page": "3", "category": "hang"})
+    assert wanted.but(page="", host="node 1").query == "?category=hang&host=node+1&team=ads"
+    assert wanted.kept("team").query == "?team=ads"

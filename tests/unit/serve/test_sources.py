@@ -1,0 +1,58 @@
+"""Reports of runs whose folders are at hand."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.serve import sources
+from headway.serve.sources import RunFolders
+from headway.testing import FakeRun
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Path:
+    """Two runs."""
+    for name in ("one", "two"):
+        run = FakeRun()
+        run.launcher(begin=0)
+        run.process(begin=1).train(first=1, count=5, start=5, each=0.5)
+        folder = run.write(tmp_path / name)
+        (folder / "run.json").write_text(f'{{"run": "{name}", "created": "2026-11-1{len(name)}"}}')
+    return tmp_path
+
+
+def test_a_report_that_takes_long_holds_up_no_other(
+    roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def page(ledger: Any) -> str:
+        if ledger.run == "one":
+            begun.set()
+            assert go.wait(30)
+        return f"the report of {ledger.run}"
+
+    monkeypatch.setattr(sources, "page", page)
+    found = RunFolders([roots])
+    one, two = (sources._run_id(roots / name) for name in ("one", "two"))
+    texts: list[str | None] = []
+    thread = threading.Thread(target=lambda: texts.append(found.report(one)))
+    thread.start()
+    assert begun.wait(30)
+    assert found.report(two) == "the report of two" and not texts
+    go.set()
+    thread.join(30)
+    assert texts == ["the report of one"]
+
+
+def test_a_folder_that_was_removed_has_no_report(roots: Path) -> None:
+    found = RunFolders([roots])
+    name = sources._run_id(roots / "one")
+    assert found.find(name) == roots / "one"
+    shutil.rmtree(roots / "one")
+    assert found.report(name) is None

@@ -1,0 +1,227 @@
+"""Choice, supervision and learning of boosters under `--auto`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.journal import run_files as notes
+from headway.launch.attempt import AttemptResult
+from headway.launch.failures import Fact
+from headway.session.auto import (
+    MAX_RESTARTS,
+    AutoPolicy,
+    BoosterMonitor,
+    Choice,
+    StaticBooster,
+    choose_boosters,
+    recipe_digest,
+    runs_folder,
+)
+from headway.session.profile import Baseline, DisabledBooster, JobProfile, ProfileStore
+from headway.settings import resolve
+
+NOW = "headway 1, torch 2"
+
+
+def chosen(
+    tmp_path: Path,
+    profile: JobProfile | None = None,
+    env: dict[str, str] | None = None,
+    recipe: Path | None = None,
+    publish: str | None = None,
+    **flags: Any,
+) -> Choice:
+    return choose_boosters(
+        resolve(env=env or {}, folder=tmp_path, **flags),
+        profile or JobProfile(job="j"),
+        versions=NOW,
+        archives=tmp_path / "compile",
+        autotune=tmp_path / "j.autotune",
+        recipe=recipe,
+        publish=publish,
+    )
+
+
+def test_all_that_is_safe_is_on(tmp_path: Path) -> None:
+    found = chosen(tmp_path)
+    assert found.set == {
+        "restarts": MAX_RESTARTS,
+        "warm": True,
+        "hang_watch": True,
+        "compile_cache": str(tmp_path / "compile"),
+        "learn": True,
+        "async_save": True,
+    }
+    assert found.ours == found.set.keys() == set(found.on)
+    assert found.off == {
+        "autotune": "nothing was recorded yet",
+        "publish": "there is no publish.toml",
+    }
+    (tmp_path / "j.autotune").touch()
+    assert chosen(tmp_path).set["autotune"] == str(tmp_path / "j.autotune")
+
+
+def test_what_the_user_has_set_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "headway.toml").write_text("learn = false\n")
+    env = {"HEADWAY_RESTARTS": "2", "HEADWAY_WARM": "0"}
+    found = chosen(tmp_path, env=env, async_save=False, compile_cache="")
+    assert not found.set.keys() & {"restarts", "warm", "learn", "async_save", "compile_cache"}
+    assert "restarts" in found.on and "restarts" not in found.ours
+    assert found.off["warm"] == "set by you (HEADWAY_WARM)"
+    assert found.off["learn"] == "set by you (headway.toml)"
+    assert found.off["async_save"] == found.off["compile_cache"] == "set by you (flag)"
+
+
+def test_what_went_wrong_stays_off_until_something_changes(tmp_path: Path) -> None:
+    profile = JobProfile(job="j", off={"async_save": DisabledBooster(why="no room", versions=NOW)})
+    found = chosen(tmp_path, profile)
+    assert found.off["async_save"] == "no room" and found.set["async_save"] is False
+    asked = chosen(tmp_path, profile, async_save=True)
+    assert "async_save" in asked.on and "async_save" not in asked.ours
+    older = JobProfile(
+        job="j", off={"async_save": DisabledBooster(why="no room", versions="headway 0")}
+    )
+    assert "async_save" in chosen(tmp_path, older).ours
+
+
+def test_a_recipe_that_failed_gets_a_new_try_when_it_is_another(tmp_path: Path) -> None:
+    recipe = tmp_path / "publish.toml"
+    recipe.write_text("a = 1")
+    assert chosen(tmp_path, recipe=recipe).recipe == str(recipe)
+    off = DisabledBooster(why="bad", versions=NOW, of=recipe_digest(recipe))
+    profile = JobProfile(job="j", off={"publish": off})
+    assert chosen(tmp_path, profile, recipe=recipe).off["publish"] == "bad"
+    recipe.write_text("a = 2")
+    assert chosen(tmp_path, profile, recipe=recipe).recipe == str(recipe)
+    assert chosen(tmp_path, recipe=recipe, publish="").recipe is None
+    assert chosen(tmp_path, recipe=recipe, publish="mine.toml").recipe == "mine.toml"
+
+
+@pytest.mark.parametrize(("silence", "limit"), [(None, None), (1.0, 30.0), (20.0, 60.0), (90, 120)])
+def test_the_hang_limit_is_learned(
+    tmp_path: Path, silence: float | None, limit: float | None
+) -> None:
+    profile = JobProfile(job="j", silence_s=silence)
+    assert chosen(tmp_path, profile).set.get("hang_after") == limit
+    assert "hang_after" not in chosen(tmp_path, profile, hang_after=5.0).set
+    assert "hang_after" not in chosen(tmp_path, profile, hang_watch=False).set
+
+
+COMMAND = ["python", "train.py"]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    return []
+
+
+def drive(said: list[str]) -> AutoPolicy:
+    return AutoPolicy(COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), None, said.append)
+
+
+def test_a_damaged_file_of_configs_is_made_again(said: list[str]) -> None:
+    job = drive(said).job.id
+    path = ProfileStore(Path("runs")).autotune(job)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": 1, "kernels": []}))
+    assert drive(said).choice.set["autotune"] == str(path) and said == []
+    path.write_text("{")
+    assert "autotune" in drive(said).choice.off
+    assert said[0].endswith(" [auto-profile-recreated]")
+
+
+def test_a_publish_that_failed_is_not_tried_again_with_the_same_recipe(said: list[str]) -> None:
+    Path("publish.toml").write_text('script = "train.py"')
+    job = drive(said).job.id
+    shelf = ProfileStore(Path("runs"))
+    shelf.update(job, lambda known: JobProfile(job=job, words=("train.py",), last_run="before"))
+    assert drive(said).choice.recipe is not None
+    Path("runs/before").mkdir()
+    notes.write_publish_note(Path("runs/before"), {"error": "no such model"})
+    assert "no such model" in drive(said).choice.off["publish"]
+    Path("publish.toml").write_text('script = ["train.py"]')
+    later = Path("runs/before/publish.json").stat().st_mtime + 1
+    os.utime("publish.toml", (later, later))
+    assert drive(said).choice.recipe is not None
+
+
+def test_a_recipe_of_another_script_is_told_and_not_used(said: list[str]) -> None:
+    Path("publish.toml").write_text('script = "train_headway.py"')
+    driven = drive(said)
+    assert driven.choice.recipe is None and "publish" not in driven.choice.on
+    assert "train_headway.py" in driven.choice.off["publish"]
+    (line,) = said
+    assert line.endswith(f"{driven.choice.off['publish']} [auto-publish-off]")
+    asked = AutoPolicy(
+        COMMAND, "runs/now", resolve(env={}, folder=Path.cwd()), "publish.toml", print
+    )
+    assert asked.choice.recipe == "publish.toml"  # a flag is the user's own word
+
+
+def test_a_run_that_left_nothing_teaches_nothing(said: list[str]) -> None:
+    drive(said).end(Path("runs/now"), 0)
+    assert said[0].endswith(" [auto-learning-failed]")
+
+
+def test_where_profiles_are_kept() -> None:
+    assert runs_folder(None) == runs_folder("s3://bucket/night") == Path("headway")
+    assert runs_folder("runs/night") == Path("runs")
+
+
+CHOICE = Choice(
+    on=("restarts", "learn", "async_save"),
+    ours=frozenset({"learn", "async_save"}),
+    off={"warm": "set by you (flag)"},
+)
+BUG = Fact(source="exception", text="KeyError: 'x'", rank=0, node="a", at=1.0)
+
+
+def pilot() -> tuple[BoosterMonitor, list[str]]:
+    said: list[str] = []
+    made = BoosterMonitor("train-1", CHOICE, {"kind": Baseline(save_s=0.5)}, said.append)
+    made.parts["learn"] = StaticBooster({"SOURCES": "L['x']"})
+    made.parts["async_save"] = StaticBooster({"ASYNC": "1"}, acts=False)
+    return made, said
+
+
+def test_the_journal_says_what_an_attempt_has() -> None:
+    made, _ = pilot()
+    events: list[dict[str, Any]] = []
+    made.begin(events.append)
+    made.without(["learn"])
+    made.begin(events.append)
+    first, second = events
+    assert first["on"] == ["restarts", "learn", "async_save"] and first["learned"] == ["SOURCES"]
+    assert first["off"] == {"warm": "set by you (flag)"}
+    assert first["known"] == {"kind": {"save_s": 0.5}}
+    assert second["on"] == ["restarts", "async_save"] and "learn" in second["off"]
+
+
+def test_a_suspect_is_left_out_and_off_once_the_job_works_without() -> None:
+    made, said = pilot()
+    stillborn = AttemptResult(status=1, facts=[BUG], lives=[[]])
+    assert made.suspects(stillborn) == ["learn"]
+    assert made.withheld() == set()
+    made.without(["learn"])
+    assert made.withheld() == {"SOURCES"} and said[0].endswith(" [booster-dropped]")
+    assert made.suspects(stillborn) == [] and made.settled == {}  # it was not to blame
+    made.went_on(True)
+    assert "before its first step" in made.settled["learn"]
+
+
+def test_an_end_that_was_asked_for_or_good_has_no_suspect() -> None:
+    made, _ = pilot()
+    assert made.suspects(AttemptResult(status=0, facts=[], lives=[[]])) == []
+    assert made.suspects(AttemptResult(status=-15, facts=[BUG], lives=[[]], signal=15)) == []
+
+
+def test_a_fault_of_ours_costs_no_restart() -> None:
+    made, said = pilot()
+    assert made.suspects(AttemptResult(status=1, facts=None, lives=[[]])) == []  # type: ignore[arg-type]
+    assert said[0].endswith(" [booster-diagnosis-failed]")

@@ -1,0 +1,95 @@
+"""Which boosters may be to blame for a bad end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.launch.failures import Fact
+from headway.session.registry import BOOSTERS
+from headway.session.suspicion import AsyncSaveState, Suspicion, async_save_state, find_suspects
+
+
+def found(**told: Any) -> Suspicion:
+    known: dict[str, Any] = {
+        "on": BOOSTERS,
+        "facts": [],
+        "places": [],
+        "category": "user_code",
+        "stepped": True,
+        "saving": AsyncSaveState(),
+        "acted": [],
+    }
+    return find_suspects(**{**known, **told})
+
+
+def test_a_job_of_its_own_fault_has_no_suspect() -> None:
+    at = "/x/headway/probe/hooks/checkpoint.py:80"  # it stands in every traceback of a save
+    ours = Fact(source="log", text="KeyError: 1", within=f"{at}:around train.py:main")
+    assert found(places=["train.py:3", at], facts=[ours]) == Suspicion()
+    assert found(stepped=False) == Suspicion()  # nothing has acted
+    assert found(stepped=False, category="host_oom", acted=["learn"]) == Suspicion()
+
+
+def test_an_error_that_was_raised_in_our_files() -> None:
+    place = "/x/headway/checkpoint/behind/queue.py"
+    raised = Fact(source="log", text="WriteFailed: x", within=f"train.py:main {place}:raise_failed")
+    for told in ({"places": [f"{place}:150"]}, {"facts": [raised]}):
+        assert list(found(**told).firm) == ["async_save"]
+        assert found(**told, on=["warm"]) == Suspicion()
+    survived = Fact(source="log", text="x", within=place, survived=True)
+    assert found(facts=[survived]) == Suspicion()
+    assert list(found(places=["/x/headway/probe/tuning/advice.py:9"]).firm) == ["autotune"]
+
+
+def test_what_has_acted_before_a_first_step_that_never_came() -> None:
+    told = found(stepped=False, category="compile", acted=["compile_cache", "learn"])
+    assert told.firm == {} and set(told.trial) == {"compile_cache", "learn"}
+    assert found(stepped=True, category="compile", acted=["learn"]) == Suspicion()
+
+
+def test_a_copy_for_a_save_may_crash_the_job() -> None:
+    crashed = found(category="native_crash", saving=AsyncSaveState(lately=True, any=True))
+    assert list(crashed.trial) == ["async_save"]
+    killed = found(category="unknown", saving=AsyncSaveState(lately=True, any=True))
+    assert killed == Suspicion()
+    failed = found(category="unknown", saving=AsyncSaveState(failed="OSError: no space", any=True))
+    assert "OSError: no space" in failed.firm["async_save"]
+
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], AsyncSaveState()),
+        ([{"ev": "saving", "t": S}], AsyncSaveState(lately=True, any=True)),
+        (
+            [{"ev": "saving", "t": S}, {"ev": "behind", "t": S, "end": 2 * S, "bytes": 1}],
+            AsyncSaveState(any=True),
+        ),
+        (
+            [{"ev": "saving", "t": 8 * S}, {"ev": "behind", "t": S, "end": 9 * S, "bytes": 1}],
+            AsyncSaveState(lately=True, any=True),
+        ),
+        (
+            [
+                {"ev": "saving", "t": S},
+                {"ev": "behind", "t": S, "end": S, "bytes": 1, "error": "E"},
+            ],
+            AsyncSaveState(failed="E", any=True),
+        ),
+        ([{"ev": "behind", "t": S, "why": "an open file"}], AsyncSaveState()),
+    ],
+)
+def test_what_journals_say_of_saves(
+    tmp_path: Path, events: list[dict[str, Any]], expected: AsyncSaveState
+) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps(event, separators=(",", ":")) for event in events]
+    path.write_text("\n".join([*lines, '{"ev":"saving","t":']))
+    assert async_save_state([str(path), str(tmp_path / "gone")], 10 * S) == expected
