@@ -115,7 +115,8 @@ test-clickhouse: .venv-clickhouse/.ready  ## run the questions of a fleet on Cli
 test-lowest: .venv-lowest/.ready  ## run the tests of the extras with the lowest versions they allow
 	.venv-lowest/bin/python -m pytest -n 2 -m 'not slow' tests/unit/serve tests/unit/fleet tests/unit/sim \
 	    tests/unit/report tests/unit/journal tests/unit/test_run.py \
-	    tests/unit/compile/archive tests/unit/checkpoint/store tests/unit/checkpoint/test_compress.py
+	    tests/unit/storage tests/unit/compile/cache tests/unit/checkpoint/store tests/unit/checkpoint/format \
+	    tests/unit/checkpoint/test_compress.py
 	.venv-lowest/bin/python -m pytest tests/unit/publish/test_registry.py tests/unit/publish/test_onnx.py
 
 test-mlflow: .venv-mlflow/.ready  ## run the tests of the model registry, beside a real server of MLflow
@@ -153,10 +154,11 @@ test-spark: .venv-spark/.ready  ## run the questions of a fleet on a real Spark 
 test-torchrec: .venv-torchrec/.ready  ## run the tests of the TorchRec adapter, beside a real TorchRec
 	.venv-torchrec/bin/python -m pytest tests/torchrec
 
-lint: $(VENV)/.dev  ## check style, types and spelling
+lint: $(VENV)/.dev  ## check style, types, import layers and spelling
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell
 
 format: $(VENV)/.dev  ## rewrite the code in the project's style

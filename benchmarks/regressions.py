@@ -34,7 +34,7 @@ from keep import keep  # noqa: E402
 from peers import python  # noqa: E402
 from running_jobs import Following, rows  # noqa: E402
 
-from headway.fleet.regressions.cohorts import (
+from headway.fleet.regressions.cohorts import (  # noqa: E402
     Series,
     cap_weights,
     duration_bins,

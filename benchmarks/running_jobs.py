@@ -3,7 +3,8 @@
 Jobs of a simulated fleet that run for more than a day and a half waste more or less of each hour,
 and their steps are faster or slower: by factors that are assumed, as no trace has them. In some of
 them, from an hour on, a part of the time is lost or every step takes longer. Each day all jobs that
-ran in it are shown to `headway.fleet.regressions.running.watch_running`, up to the hour that is known.
+ran in it are shown to `headway.fleet.regressions.running.watch_running`, up to the hour that is
+known.
 """
 
 from __future__ import annotations

@@ -26,10 +26,7 @@ from keep import keep  # noqa: E402
 from headway.schedule import policies  # noqa: E402
 from headway.sim import traces  # noqa: E402
 from headway.sim.cluster.compare import Case, Comparison, compare  # noqa: E402
-from headway.sim.cluster.scenario import (
-    Setting,
-    simulate,
-)
+from headway.sim.cluster.scenario import Setting, simulate  # noqa: E402
 from headway.sim.traces import Trace  # noqa: E402
 
 GPUS = (600, 700, 850)

@@ -44,7 +44,7 @@ def begin(request: dict[str, Any]) -> ModuleType:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = sys.argv[0]
     if "headway.probe.import_hook" in sys.modules:
-        sys.modules["headway.probe.import_hook"].reborn(begun)
+        sys.modules["headway.probe.import_hook"].reset_after_warm_fork(begun)
     return main
 
 

@@ -87,8 +87,8 @@ def examples(full: int) -> int:
 def lazy(name: str) -> Any:
     """A module or a name of it that needs torch, imported by the first test that uses it.
 
-    `torch = lazy("torch")`, `Taker = lazy("headway.checkpoint.engine.capture:StateCapture")`: a test file
-    that imports torch itself costs every worker its start. Without torch the test is skipped.
+    `torch = lazy("torch")` or `load = lazy("torch.serialization:load")`: a test file that imports
+    torch itself costs every worker its start. Without torch the test is skipped.
     """
     return _Lazy(name)
 

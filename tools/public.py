@@ -15,11 +15,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "headway.advise.model": (),
     "headway.advise.replay": (),
     "headway.checkpoint": (),
-    "headway.checkpoint.checkpointer": ("Saving",),
+    "headway.checkpoint.checkpointer": ("SaveHandle",),
     "headway.checkpoint.data": (),
     "headway.checkpoint.interval": (),
-    "headway.checkpoint.interval": ("FailureRate",),
-    "headway.checkpoint.restore": ("Restored",),
+    "headway.checkpoint.restore": ("RestoredState",),
     "headway.checkpoint.tuner": (),
     "headway.compile": (),
     "headway.errors": (),
@@ -31,8 +30,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "headway.fleet.store.parquet": ("Store",),
     "headway.integrations.torchrec": ("install", "installed", "uninstall", "collective_plan"),
     "headway.ledger.model": (),
+    "headway.ledger.segments": ("Segment",),
     "headway.publish": (),
-    "headway.publish.targets.base": ("Opened", "Packages", "Target", "Work"),
+    "headway.publish.targets.base": ("Packages", "SnapshotContent", "Target", "Work"),
     "headway.schedule.cost": (),
     "headway.schedule.preemption": (),
     "headway.startup": (),
@@ -41,6 +41,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "headway.startup.sharding": (),
     "headway.startup.stages": (),
     "headway.testing": (),
+    "headway.units": ("NS",),
 }
 SPECIAL = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__")  # methods to be told of
 

@@ -58,15 +58,12 @@ class Section(NamedTuple):
 
 def commands() -> Iterator[str]:
     """Each flag and each argument, of each verb and each action."""
-    from headway.cli import VERBS, _top_parser
+    from headway.cli import VERBS, _top_parser, verb_parser
 
     yield from _of_parser("headway", _top_parser())
     for verb in VERBS:
-        module = importlib.import_module(f"headway.cli.{verb}")
-        parser = argparse.ArgumentParser(prog=f"headway {verb}")
-        module.prepare(parser)
         yield f"headway {verb}"
-        yield from _of_parser(f"headway {verb}", parser)
+        yield from _of_parser(f"headway {verb}", verb_parser(verb))
 
 
 def _of_parser(prog: str, parser: argparse.ArgumentParser) -> Iterator[str]:

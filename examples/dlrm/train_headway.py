@@ -31,7 +31,7 @@ from headway.checkpoint import Checkpointer
 class Model(nn.Module):
     """DLRM over all ranks: each holds some of the tables, and all of them the dense part."""
 
-    def __init__(self, args: argparse.Namespace, plan: startup.sharding.Plan) -> None:
+    def __init__(self, args: argparse.Namespace, plan: startup.sharding.ShardingPlan) -> None:
         super().__init__()
         self.tables = ShardedTables(plan, args)
         self.dense: nn.Module = Dense(args.dim)
@@ -54,7 +54,7 @@ class Trainer:
     """What is trained, and one step of it."""
 
     def __init__(
-        self, args: argparse.Namespace, device: torch.device, plan: startup.sharding.Plan
+        self, args: argparse.Namespace, device: torch.device, plan: startup.sharding.ShardingPlan
     ) -> None:
         self.device = device
         torch.manual_seed(args.seed)
@@ -125,12 +125,12 @@ def stages(args: argparse.Namespace) -> startup.Stages:
         return args.data_service or data_service.start(args.data_warmup, args.data_rate)
 
     @stages.stage(where="main", needs=["process_group_init"])
-    def sharding_plan() -> startup.sharding.Plan:
+    def sharding_plan() -> startup.sharding.ShardingPlan:
         return plan(args)
 
     @stages.stage(where="main")
     def train_module_creation(
-        device_init: torch.device, sharding_plan: startup.sharding.Plan
+        device_init: torch.device, sharding_plan: startup.sharding.ShardingPlan
     ) -> Trainer:
         return Trainer(args, device_init, sharding_plan)
 
@@ -162,7 +162,7 @@ def mean_over_ranks(value: float) -> float:
     """By a group on the CPU: made by NCCL jobs at their first evaluation, there in gloo's."""
     if WORLD == 1:
         return value
-    group = startup.groups.group(range(WORLD), "gloo", "evaluation")
+    group = startup.process_groups.group(range(WORLD), "gloo", "evaluation")
     mean = torch.tensor(value / WORLD)
     dist.all_reduce(mean, group=group.pg())
     return mean.item()

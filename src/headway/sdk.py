@@ -45,7 +45,7 @@ def step() -> None:
     """Say that a training step is done. Optimizers are no longer counted then."""
     if _step_clock is None and not _bind():
         return
-    _step_clock.told_step()
+    _step_clock.count_step()
 
 
 def _bind() -> bool:

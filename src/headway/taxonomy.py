@@ -1,4 +1,4 @@
-"""The taxonomies: categories of failures, with owner and retry; names of start stages and of waste."""
+"""The taxonomies: failure categories with owner and retry, names of start stages and of waste."""
 
 from __future__ import annotations
 

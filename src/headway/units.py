@@ -1,4 +1,4 @@
-"""Durations and times as people write them (90s, 5min, 2h, 7d, 2w, 2026-11-16), and nanoseconds in a second."""
+"""Durations and times as text (90s, 5min, 2h, 7d, 2w, 2026-11-16), and constants of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_duration(text: object) -> float | None:
 
 
 def format_duration(value: float) -> str:
-    """Seconds as a text that `seconds` reads: in the largest unit that fits, else rounded."""
+    """Seconds as text for `parse_duration`, in the largest unit that fits, else rounded."""
     for unit, size in reversed(UNITS.items()):
         if value >= size and round(value / size, 1) * size == value:
             if unit == "s" and value >= SHORT:

@@ -39,8 +39,8 @@ exec g++ "$@"
 # A launcher in which one call of a module never returns, from the given one on.
 STALLED = """
 import itertools, os, sys, time
-from headway.compile.archive import places
-owner = {"os": os, "Folder": places.Folder}[sys.argv[1]]
+from headway.storage import object_places
+owner = {"os": os, "FolderObjectPlace": object_places.FolderObjectPlace}[sys.argv[1]]
 name, first, mark = sys.argv[2], int(sys.argv[3]), sys.argv[4]
 original, count = getattr(owner, name), itertools.count()
 def stalled(*args, **kwargs):
@@ -56,15 +56,15 @@ sys.exit(main(sys.argv[5:]))
 LATE = """
 import sys, time
 from pathlib import Path
-from headway.compile.cache.sync import Courier
-answer, journals = Courier._answer, Path(sys.argv[1])
-def late(courier, key, path):
+from headway.compile.cache.sync import CompileCacheSync
+answer, journals = CompileCacheSync._answer, Path(sys.argv[1])
+def late(sync, key, path):
     end = time.monotonic() + 60
     while not any("compile_cache" in file.read_text() for file in journals.glob("*.jsonl")):
         assert time.monotonic() < end
         time.sleep(0.01)
-    answer(courier, key, path)
-Courier._answer = late
+    answer(sync, key, path)
+CompileCacheSync._answer = late
 from headway.cli import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -475,7 +475,7 @@ def test_a_launcher_that_is_killed_while_it_saves(
 
 def test_a_launcher_that_is_killed_while_it_loads(filled: Bench) -> None:
     """The first read is of the manifest; a job that is not ended with it compiles by itself."""
-    process = filled.start_light("deaf", launcher=stalled(filled, "Folder", "read", 1))
+    process = filled.start_light("deaf", launcher=stalled(filled, "FolderObjectPlace", "read", 1))
     wait_until((filled.root / "mark").exists)
     process.send_signal(signal.SIGKILL)
     assert filled.end(process).compiles == 1

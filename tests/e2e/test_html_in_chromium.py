@@ -187,19 +187,33 @@ def _everything() -> Ledger:
         failures=(*whole.failures, failure),
         auto=AutoRun(job="j", kind="k", boosters=boosters),
         publish=Publish(run=word, folder=word, anchor=word, store=word, error=told + word),
-        behind=AsyncSave(saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1}),
+        behind=AsyncSave(
+            saves=3, blocked=9, written=9, waited=0, failed=1, plain={told: 2, word: 1},
+        ),
         saved=(
-            CheckpointOutcome(attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9),
-            CheckpointOutcome(attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
-                  error=told + word),
+            CheckpointOutcome(
+                attempt=0, step=5, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+            ),
+            CheckpointOutcome(
+                attempt=0, step=6, at=9, level="disk", blocked=9, slower=9, durable=9, size=9,
+                error=told + word,
+            ),
         ),
         archives=(
-            CompileCacheLoad(attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS),
+            CompileCacheLoad(
+                attempt=0, level="miss", why=told, files=0, bytes=0, load=0, cold=0, here=NS,
+            ),
         ),
-        gave_up=(RecompileLimitHit(attempt=0, rank=0, at=1, where=word, limit="limit", reason=told),),
+        gave_up=(
+            RecompileLimitHit(
+                attempt=0, rank=0, at=1, where=word, limit="limit", reason=told,
+            ),
+        ),
         groups_made=(
-            ProcessGroups(where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
-                       calls=9, made=9, used=1, unused=8, again=0, ns=9, needless=9, settled=True),
+            ProcessGroups(
+                where=word, what="new_group", desc=told, backend="nccl", size=8, ranks=8,
+                calls=9, made=9, used=1, unused=8, again=0, ns=9, needless=9, settled=True,
+            ),
         ),
         notes=(told + word,),
     )  # fmt: skip

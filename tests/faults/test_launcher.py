@@ -33,11 +33,11 @@ sys.exit(5)
 """
 # After the job, in place of the report: begins, and does not end.
 ENDLESS = """
-from headway.cli import run
-def conclude(*args, **kwargs):
+from headway.session import session
+def write_results(*args, **kwargs):
     open("closing", "w").close()
     time.sleep(60)
-run.conclude = conclude
+session.write_results = write_results
 """
 
 
@@ -245,7 +245,7 @@ ForkserverClient.hear = hear
         slow=True,
     ),
     "a fault in the report": Row(
-        patch=broken("cli.run:conclude"), codes=("ledger-not-written",), slow=True
+        patch=broken("session.session:write_results"), codes=("ledger-not-written",), slow=True
     ),
     "no threads": Row(
         options=RESTARTS,
@@ -287,7 +287,7 @@ stderr_tap.os = types.SimpleNamespace(**{**vars(os), "pipe": pipe})
         patch=ENDLESS, act=terminate_twice_when_closing, codes=("closing-cut-short",)
     ),
     "a signal after the job": Row(
-        patch=ENDLESS + "run.HURRIED_S = 0.1",
+        patch=ENDLESS + "session.HURRIED_LIMIT_S = 0.1",
         act=terminate_when_closing,
         codes=("closing-cut-short",),
     ),
@@ -304,10 +304,10 @@ stderr_tap.os = types.SimpleNamespace(**{**vars(os), "pipe": pipe})
     ),
     "an end that does not come": Row(
         patch="import atexit\natexit.register(time.sleep, 60)\n"
-        "from headway.cli import run\nrun.HURRIED_S = 0.5",
+        "from headway.session import session\nsession.HURRIED_LIMIT_S = 0.5",
     ),
     "no end of what follows the job": Row(
-        patch=ENDLESS + "run.CLOSING_S = 0.5", codes=("closing-cut-short",), slow=True
+        patch=ENDLESS + "session.CLOSING_LIMIT_S = 0.5", codes=("closing-cut-short",), slow=True
     ),
 }
 

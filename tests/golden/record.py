@@ -81,8 +81,8 @@ def neutral(place: Path) -> Iterator[None]:
         mock.patch.object(os, "uname", lambda: uname),
         mock.patch.object(socket, "gethostname", lambda: HOST),
         mock.patch.object(getpass, "getuser", lambda: USER),
-        mock.patch("headway.storage.process_identity.boot_id", lambda: BOOT),
-        mock.patch("headway.checkpoint.store.owners.boot_id", lambda: BOOT),
+        mock.patch("headway.journal.writer.boot_id", lambda: BOOT),
+        mock.patch("headway.checkpoint.store.layout.boot_id", lambda: BOOT),
         mock.patch.dict(os.environ, {"USER": USER}),
     ):
         for name in [name for name in os.environ if name.startswith(("HEADWAY_", "SLURM_"))]:

@@ -21,7 +21,7 @@ GROUPS = """
 import os, torch, torch.distributed as dist
 torch.cuda.set_device(0)
 dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
-from headway.startup import groups
+from headway.startup import process_groups as groups
 everyone = groups.group([0])
 assert everyone.pg() is dist.group.WORLD
 own = groups.group([0], "nccl", "metrics", timeout=__import__("datetime").timedelta(seconds=60))

@@ -130,12 +130,12 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 WAITING = """
-from headway.checkpoint.async_save.background import queued
+from headway.checkpoint.async_save.background import write_queue
 
 def held(number):
     Disk.free.clear()
     torch.save(torch.full((100,), number), "held/a.pt")
-    assert queued.pending
+    assert write_queue.pending
     threading.Timer(0.05, Disk.free.set).start()
 
 def content():
@@ -177,13 +177,13 @@ ways = {
 for number, (name, way) in enumerate(ways.items()):
     held(number)
     way()
-    assert Disk.free.is_set() and not queued.pending, name
+    assert Disk.free.is_set() and not write_queue.pending, name
     assert torch.load("held/a.pt")[0] == number, name
 
 held(100)
 pid = os.fork()  # nothing is in flight in the child, which saves for itself
 if pid == 0:
-    assert Disk.free.is_set() and not queued.pending
+    assert Disk.free.is_set() and not write_queue.pending
     torch.save(torch.full((100,), 101), "held/child.pt")
     sys.exit(int(torch.load("held/child.pt")[0] != 101))
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -194,9 +194,9 @@ os.listdir("."), os.path.exists("held"), os.path.exists("held/b.pt"), os.listdir
 open("held2/log", "w").close()
 open("held/log", "a").close()
 open("job.py").close()
-assert queued.pending and not Disk.free.is_set()
+assert write_queue.pending and not Disk.free.is_set()
 torch.save(torch.zeros(3), "held/a.pt")
-assert len(queued.pending) == 2
+assert len(write_queue.pending) == 2
 Disk.free.set()
 assert torch.load("held/a.pt").tolist() == [0, 0, 0]
 Disk.error = OSError(5, "Input/output error")
@@ -346,7 +346,7 @@ RANKS = """
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
-from headway.checkpoint.async_save.background import queued
+from headway.checkpoint.async_save.background import write_queue
 
 if "RANK" not in os.environ:  # the ranks are forked, as torchrun takes its time
     child = os.fork()
@@ -367,7 +367,7 @@ os.chdir(str(rank))
 local.fill_(-1)
 state["own"].fill_(-1)
 import fresh  # the writer may wait for an import's lock, so that no import waits for the writer
-assert queued.pending
+assert write_queue.pending
 threading.Timer(0.05, Disk.free.set).start()
 into = {"table": DTensor.from_local(torch.zeros(3, 4), mesh, [Shard(0)]), "own": torch.zeros(2)}
 dcp.load(into, checkpoint_id="../first")
@@ -378,7 +378,7 @@ assert into["own"].tolist() == [1, 1]
 if rank == 1:
     state["odd"] = object  # what one rank cannot copy, none writes behind
 dcp.save(state, checkpoint_id="second")
-assert not queued.pending and os.path.exists("second/.metadata")
+assert not write_queue.pending and os.path.exists("second/.metadata")
 
 Disk.free.clear()
 if rank == 0:

@@ -37,7 +37,7 @@ optimizer = torch.optim.SGD([w], lr=0.1)
 
 def ranked(tmp_path: Path, ranks: int, script: str) -> str:
     file = tmp_path / "job.py"
-    file.write_text(JOIN + "from headway.startup import groups\n" + script)
+    file.write_text(JOIN + "from headway.startup import process_groups as groups\n" + script)
     done = subprocess.run(
         [sys.executable, RANKS, str(ranks), "torch.distributed", str(file)],
         env={**os.environ, **ENV, "PYTHONPATH": str(SOURCE)},
@@ -183,7 +183,7 @@ def test_a_partition_makes_what_the_mesh_made_with_fewer_calls(probed: Probed) -
     script = f"""
 import sys
 sys.path.insert(0, {str(SOURCE)!r})
-from headway.startup import groups
+from headway.startup import process_groups as groups
 def setup():
     mesh = groups.partition({{"dp": 2, "tp": 2}})
     groups.ensure(*mesh.values())

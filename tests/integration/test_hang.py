@@ -29,7 +29,7 @@ STUCK = """
 import sys, time
 from headway.probe import stacks
 told = {}
-stacks.install(lambda ev, **fields: told.update(fields))
+stacks.offer_dump(lambda ev, **fields: told.update(fields))
 def stuck():
     print(told["signal"], told["fd"], flush=True); time.sleep(600)
 stuck()

@@ -242,14 +242,14 @@ def test_a_kill_at_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, name:
 
 
 JOB = """
-from headway.probe import unfinished
+from headway.probe import unfinished_saves
 import os, signal, sys
 os.makedirs("out", exist_ok=True)
 print(sorted(os.listdir("out")), flush=True)
 if len(os.listdir("out")) < 2:
     open("out/log", "w").close()
     for name in ("checkpoint-1", "checkpoint-2"):
-        save = unfinished.begin(os.path.abspath(f"out/{name}"), existed=False)
+        save = unfinished_saves.begin_save(os.path.abspath(f"out/{name}"), existed=False)
         os.mkdir(f"out/{name}")
         open(f"out/{name}/config.json", "w").close()
         if name == "checkpoint-1":

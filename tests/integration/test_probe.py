@@ -325,8 +325,8 @@ for n in range(2):
 
 def test_a_hook_that_finds_nothing_is_switched_off_alone(probed: Probed) -> None:
     script = (
-        "from headway.probe import hooks\n"
-        "hooks.TABLE['torch.serialization'] = 'checkpoint:not_in_this_torch'\n"
+        "from headway.probe import import_hook\n"
+        "import_hook.HOOKS['torch.serialization'] = 'checkpoint:not_in_this_torch'\n"
         + TRAIN
         + "train()\ntorch.save(1, 'x.pt')\n"
     )
@@ -339,12 +339,13 @@ def test_a_hook_that_finds_nothing_is_switched_off_alone(probed: Probed) -> None
 
 
 def test_every_hook_is_watched_for() -> None:
-    from headway.probe.import_hook import HOOKED_MODULES, HOOKS
+    from headway.probe.import_hook import AUTOTUNE_HOOKS, HOOKED_MODULES, HOOKS
 
-    assert set(HOOKS) <= HOOKED_MODULES
-    for where in HOOKS.values():
-        file, _, function = where.partition(":")
-        assert callable(getattr(import_module(f"headway.probe.patching.{file}"), function))
+    for package, table in (("hooks", HOOKS), ("autotune", AUTOTUNE_HOOKS)):
+        assert set(table) <= HOOKED_MODULES
+        for where in table.values():
+            file, _, function = where.partition(":")
+            assert callable(getattr(import_module(f"headway.probe.{package}.{file}"), function))
 
 
 def test_a_kill_at_any_instant_loses_no_event(forked: Probed, tmp_path: Path) -> None:

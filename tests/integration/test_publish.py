@@ -207,15 +207,14 @@ def test_code_that_does_not_fit_is_compiled_anew(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from headway.checkpoint.store import disk
-from headway.publish.anchor import find
-from headway.publish.validate import here
+from headway.storage import disk
+from headway.publish import validate
+from headway.publish.anchor import find_anchor
 from headway.publish.job import publish
-from headway.publish.recipe import read
-from headway.publish.store import Store
-import headway.publish.validate as examine
+from headway.publish.recipe import read_recipe
+from headway.publish.store import SnapshotStore
 
-examine.TIMED_S = 0
+validate.TIMED_S = 0
 left = int(sys.argv[4])
 total = 0
 def counted(known):
@@ -229,7 +228,8 @@ def counted(known):
 for name in ("create", "write_at", "sync", "make_folder", "sync_folder", "rename", "unlink",
              "remove_folder", "names", "read", "lock"):
     setattr(disk, name, counted(getattr(disk, name)))
-done = publish(find(sys.argv[1]), read(Path(sys.argv[2])), Store(sys.argv[3]), examine=here)
+anchor, recipe = find_anchor(sys.argv[1]), read_recipe(Path(sys.argv[2]))
+done = publish(anchor, recipe, SnapshotStore(sys.argv[3]), examine=validate.check_here)
 print(done.snapshot.name, total, flush=True)
 """
 

@@ -18,8 +18,8 @@ from tests.unit.publish.snapshots import content, only_what_is_needed, publish
 
 KILLED = """
 import os, sys
-from headway.checkpoint.store import disk
-from headway.publish.store import Store
+from headway.publish.store import SnapshotStore
+from headway.storage import disk
 from tests.unit.publish.snapshots import publish
 left = int(sys.argv[2])
 def counted(known):
@@ -32,7 +32,7 @@ def counted(known):
     return call
 for name in ("create", "write_at", "sync", "sync_folder", "rename", "lock"):
     setattr(disk, name, counted(getattr(disk, name)))
-publish(Store(sys.argv[1]), sys.argv[3])
+publish(SnapshotStore(sys.argv[1]), sys.argv[3])
 """
 
 
@@ -56,9 +56,9 @@ def test_killed_for_real(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys, time
-from headway.storage.place import place
 from headway.storage.lease import lease
-with lease(place(sys.argv[1]), "a"):
+from headway.storage.place import open_place
+with lease(open_place(sys.argv[1]), "a"):
     print("held", flush=True)
     time.sleep(60)
 """

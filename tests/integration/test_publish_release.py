@@ -16,7 +16,7 @@ from tests.support import lazy
 from tests.unit.publish.anchors import checkpoint, state
 
 trained = lazy("tests.unit.publish.dlrm:trained")
-SERVED = Path(__file__).parents[1] / "unit/publish/served.py"
+SERVED = Path(__file__).parents[1] / "unit/publish/dlrm.py"
 pytestmark = pytest.mark.timeout(120)
 RECIPE = """
 release = true
@@ -29,12 +29,12 @@ inputs = "served:golden"
 KILLED = """
 import os, signal, sys
 from headway.publish import store
-when, commit = sys.argv.pop(), store.Store.commit
+when, commit = sys.argv.pop(), store.SnapshotStore.commit
 def killed(self, *args, **more):
     if when == "after":
         commit(self, *args, **more)
     os.kill(os.getpid(), signal.SIGKILL)
-store.Store.commit = killed
+store.SnapshotStore.commit = killed
 from headway.cli import main
 main(sys.argv[1:])
 """

@@ -131,11 +131,11 @@ def test_threads_are_asked_at_the_same_time_and_again() -> None:
 
 def test_an_interrupted_restore_is_an_interrupt(ended: Ended, tmp_path: Path) -> None:
     restore = """
-from headway.checkpoint.store import dcp
+from headway.checkpoint.format.checkpoint_reader import CheckpointReader
 def interrupted(*_):
     raise KeyboardInterrupt
 checkpointer.close()
-dcp.Reader.read_data = interrupted
+CheckpointReader.read_data = interrupted
 Checkpointer(sys.argv[1], {"model": model, "optimizer": optimizer}).restore()
 """
     returned, said = ended(SAVE + restore, str(tmp_path / "store"))

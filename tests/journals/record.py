@@ -22,7 +22,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from headway.journal.writer import SCHEMA
+from headway.journal.writer import SCHEMA  # noqa: E402
 from headway.storage.process_identity import boot_id  # noqa: E402
 from tests.journals import recorded  # noqa: E402
 from tests.journals.scenarios import SCENARIOS, Scenario  # noqa: E402

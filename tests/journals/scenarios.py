@@ -310,7 +310,8 @@ def dcp(session: Session) -> None:
     published="The run of that job: it publishes a snapshot and trains nothing.",
 )
 def publish(session: Session) -> None:
-    shutil.copy(REPOSITORY / "tests" / "unit" / "publish" / "served.py", session.folder)
+    model = REPOSITORY / "tests" / "unit" / "publish" / "dlrm.py"
+    shutil.copy(model, session.folder / "served.py")
     (session.folder / "recipe.toml").write_text("[targets.safetensors]\n")
     to = ("--publish", "recipe.toml", "--publish-to", "store")
     job = str(REPOSITORY / "tests" / "integration" / "published" / "job.py")

@@ -1,7 +1,7 @@
 """Random jobs: what happened on the true clock, and the journals that its processes wrote of it.
 
-`story(seed)` gives both; `tests.truth.account` says from the first what a report of the second must
-say. All times are whole milliseconds, so that no clock rounds them.
+`story(seed)` gives both; from the first, `tests.truth.reference` computes what a report of the
+second must say. All times are whole milliseconds, so that no clock rounds them.
 """
 
 from __future__ import annotations

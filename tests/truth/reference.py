@@ -1,9 +1,9 @@
-"""A reference account of a job from docs/metric.md alone, in the most direct way. Headway is not imported.
+"""A reference account of a job from docs/metric.md alone, in the most direct way.
 
-It reads no journal: it is given what happened (`Job`), on the true clock in nanoseconds, with what
-each load really read. So it knows neither clocks, nor torn lines, nor the names of files, and
-cannot make the mistakes of a reader. Every rank's time is cut into elementary intervals; each
-gets its bucket by the rules, and the ranks are merged interval by interval.
+It imports nothing of Headway and reads no journal: its input is what happened (`Job`), on the true
+clock in nanoseconds, with what each load really read. So it depends on neither clocks, nor torn
+lines, nor file names, and cannot repeat a reader's mistakes. Every rank's time is cut into
+elementary intervals; each gets its bucket by the rules, and the ranks are merged per interval.
 """
 
 from __future__ import annotations

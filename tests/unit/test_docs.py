@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from headway.cli import VERBS
 from headway.journal import pulse, writer
 from headway.launch.failures import Verdict
-from headway.launch.failures.classifier import ROLES
+from headway.launch.failures.model import Role
 from headway.ledger import rank
 from headway.ledger.buckets import BUCKETS
 from headway.probe import INTERNAL_ENV
@@ -77,7 +77,7 @@ def test_every_category_of_failure_is_explained() -> None:
 def test_every_field_of_a_verdict_is_explained() -> None:
     told = code_names(page("failures.md"))
     assert {"schema", "failed", *(field.name for field in fields(Verdict))} <= told
-    assert {*RETRIES, *ROLES} <= told
+    assert {*RETRIES, *get_args(Role)} <= told
 
 
 def test_the_worked_example_is_right() -> None:
@@ -158,7 +158,8 @@ def test_every_module_that_is_touched_is_listed(module: str) -> None:
 
 def patched_names() -> set[str]:
     """Every name that a hook puts a wrapper on, and every method that it replaces."""
-    text = "\n".join(p.read_text() for p in (ROOT / "src/headway/probe/hooks").glob("*.py"))
+    folders = [ROOT / "src/headway/probe" / name for name in ("hooks", "autotune")]
+    text = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     found = re.findall(r'(?:wrap|spanned)\(\s*[\w.]+,\s*"(\w+)"', text)
     looped = re.findall(r"for name in \(([^)]*)\):\s+[^\n]*(?:getattr|spanned)\(", text)
     return {*found, *(name for names in looped for name in re.findall(r'"(\w+)"', names))}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from headway.cli import VERBS
+from headway.cli import SHARED, VERBS, function
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -85,6 +84,6 @@ def test_every_command_exists(path: Path) -> None:
     for verb, *words in commands(path.read_text()):
         assert verb in VERBS, verb
         parser = argparse.ArgumentParser(prog=verb)
-        importlib.import_module(f"headway.cli.{verb}").prepare(parser)
+        function(SHARED.get(verb, f"headway.cli.{verb}"), "prepare")(parser)
         for word in words:
             assert not word.startswith("--") or word.partition("=")[0] in flags(parser), word

@@ -16,7 +16,7 @@ ROOT_MODULES = "root"  # the modules that are in no package: settings.py, errors
 # to PACKAGE without an entry. A file may belong to several packages.
 TESTS: dict[str, tuple[str, ...]] = {
     "advise": (),
-    "boosters": ("golden/test_*.py", "e2e/test_auto.py"),
+    "chaos": ("e2e/test_hundred_kills.py",),
     "checkpoint": (
         "golden/test_*.py",
         "integration/test_async_save.py",
@@ -26,11 +26,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "cli": (
         "unit/*/test_verb*.py",
+        "unit/compile/cache/test_cache_command.py",
         "unit/serve/test_cli.py",
         "unit/fleet/test_metrics.py",
         "unit/fleet/test_queries.py",
         "unit/sim/test_fleet.py",
-        "unit/schedule/test_publish.py",
+        "unit/schedule/test_publishers*.py",
         "e2e/test_classify.py",
         "e2e/test_simulate.py",
     ),
@@ -40,6 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "integration/test_precompile.py",
         "integration/test_recompiles.py",
     ),
+    "export": ("unit/report/test_verbs.py",),
     "fleet": ("golden/test_*.py", "integration/test_slurm.py"),
     "integrations": ("torchrec/test_*.py",),
     "journal": (
@@ -52,8 +54,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "integration/test_ingest.py",
         "integration/test_processes.py",
         "integration/test_warm*.py",
-        "e2e/test_chaos.py",
-        "e2e/test_hundred_kills.py",
         "e2e/test_nodes.py",
         "e2e/test_recover.py",
         "faults/test_*.py",
@@ -81,18 +81,21 @@ TESTS: dict[str, tuple[str, ...]] = {
         "e2e/test_simulate.py",
     ),
     "serve": (),
+    "session": ("golden/test_*.py", "e2e/test_auto.py"),
     "sim": ("e2e/test_simulate.py",),
     "startup": (
         "integration/test_groups.py",
         "integration/test_sharding.py",
         "integration/test_start*.py",
     ),
+    "storage": ("unit/checkpoint/store/test_crashes.py",),
+    "web": ("e2e/test_html_in_chromium.py",),
     ROOT_MODULES: (
         "e2e/test_secrets.py",
         "unit/test_*.py",
         "truth/test_*.py",
         "integration/test_probe.py",
-        "integration/test_threads.py",
+        "integration/test_torch_threads.py",
     ),
 }
 

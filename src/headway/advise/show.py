@@ -110,7 +110,8 @@ def _advice_lines(plan: AdviceReport, number: int, one: Advice) -> Iterator[str]
     proposal = one.proposal
     yield ""
     yield f"  {number}. {one_line(proposal.title, 200)}"
-    worth = f"+{one.points:.1f} points, {duration(one.worth)}, {format_accelerator_hours(one.accelerator_ns)}"
+    worth = f"+{one.points:.1f} points, {duration(one.worth)}, "
+    worth += format_accelerator_hours(one.accelerator_ns)
     more = f"; {duration(one.alone)} without the others" if one.alone > one.worth else ""
     yield f"     {worth}{more}"
     yield f"     {proposal.confidence} confidence: {one_line(proposal.why, 600)}"

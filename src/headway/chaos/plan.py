@@ -8,68 +8,17 @@ from __future__ import annotations
 import builtins
 import errno
 import hashlib
+import json
 import math
 import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from headway.chaos import network
 from headway.errors import UsageError
-
-
-def describe_fault(fault: Fault) -> str:
-    """What, whom, when: `kill rank 1 at step 30`."""
-    lasting = "" if fault.for_s is None else f" for {fault.for_s:g} s"
-    return f"{_DESCRIPTIONS[fault.kind](fault)}{lasting} {_describe_moment(fault)}{_describe_limits(fault)}"
-
-
-_DISK_MODES = {"slow": "slow", "fail": "failing", "full": "full"}
-_TARGET_NAMES = {
-    "agent": "the agent",
-    "all": "all ranks",
-    "random": "a random rank",
-    "launcher": "the job",
-}
-_DESCRIPTIONS: dict[str, Callable[[Fault], str]] = {
-    "kill": lambda f: f"kill {_describe_target(f)}",
-    "terminate": lambda f: f"terminate {_describe_target(f)}, {f.grace_s:g} s of grace,",
-    "stop": lambda f: f"stop {_describe_target(f)}",
-    "raise": lambda f: f"raise {f.exception!r} in {_describe_target(f)}",
-    "disk": lambda f: f"{_DISK_MODES[f.mode]} disk below {f.path} for {_describe_target(f)}",
-    "corrupt": lambda f: f"corrupt ({f.how}) the newest checkpoint below {f.path}",
-    "network": lambda f: f"cut the network at {f.device}",
-    "data": lambda f: f"delay each batch of {_describe_target(f)} by {f.delay_s:g} s",
-}
-
-
-def _describe_target(fault: Fault) -> str:
-    if fault.who == "all" and not fault.by_rank:
-        return "everything"
-    return _TARGET_NAMES.get(str(fault.who), f"rank {fault.who}")
-
-
-def _describe_moment(fault: Fault) -> str:
-    if fault.at_step is not None:
-        return f"at step {fault.at_step}"
-    if fault.after_s is not None:
-        return f"after {fault.after_s:g} s"
-    if fault.every_s is not None:
-        return f"every {fault.every_s:g} s on average"
-    if fault.steps_between is not None:
-        return "every {}-{} steps".format(*fault.steps_between)
-    return "before a restart"
-
-
-def _describe_limits(fault: Fault) -> str:
-    text = ""
-    if fault.attempts is not None:
-        text += f" of attempt {', '.join(map(str, fault.attempts))}"
-    if fault.times is not None:
-        text += f", {fault.times} times at most"
-    return text + (f", on {fault.node}" if fault.node else "")
-
 
 MOMENT_KEYS = ("at_step", "after_s", "every_s", "steps_between", "when")
 SHARED_KEYS = ("kind", *MOMENT_KEYS, "attempt", "times", "node")
@@ -85,8 +34,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     "data": ("who", "delay_s*", "for_s"),
 }
 RANK_KINDS = ("raise", "disk", "data")  # always done by the rank itself
-
-
 DISK_MODES = ("slow", "fail", "full")
 CORRUPTIONS = ("flip", "truncate", "zero")
 
@@ -150,6 +97,37 @@ class FaultPlan:
     def mark(self) -> str:
         """Tells this plan from another one of the same run."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+
+
+def read_plan(text: str) -> FaultPlan:
+    """The plan in a TOML or JSON file of that name, or written out in one line."""
+    path = Path(text)
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):  # too long for a name
+        is_file = False
+    if is_file:
+        return parse_plan(_read_file(path), text)
+    if path.suffix in (".toml", ".json") and "=" not in text:
+        raise UsageError(f"there is no plan {text}; check its name", code="plan-not-found")
+    return parse_inline_plan(text, "the plan")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if path.suffix != ".json":
+        from headway.settings import read_toml
+
+        return read_toml(path)
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}", code="json-invalid") from None
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"{path} holds no table; a plan is {{'seed': 7, 'fault': [...]}}",
+            code="plan-not-a-table",
+        )
+    return found
 
 
 def parse_plan(data: Mapping[str, Any], where: str) -> FaultPlan:
@@ -463,3 +441,56 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def describe_fault(fault: Fault) -> str:
+    """What, whom, when: `kill rank 1 at step 30`."""
+    lasting = "" if fault.for_s is None else f" for {fault.for_s:g} s"
+    what = f"{_DESCRIPTIONS[fault.kind](fault)}{lasting}"
+    return f"{what} {_describe_moment(fault)}{_describe_limits(fault)}"
+
+
+_DISK_MODES = {"slow": "slow", "fail": "failing", "full": "full"}
+_TARGET_NAMES = {
+    "agent": "the agent",
+    "all": "all ranks",
+    "random": "a random rank",
+    "launcher": "the job",
+}
+_DESCRIPTIONS: dict[str, Callable[[Fault], str]] = {
+    "kill": lambda f: f"kill {_describe_target(f)}",
+    "terminate": lambda f: f"terminate {_describe_target(f)}, {f.grace_s:g} s of grace,",
+    "stop": lambda f: f"stop {_describe_target(f)}",
+    "raise": lambda f: f"raise {f.exception!r} in {_describe_target(f)}",
+    "disk": lambda f: f"{_DISK_MODES[f.mode]} disk below {f.path} for {_describe_target(f)}",
+    "corrupt": lambda f: f"corrupt ({f.how}) the newest checkpoint below {f.path}",
+    "network": lambda f: f"cut the network at {f.device}",
+    "data": lambda f: f"delay each batch of {_describe_target(f)} by {f.delay_s:g} s",
+}
+
+
+def _describe_target(fault: Fault) -> str:
+    if fault.who == "all" and not fault.by_rank:
+        return "everything"
+    return _TARGET_NAMES.get(str(fault.who), f"rank {fault.who}")
+
+
+def _describe_moment(fault: Fault) -> str:
+    if fault.at_step is not None:
+        return f"at step {fault.at_step}"
+    if fault.after_s is not None:
+        return f"after {fault.after_s:g} s"
+    if fault.every_s is not None:
+        return f"every {fault.every_s:g} s on average"
+    if fault.steps_between is not None:
+        return "every {}-{} steps".format(*fault.steps_between)
+    return "before a restart"
+
+
+def _describe_limits(fault: Fault) -> str:
+    text = ""
+    if fault.attempts is not None:
+        text += f" of attempt {', '.join(map(str, fault.attempts))}"
+    if fault.times is not None:
+        text += f", {fault.times} times at most"
+    return text + (f", on {fault.node}" if fault.node else "")

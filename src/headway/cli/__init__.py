@@ -9,7 +9,8 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from headway import __version__
 from headway.errors import HeadwayError, with_code
@@ -37,6 +38,23 @@ VERBS = {
     "doctor": "start a child as `run` does and say what would be seen",
     "config": "print every setting and where its value came from",
 }
+
+# Verbs that share a module with another one: prepare_NAME and run_NAME there.
+SHARED = {
+    "top": "headway.cli.report:top",
+    "auto": "headway.cli.settings:auto",
+    "config": "headway.cli.settings:config",
+    "ingest": "headway.cli.fleet:ingest",
+}
+
+
+def function(place: str, kind: str) -> Callable[..., Any]:
+    """`prepare` or `run` of a command: of a module, or `module:name` where it has several."""
+    module, _, name = place.partition(":")
+    result: Callable[..., Any] = getattr(
+        importlib.import_module(module), f"{kind}_{name}" if name else kind
+    )
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,7 +117,7 @@ def _dispatch(args: list[str], *, ends_process: bool) -> int:
     if verb in VERBS:
         parsed = verb_parser(verb).parse_args(args[1:])
         parsed.ends_process = ends_process  # nothing follows the verb
-        code: int = importlib.import_module(f"headway.cli.{verb}").run(parsed)
+        code: int = function(_place(verb), "run")(parsed)
         return code
     _top_parser().parse_args(args)
     _top_parser().print_help(sys.stderr)
@@ -108,11 +126,15 @@ def _dispatch(args: list[str], *, ends_process: bool) -> int:
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """The parser of one verb, with its sub-commands."""
-    module = importlib.import_module(f"headway.cli.{verb}")
+    module = importlib.import_module(_place(verb).partition(":")[0])
     parser = _Parser(prog=f"headway {verb}", description=module.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    module.prepare(parser)
+    function(_place(verb), "prepare")(parser)
     return parser
+
+
+def _place(verb: str) -> str:
+    return SHARED.get(verb, f"headway.cli.{verb}")
 
 
 def commands() -> list[tuple[str, ...]]:

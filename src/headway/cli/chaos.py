@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 
-from headway.chaos.plan_file import read_plan
+from headway.chaos.plan import read_plan
 from headway.cli import run as run_verb
 from headway.errors import UsageError
-from headway.session import session as session_session
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             code="plan-missing",
         )
     if not args.dry_run:
-        return session_session.run_session(args)
+        return run_verb.run(args)
     from headway.chaos import schedule
 
     plan = read_plan(args.chaos)

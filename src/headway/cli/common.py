@@ -70,7 +70,8 @@ def parse_conditions(given: Sequence[str] | None) -> tuple[tuple[str, str], ...]
         name, equals, value = text.partition("=")
         if not equals or name not in RUN_DIMENSIONS:
             raise UsageError(
-                f"--where {text!r} is not NAME=VALUE with a name out of {', '.join(RUN_DIMENSIONS)}",
+                f"--where {text!r} is not NAME=VALUE with a name out of "
+                f"{', '.join(RUN_DIMENSIONS)}",
                 code="condition-invalid",
             )
         found.append((name, value))

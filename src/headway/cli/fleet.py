@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import os
 import socket
 import sys
@@ -32,8 +31,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.cli.common import open_any, parse_conditions, print_rows, split_names, store_errors
-from headway.errors import UsageError
+from headway.cli import function
+from headway.cli.common import (
+    open_any,
+    open_store,
+    parse_conditions,
+    print_rows,
+    split_names,
+    store_errors,
+)
+from headway.errors import UsageError, with_code
 
 if TYPE_CHECKING:
     from headway.fleet.metrics import Window
@@ -127,8 +134,6 @@ def add_window_options(parser: argparse._ActionsContainer) -> None:
 
 def run_metrics(args: argparse.Namespace) -> int:
     """Serve until it is stopped."""
-    from headway.cli.common import open_any
-    from headway.errors import UsageError
     from headway.fleet.metrics_http import AccessRules, CachedPage, MetricsServer
     from headway.fleet.store.parquet import Store
     from headway.serve import address
@@ -163,9 +168,7 @@ def run_metrics(args: argparse.Namespace) -> int:
 
 
 def parse_window(args: argparse.Namespace) -> Window:
-    """Out of the flags of `shape`."""
-    from headway.cli.common import parse_conditions, split_names
-    from headway.errors import UsageError
+    """Out of the flags of `add_window_options`."""
     from headway.fleet.metrics import BY, SINCE, Window
     from headway.fleet.queries.dimensions import RUN_DIMENSIONS
     from headway.units import parse_time
@@ -185,7 +188,6 @@ def parse_window(args: argparse.Namespace) -> Window:
 
 def metrics_text(store: Store | Database, window: Window, runs: Path | None = None) -> str:
     """All metrics, as a scraper reads them."""
-    from headway.cli.common import store_errors
     from headway.export.openmetrics import Family, format_families
     from headway.fleet.metrics import families
 
@@ -219,9 +221,6 @@ def prepare_compact(parser: argparse.ArgumentParser) -> None:
 
 def run_compact(args: argparse.Namespace) -> int:
     """One round; to be called every hour or day by whoever likes."""
-    from headway.cli.common import open_store, store_errors
-    from headway.errors import UsageError
-
     if not args.grace >= 0:
         raise UsageError(
             f"--grace is {args.grace}, but it must be 0 or more",
@@ -244,6 +243,7 @@ def run_compact(args: argparse.Namespace) -> int:
 
 def prepare_ingest(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway ingest`."""
+    parser.description = INGEST_HELP
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder or URL of a run, or a file")
     parser.add_argument("--reader", metavar="NAME", help="of the files; by default what they are")
     parser.add_argument("--store", metavar="URL", help="folder or URL of the store")
@@ -254,8 +254,6 @@ def prepare_ingest(parser: argparse.ArgumentParser) -> None:
 def run_ingest(args: argparse.Namespace) -> int:
     """One after the other; a run that cannot be read does not hold up the others."""
     from headway import redact
-    from headway.cli.common import open_any
-    from headway.errors import UsageError, with_code
     from headway.settings import parse_labels
 
     labels = parse_labels(args.label)
@@ -282,7 +280,6 @@ def ingest_files(
     paths: list[str], name: str | None, store: Store | Database, labels: dict[str, str]
 ) -> str:
     """Write the runs that readers find in files, and say what was written."""
-    from headway.cli.common import store_errors
     from headway.fleet.importers import import_files, read_sources
 
     with store_errors(store):
@@ -292,7 +289,6 @@ def ingest_files(
 
 def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> str:
     """Write one run, and say what was written."""
-    from headway.cli.common import store_errors
     from headway.fleet.rows import as_of, to_rows
     from headway.launch.run_folder import job_name
     from headway.run import load
@@ -308,8 +304,9 @@ def ingest_run(path: str, store: Store | Database, labels: dict[str, str]) -> st
     return f"{path}: {len(tables['attempts'])} attempt(s), {count:,} rows to {store.url}"
 
 
-# Each has `prepare(parser)` and `run(args)`; the name stands in `args.action`.
-ASK = "headway.cli.fleet"
+# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function;
+# the name of the action is in `args.action`.
+ASK = "headway.cli.fleet:question"
 ACTIONS = {
     "ett": (ASK, "ETT%, idleness% and failure%"),
     "tts": (ASK, "Time to Start"),
@@ -319,24 +316,27 @@ ACTIONS = {
     "compile": (ASK, "what compiling costs, and how much came from a cache"),
     "nodes": (ASK, "hosts: what ran there, and what failed there first"),
     "top": (ASK, "where accelerator-hours are lost most"),
-    "regressions": ("headway.cli.fleet_analysis", "what got worse, when, and what changed"),
-    "alerts": ("headway.cli.fleet_analysis", "rules, and whom to tell"),
-    "simulate": ("headway.cli.simulate", "a fleet that never ran, to try things on"),
-    "metrics": ("headway.cli.fleet", "a page for Prometheus to scrape"),
-    "compact": ("headway.cli.fleet", "many small files into few"),
+    "regressions": (
+        "headway.cli.fleet_analysis:regressions",
+        "what got worse, when, and what changed",
+    ),
+    "alerts": ("headway.cli.fleet_analysis:alerts", "rules, and whom to tell"),
+    "simulate": ("headway.cli.simulate:fleet", "a fleet that never ran, to try things on"),
+    "metrics": ("headway.cli.fleet:metrics", "a page for Prometheus to scrape"),
+    "compact": ("headway.cli.fleet:compact", "many small files into few"),
 }
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `headway fleet`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (module, text) in ACTIONS.items():
+    for name, (place, text) in ACTIONS.items():
         # argparse formats `help` with %, and prints `description` as it is.
         part = actions.add_parser(name, help=text.replace("%", "%%"), description=text)
-        importlib.import_module(module).prepare(part)
+        function(place, "prepare")(part)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    code: int = importlib.import_module(ACTIONS[args.action][0]).run(args)
+    code: int = function(ACTIONS[args.action][0], "run")(args)
     return code

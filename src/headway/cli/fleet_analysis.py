@@ -105,7 +105,8 @@ def _print_regressions(seen: ScanResult, found: list[Finding]) -> None:
     for one in found:
         change = one.ett_after - one.ett_before
         print(
-            f"{_format_minute(one.at)}  {'/'.join(one.slice)}: {one.bucket} {one.points:+.1f} points\n"
+            f"{_format_minute(one.at)}  {'/'.join(one.slice)}: "
+            f"{one.bucket} {one.points:+.1f} points\n"
             f"    ETT {one.ett_before:.1f} -> {one.ett_after:.1f} ({change:+.1f}: "
             f"the same jobs {one.within:+.1f}, other jobs {one.mix:+.1f}); "
             f"{one.hours:,.0f} accelerator-hours since; p {one.p:.4f}, "

@@ -93,6 +93,7 @@ def _write_html(ledger: Ledger, target: Path, *, force: bool) -> None:
 
 def prepare_top(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway top`."""
+    parser.description = TOP_HELP
     parser.add_argument("run", metavar="RUN", help="the folder of a run")
     parser.add_argument("--once", action="store_true", help="show it once and exit")
     parser.add_argument(

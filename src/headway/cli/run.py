@@ -81,3 +81,10 @@ def prepare(parser: argparse.ArgumentParser, plan: str = "--chaos") -> None:
     )
     parser.add_argument("--no-report", action="store_true", help="print no summary at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after `--`: what to run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the session."""
+    from headway.session.session import run_session
+
+    return run_session(args)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import signal
 import threading
@@ -18,12 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headway.cli import function
 from headway.errors import UsageError
 
 if TYPE_CHECKING:
     from headway.schedule.publishers.base import PriorityAdjustment, Publisher, RunCost
 
-SLURM_HELP = """Choose whom a waiting job of Slurm evicts, by what that would waste; each one saves first.
+SLURM_HELP = """\
+Choose whom a waiting job of Slurm evicts, by what that would waste; each one saves first.
 
 Runs beside slurmctld, as root, SlurmUser or an Operator. Whoever may evict whom, and quotas, are
 Slurm's own: `Preempt` of a QOS, and its limits. See docs: Scheduling, On a real Slurm.
@@ -34,7 +35,8 @@ examples:
   headway schedule slurm --policy least-cost:phase=on:cap=3 --runs /shared/runs
 """
 
-PUBLISH_COST_HELP = """Tell a scheduler what evicting each run would waste, while the runs go on.
+PUBLISH_COST_HELP = """\
+Tell a scheduler what evicting each run would waste, while the runs go on.
 
   headway schedule publish-cost headway/ --to slurm
   headway schedule publish-cost headway/my-run --to slurm --nudge-min 0 --nudge-max 100
@@ -68,6 +70,7 @@ DESTINATIONS_OF_OPTION = {
 
 def prepare_publish_cost(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headway schedule publish-cost`."""
+    parser.description = PUBLISH_COST_HELP
     add = parser.add_argument
     add("path", metavar="RUN|DIR", help="a run, or a folder of runs")
     add("--to", required=True, choices=DESTINATIONS, help="whom to tell")
@@ -206,6 +209,7 @@ DEFAULT_POLICY = "least-cost:phase=on"
 
 def prepare_slurm(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headway schedule slurm`."""
+    parser.description = SLURM_HELP
     add = parser.add_argument
     add("--interval", type=float, default=10.0, metavar="S", help="between two looks (10)")
     add("--grace", type=float, default=60.0, metavar="S", help="from the signal to the end (60)")
@@ -280,11 +284,11 @@ def _log(text: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}", flush=True)
 
 
-# Each has `prepare(parser)` and `run(args)`.
+# Each is `module:name` with `prepare_name(parser)` and `run_name(args)`, see headway.cli.function.
 ACTIONS = {
-    "slurm": ("headway.cli.schedule", "choose whom a waiting job of Slurm evicts"),
+    "slurm": ("headway.cli.schedule:slurm", "choose whom a waiting job of Slurm evicts"),
     "publish-cost": (
-        "headway.cli.schedule",
+        "headway.cli.schedule:publish_cost",
         "tell Slurm, Kubernetes or Prometheus what evicting each run would waste",
     ),
 }
@@ -293,18 +297,14 @@ ACTIONS = {
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `headway schedule`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (module, text) in ACTIONS.items():
-        action = importlib.import_module(module)
+    for name, (place, text) in ACTIONS.items():
         part = actions.add_parser(
-            name,
-            help=text,
-            description=action.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        action.prepare(part)
+        function(place, "prepare")(part)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    code: int = importlib.import_module(ACTIONS[args.action][0]).run(args)
+    code: int = function(ACTIONS[args.action][0], "run")(args)
     return code

@@ -26,6 +26,7 @@ examples:
 
 def prepare_config(parser: argparse.ArgumentParser) -> None:
     """The flags of `headway config`."""
+    parser.description = CONFIG_HELP
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -46,6 +47,7 @@ def run_config(args: argparse.Namespace) -> int:
 
 def prepare_auto(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headway auto`."""
+    parser.description = AUTO_HELP
     parser.add_argument("what", choices=("show", "forget"), help="show or forget")
     parser.add_argument("job", metavar="JOB", nargs="?", help="as `headway auto show` names it")
     parser.add_argument("--runs", metavar="DIR", default="headway", help="where runs are; headway")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from headway.sim.cluster.compare import Case
     from headway.sim.cluster.scenario import JobTimings
 
-CLUSTER_HELP = """Play a trace of jobs through a cluster with quotas, once for each policy of eviction.
+CLUSTER_HELP = """\
+Play a trace of jobs through a cluster with quotas, once for each policy of eviction.
 
 examples:
   headway simulate cluster --trace philly --gpus 600 --policy newest,least-lost,least-cost --seeds 5
@@ -200,7 +201,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         part = actions.add_parser(
             name,
             help=text,
-            description=__doc__,
+            description=CLUSTER_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         prepare_cluster(part)

@@ -1,6 +1,6 @@
 """What makes compiling cheaper: a cache that jobs share, fewer recompiles, less autotuning.
 
-with headway.compile.cache("s3://team/compile", key="team.key"):
+with headway.compile.shared_cache("s3://team/compile", key="team.key"):
     train()
 """
 

@@ -1,1 +1,1 @@
-"""A ledger in the formats of other tools: Perfetto, OTLP, OpenMetrics, CSV and experiment trackers."""
+"""A ledger in the formats of other tools: Perfetto, OTLP, OpenMetrics, CSV, experiment trackers."""

@@ -1,4 +1,4 @@
-"""A ledger as OpenTelemetry OTLP/JSON: one trace per run, with its attempts linked to each other."""
+"""A ledger as OpenTelemetry OTLP/JSON: one trace per run, its attempts linked to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger in W&B, MLflow or TensorBoard through their own clients; exporting again updates the run."""
+"""A ledger in W&B, MLflow or TensorBoard by their own clients; exporting again updates it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ class FleetAdvice:
 
     def lines(self) -> Iterator[str]:
         """For a terminal."""
-        told = f"{count(self.runs, 'run')}, {format_accelerator_hours(self.held)}, ETT {percent(self.ett_percent)}"
+        hours = format_accelerator_hours(self.held)
+        told = f"{count(self.runs, 'run')}, {hours}, ETT {percent(self.ett_percent)}"
         yield f"headway: {self.store}: {told}"
         if not self.rows:
             yield "  no rule finds time in these runs that it knows how to win"

@@ -18,7 +18,6 @@ from headway import redact
 from headway.errors import HeadwayError, NotARun, RunNotFound
 from headway.journal import file_access
 from headway.storage.atomic_write import write_atomically
-from headway.storage.remote import filesystem
 
 JOURNAL = "journal"
 RUN_JSON = "run.json"
@@ -90,6 +89,8 @@ def write_publish_note(folder: Path, told: dict[str, Any]) -> None:
 
 def fetch_run(url: str, folder: Path) -> None:
     """Copy what a ledger is computed from: run.json and the journals."""
+    from headway.storage.remote import filesystem
+
     fs, root = filesystem(url)
     try:
         _copy_run(fs, root.rstrip("/"), folder)

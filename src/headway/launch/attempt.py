@@ -31,7 +31,10 @@ BOOT = Path(headway.__file__).parent / "probe" / "boot"
 # torchrun's own restarts use one store for all of them, in which the new ranks meet the addresses
 # of the dead: with gloo two of three restarts hang or fail in torch 2.13.
 DISABLE_SHARED_STORE_ENV = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-DISABLE_SHARED_STORE_NOTE = f"{DISABLE_SHARED_STORE_ENV}=1 was set, so that its restarts do not meet the dead ranks' addresses"
+DISABLE_SHARED_STORE_NOTE = (
+    f"{DISABLE_SHARED_STORE_ENV}=1 was set, so that its restarts do not meet the dead ranks' "
+    "addresses"
+)
 GRACE_S = 5.0  # for a rank that handles SIGTERM, once another one has died
 LEFTOVER_GRACE_S = 0.1  # for what is left when the ranks are gone: helpers that nobody waits for
 KILLED_S = 60.0  # for a process that got SIGKILL: one in state D may stay until its device answers

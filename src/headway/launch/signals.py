@@ -27,7 +27,7 @@ FROM_KERNEL = 128  # si_code of a signal that the terminal has sent to the whole
 
 
 POLL_S = 0.05  # between two looks where the kernel offers no signalfd
-OVERDUE_AGAIN_S = 1.0  # between two `Overdue`, should the first one get lost in a callback
+OVERDUE_AGAIN_S = 1.0  # between two `DeadlineExceeded`, should the first one get lost in a callback
 
 _pending_fd: int | None = None  # a signalfd, readable while one of AWAITED is pending
 _ignored: set[int] = set()  # signals to stop that this process ignored from its start (nohup)
@@ -39,7 +39,7 @@ class DeadlineExceeded(BaseException):
 
 @contextlib.contextmanager
 def blocked(*, to_the_end: bool = False) -> Iterator[None]:
-    """Signals wait to be taken by `take`; those that come too late for the job are dropped.
+    """Signals wait to be taken by `next_signal`; those that come too late for the job are dropped.
 
     Threads that begin in it inherit the mask, and leave signals to this one. `to_the_end`: of this
     process, which has nothing left to do after that: a signal would only cost the job's exit code.
@@ -114,10 +114,10 @@ def is_stop_signal(number: int) -> bool:
 def run_with_deadline(
     work: Callable[[Callable[[], bool]], object], seconds: float, hurried_s: float
 ) -> bool:
-    """Do work below `held` that may take that long; whether it came to its end.
+    """Do work inside `blocked` that may take that long; whether it came to its end.
 
-    The first signal to stop leaves it `hurried_s`, the second one nothing: then `Overdue` is raised
-    in it. It gets a function that tells whether there was a signal.
+    The first signal to stop leaves it `hurried_s`, the second one nothing: then `DeadlineExceeded`
+    is raised in it. It gets a function that tells whether there was a signal.
     """
     if threading.current_thread() is not threading.main_thread():
         work(lambda: False)

@@ -13,15 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.chaos.injector import FaultInjector
-from headway.chaos.plan import FaultPlan
 from headway.errors import UsageError, with_code
 from headway.journal.run_files import JOURNAL
 from headway.journal.writer import now
 from headway.launch import child_process, coordination, processes, pulse_pages, signals, verdict
-from headway.launch import verdict as launch_verdict
 from headway.launch.attempt import Attempt, AttemptResult, environment
 from headway.launch.child_process import ChildProcess
 from headway.launch.coordination import NodeCoordinator
@@ -35,6 +32,10 @@ from headway.launch.run_folder import RunFolder
 from headway.launch.warm.booster import WarmStart
 from headway.probe import unfinished_saves
 from headway.storage.atomic_write import write_atomically
+
+if TYPE_CHECKING:
+    from headway.chaos.injector import FaultInjector
+    from headway.chaos.plan import FaultPlan
 
 ORPHAN_GRACE_S = 5.0
 SIGNAL_POLL_S = 0.1  # between two looks for a signal
@@ -156,7 +157,11 @@ class Supervisor:
         if self.agreement:
             self.history = [AttemptSummary(**agreed["past"]) for agreed in self.agreement.past()]
             self._end_strays()
-        self.injector = FaultInjector(options.chaos, target) if options.chaos else None
+        self.injector: FaultInjector | None = None
+        if options.chaos:
+            from headway.chaos.injector import FaultInjector
+
+            self.injector = FaultInjector(options.chaos, target)
 
     def run(self) -> int:
         """Until it is done, or the policy says stop; the status is negative for a death by signal.
@@ -439,8 +444,8 @@ class Supervisor:
         """The verdict and the decision, in the journal and in one line; None if there is none."""
         if self.agreement is None:
             if ended.status:
-                verdict = launch_verdict.as_event(launch_verdict.judge(ended.facts))
-                attempt.writer.write({"ev": "verdict", "t": now(), **verdict})
+                event = verdict.as_event(verdict.judge(ended.facts))
+                attempt.writer.write({"ev": "verdict", "t": now(), **event})
                 self._leave_out(self._suspects(ended))
             return None
         agreed = self._agree(self.agreement, attempt, ended)

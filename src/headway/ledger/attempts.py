@@ -1,4 +1,4 @@
-"""Finds the launches and attempts of a run: which processes were ranks, and how each attempt ended."""
+"""The launches and attempts of a run: which processes were ranks, and how each attempt ended."""
 
 from __future__ import annotations
 

@@ -17,10 +17,8 @@ from headway.ledger import (
     notes,
     preemption,
     publish,
-    resume,
     startup_stages,
 )
-from headway.ledger import resume as ledger_resume
 from headway.ledger import segments as ledger_segments
 from headway.ledger.attempts import UncountedTime, find_attempts, find_launches, uncounted_time
 from headway.ledger.buckets import DOWNTIME, SHUTDOWN, UNKNOWN
@@ -36,7 +34,16 @@ from headway.ledger.model import (
     shell_code,
 )
 from headway.ledger.record import AttemptRecord, Launch
-from headway.ledger.resume import durable_saves
+from headway.ledger.resume import (
+    Resume,
+    durable_saves,
+    find_checkpoints,
+    lost_intervals,
+    mark_lost,
+    new_steps,
+    resume_points,
+    rolled_back_ranges,
+)
 from headway.ledger.segments import Segment
 
 
@@ -60,13 +67,13 @@ def build_ledger(
         launches = find_launches(launchers, processes, axis)
         drafts = find_attempts(launches, processes, axis)
     zero, end = _bounds(launches)
-    resumes = resume.resume_points(drafts)
+    resumes = resume_points(drafts)
     lived = [account_attempt(index, draft, zero) for index, draft in enumerate(drafts)]
     recoveries = _recoveries(drafts, lived)
     segments = _run_segments(drafts, resumes, lived, zero, end)
     ranks = _rank_ledgers(drafts, resumes, lived, zero, end)
     failures = _failures(drafts, lived, axis)
-    saves = tuple(_shift_save(s, zero) for s in resume.find_checkpoints(drafts, resumes))
+    saves = tuple(_shift_save(s, zero) for s in find_checkpoints(drafts, resumes))
     told = checkpoints.checkpoint_outcomes(drafts, zero)
     buckets = ledger_segments.time_by_bucket(segments)
     count, between = checkpoints.count_saves(saves)
@@ -81,7 +88,7 @@ def build_ledger(
         segments=_from_start(zero, segments),
         buckets=buckets,
         ranks=ranks,
-        steps=resume.new_steps(drafts, resumes),
+        steps=new_steps(drafts, resumes),
         attempts=tuple(
             _attempt(i, d, r, zero) for i, (d, r) in enumerate(zip(drafts, resumes, strict=True))
         ),
@@ -120,7 +127,7 @@ def build_ledger(
         rhythms=rhythms,
         publishes=publish.publish_from_events(drafts),
         recovered=tuple((recovery.attempt, recovery.until) for recovery in recoveries),
-        rolled_back=resume.rolled_back_ranges(drafts, resumes),
+        rolled_back=rolled_back_ranges(drafts, resumes),
         paused=sum(one.paused for one in outside),
         outside=_uncounted_stretches(outside, launches, zero),
     )
@@ -170,15 +177,15 @@ def _bounds(launches: Sequence[Launch]) -> tuple[int, int]:
 
 def _run_segments(
     drafts: Sequence[AttemptRecord],
-    resumes: Sequence[resume.Resume],
+    resumes: Sequence[Resume],
     lived: Sequence[AttemptTimeline],
     zero: int,
     end: int,
 ) -> list[Segment]:
     pieces = []
     for draft, resume, life in zip(drafts, resumes, lived, strict=True):
-        lost = ledger_resume.lost_intervals(draft.trainers(), resume)
-        pieces.append(ledger_resume.mark_lost(life.segments, lost))
+        lost = lost_intervals(draft.trainers(), resume)
+        pieces.append(mark_lost(life.segments, lost))
     return _compose(drafts, pieces, zero, end)
 
 
@@ -213,7 +220,7 @@ def _gap_before(draft: AttemptRecord, at: int) -> list[Segment]:
 
 def _rank_ledgers(
     drafts: Sequence[AttemptRecord],
-    resumes: Sequence[resume.Resume],
+    resumes: Sequence[Resume],
     lived: Sequence[AttemptTimeline],
     zero: int,
     end: int,
@@ -232,8 +239,8 @@ def _rank_ledgers(
                 pieces.append([Segment(draft.begin, draft.end, UNKNOWN)])
                 absent += draft.end - draft.begin if rank >= (_world(draft) or rank + 1) else 0
                 continue
-            lost = ledger_resume.lost_intervals(mine, resume)
-            pieces.append(ledger_resume.mark_lost(theirs[0].segments, lost))
+            lost = lost_intervals(mine, resume)
+            pieces.append(mark_lost(theirs[0].segments, lost))
             steps += mine[0].steps
             hosts[index] = mine[0].journal.host
         segments = _compose(drafts, pieces, zero, end)
@@ -255,7 +262,7 @@ def _from_start(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(Segment(s.start - zero, s.end - zero, s.leaf) for s in segments)
 
 
-def _attempt(index: int, draft: AttemptRecord, resume: resume.Resume, zero: int) -> Attempt:
+def _attempt(index: int, draft: AttemptRecord, resume: Resume, zero: int) -> Attempt:
     steps = min((life.steps for life in draft.trainers()), default=0)
     known = resume.base or (index and steps)  # before that it may still load something
     return Attempt(

@@ -1,7 +1,7 @@
 """What saves cost and how often to save.
 
-Outcomes as a Checkpointer records them (headway/checkpoint/record.py), saves of `--async-save`, and
-the recommended interval, which is one for all parts of Headway.
+Outcomes as a Checkpointer records them (headway/checkpoint/schedule.py), saves of `--async-save`,
+and the recommended interval, which is one for all parts of Headway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a ledger is shown to others: as JSON (`ledger.json`, `headway report --json`), and without secrets."""
+"""A ledger as JSON (`ledger.json`, `headway report --json`), and with its secrets masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a ledger: frozen dataclasses, with times in integer nanoseconds from the run's start."""
+"""The data of a ledger: frozen dataclasses, times in integer nanoseconds from the run's start."""
 
 from __future__ import annotations
 

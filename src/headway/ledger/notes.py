@@ -1,4 +1,4 @@
-"""What a reader should know about the record behind the ledger: notes, and the longest unknown gaps."""
+"""Notes on the record behind the ledger, and the longest gaps of unknown time."""
 
 from __future__ import annotations
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.ledger import resume as ledger_resume
 from headway.ledger import segments
 from headway.ledger.buckets import EFFECTIVE
 from headway.ledger.merge import AttemptTimeline
 from headway.ledger.model import NoticeResponse, PreemptionNotice
 from headway.ledger.record import AttemptRecord
-from headway.ledger.resume import DurableSave, Resume
+from headway.ledger.resume import DurableSave, Resume, lost_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def _step(told: Sequence[dict[str, Any]]) -> int | None:
 
 def _last_kept_instant(draft: AttemptRecord, resume: Resume) -> int:
     return min(
-        (since for since, _ in ledger_resume.lost_intervals(draft.trainers(), resume)),
+        (since for since, _ in lost_intervals(draft.trainers(), resume)),
         default=draft.end,
     )
 

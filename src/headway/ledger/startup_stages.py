@@ -1,6 +1,6 @@
 """The graph of declared startup stages: its critical path, and the least time it can take.
 
-See headway/startup/stages.
+See headway/startup/stages.py.
 """
 
 from __future__ import annotations

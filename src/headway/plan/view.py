@@ -67,9 +67,10 @@ def describe_job(plan: Plan) -> list[str]:
     lines = [
         f"{format_time(case.length)} of training; {node}; a save costs {format_time(case.block)}"
         + (f" and is durable {format_time(case.durable)} later" if case.durable else ""),
-        f"first start {format_time(case.first)} (compile {format_time(case.compile)}); after a failure "
-        f"{format_time(case.again)} (wait for machines {format_time(case.requeue)}, compile "
-        f"{format_time(case.compile_again)})",
+        f"first start {format_time(case.first)} (compile {format_time(case.compile)}); "
+        f"after a failure {format_time(case.again)} "
+        f"(wait for machines {format_time(case.requeue)}, "
+        f"compile {format_time(case.compile_again)})",
     ]
     return lines if plan.measured is None else [*lines, _describe_source(plan)]
 
@@ -101,8 +102,9 @@ def plan_notes(plan: Plan) -> list[str]:
 
 def _unfinished_trials(plan: Plan) -> list[str]:
     return [
-        f"{count(row.case.nodes, 'node')} at {format_interval(row.case.every)}: {row.played.given_up:,} of "
-        f"{row.played.trials:,} trials made so little headway that they were given up"
+        f"{count(row.case.nodes, 'node')} at {format_interval(row.case.every)}: "
+        f"{row.played.given_up:,} of {row.played.trials:,} trials made so little headway that "
+        "they were given up"
         for row in plan.rows
         if row.played.given_up
     ]
@@ -127,13 +129,14 @@ def terminal_text(plan: Plan) -> str:
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
+    played = format_bound(row, format_percent(row.played.shares.ett_percent))
     return (
         f"{row.case.nodes:,}",
         format_rate(row),
         format_bound(row, format_interval(row.case.every)),
         format_percent(row.at.wasted),
         format_bound(row, format_percent(row.closed.ett_percent)),
-        f"{format_bound(row, format_percent(row.played.shares.ett_percent))} ± {row.played.half:.2f}",
+        f"{played} ± {row.played.half:.2f}",
         format_percent(row.played.worst),
         format_time(row.played.shares.wall),
     )

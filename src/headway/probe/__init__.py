@@ -1,7 +1,7 @@
 """Gets into every Python process below the launcher and notes what happens there.
 
 Standard library only; torch is touched only where the user has imported it. This file and
-`imports` are all that a process without torch ever loads.
+`import_hook` are all that a process without torch ever loads.
 """
 
 from __future__ import annotations
@@ -12,21 +12,16 @@ import os
 # The launcher sets these for its children; probe/boot/sitecustomize.py looks at the first.
 ENV_FOLDER = "HEADWAY_DIR"  # where journals go; nothing is recorded without it
 ENV_LAUNCH = "HEADWAY_LAUNCH"  # which launch of the run this process belongs to
-ENV_PAGES = (
-    "HEADWAY_PAGES"  # where pulse pages go, if not beside the journals: launch/pulse_pages.py
-)
+# Where pulse pages are, if not next to the journals: launch/pulse_pages.py.
+ENV_PAGES = "HEADWAY_PAGES"
 ENV_OWNER = "HEADWAY_OWNER"  # the process that a helper process works for
-ENV_OFF = "HEADWAY_OFF"  # hooks that are not wanted, by their file's name: "dynamo,evaluation"
+ENV_OFF = "HEADWAY_OFF"  # hooks to leave out, by the name of their file: "compile,evaluation"
 ENV_STRICT = "HEADWAY_STRICT"  # faults in hooks are raised, for tests
 ENV_CHAOS = "HEADWAY_CHAOS"  # faults that this process is ordered to have: chaos/probe_hooks.py
-ENV_STEPS = (
-    "HEADWAY_STEPS"  # after so many steps a trial of the job is over: probe/hooks/trial_stop.py
-)
+ENV_STEPS = "HEADWAY_STEPS"  # the number of steps of a trial: probe/hooks/trial_stop.py
 ENV_AUTOTUNE = "HEADWAY_PROBE_AUTOTUNE"  # which configs are worth trying: probe/autotune/advice.py
-ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: checkpoint/behind
-ENV_COMPILE = (
-    "HEADWAY_COMPILE"  # where the launcher fills a compile cache: probe/hooks/compile_cache.py
-)
+ENV_ASYNC = "HEADWAY_PROBE_ASYNC_SAVE"  # "1": write saves behind the loop: checkpoint/async_save
+ENV_COMPILE = "HEADWAY_COMPILE"  # folder of the compile cache: probe/hooks/compile_cache.py
 # By which a launcher speaks to the processes of one attempt. A launcher takes them out of the
 # environment that it was started with: there they are of another launcher, further out.
 INTERNAL_ENV = (
@@ -78,7 +73,7 @@ def _finish_async_saves_last() -> None:
     def last() -> None:
         watch = sys.modules.get("headway.checkpoint.async_save.file_guard")
         if watch is not None:
-            watch.last()
+            watch.exit_if_failed()
 
     atexit.register(last)
 

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# module of the user's process -> where its hook is, below headway.probe.patching
+# module of the user's process -> where its hook is, below headway.probe.hooks
 HOOKS = {
-    "torch": "steps:torch_loaded",
+    "torch": "loop:torch_loaded",
     "torch.autograd.grad_mode": "evaluation:install_grad_mode",
     "torch.cuda": "device:install",
-    "torch.optim.optimizer": "steps:install",
+    "torch.optim.optimizer": "loop:install_optimizer",
     "torch.nn.modules.module": "modules:install",
     "torch.nn.parallel.distributed": "modules:install_ddp",
     "torch.distributed.fsdp.fully_sharded_data_parallel": "modules:install_fsdp",
     "torch.distributed.fsdp._fully_shard._fully_shard": "modules:install_fully_shard",
-    "torch.utils.data.dataloader": "data:install",
+    "torch.utils.data.dataloader": "loop:install_dataloader",
     "torch.serialization": "checkpoint:install",
     "torch.distributed.checkpoint.state_dict_saver": "checkpoint:install_dcp_save",
     "torch.distributed.checkpoint.state_dict_loader": "checkpoint:install_dcp_load",
@@ -35,57 +35,60 @@ HOOKS = {
     "pytorch_lightning.trainer.trainer": "checkpoint:install_lightning",
     "transformers.trainer": "checkpoint:install_transformers",
     "pyarrow.fs": "checkpoint:install_pyarrow",
-    "torch.distributed.distributed_c10d": "distributed:install",
-    "torch.distributed.elastic.events": "distributed:install_events",
-    "torch.distributed.elastic.multiprocessing.errors": "distributed:install_failures",
-    "torch.multiprocessing.spawn": "distributed:install_spawn",
-    "torch._dynamo.callback": "dynamo:install",
-    "torch._dynamo.utils": "dynamo:install_utils",
-    "torch._dynamo.guards": "dynamo:install_guards",
-    "torch._inductor.codecache": "dynamo:install_fx_cache",
-    "torch._functorch._aot_autograd.autograd_cache": "dynamo:install_aot_cache",
+    "torch.distributed.distributed_c10d": "process_groups:install",
+    "torch.distributed.elastic.events": "process_groups:install_events",
+    "torch.distributed.elastic.multiprocessing.errors": "process_groups:install_failures",
+    "torch.multiprocessing.spawn": "process_groups:install_spawn",
+    "torch._dynamo.callback": "compile:install",
+    "torch._dynamo.utils": "compile:install_utils",
+    "torch._dynamo.guards": "compile:install_guards",
+    "torch._inductor.codecache": "compile:install_fx_cache",
+    "torch._functorch._aot_autograd.autograd_cache": "compile:install_aot_cache",
     "torch.export": "publish:install_export",
     "torch.jit._serialization": "publish:install_jit",
     "torch._inductor": "publish:install_inductor",
     "torch.onnx": "publish:install_onnx",
-    "triton.runtime.autotuner": "autotune:install",
-    "torch._inductor.runtime.triton_heuristics": "autotune_inductor:install",
-    "torch._inductor.select_algorithm": "autotune_templates:install",
+}
+# The same, below headway.probe.autotune.
+AUTOTUNE_HOOKS = {
+    "triton.runtime.autotuner": "triton:install",
+    "torch._inductor.runtime.triton_heuristics": "inductor:install",
+    "torch._inductor.select_algorithm": "templates:install",
 }
 # The same, where the launcher fills a compile cache.
 COMPILE_CACHE_HOOKS = {
-    "torch": "cached:torch_loaded",
-    "torch._dynamo.callback": "cached:install_callback",
-    "torch._dynamo.pgo": "cached:install_profile",
-    "torch._inductor.async_compile": "cached:install_pool",
-    "torch._inductor.codecache": "cached:install_codecache",
-    "torch._inductor.cpu_vec_isa": "cached:install_isa",
-    "torch._inductor.runtime.triton_heuristics": "cached:install_heuristics",
-    "triton.compiler.compiler": "cached:install_triton",
-    "triton.runtime.cache": "cached:install_key",
+    "torch": "compile_cache:torch_loaded",
+    "torch._dynamo.callback": "compile_cache:install_callback",
+    "torch._dynamo.pgo": "compile_cache:install_profile",
+    "torch._inductor.async_compile": "compile_cache:install_pool",
+    "torch._inductor.codecache": "compile_cache:install_codecache",
+    "torch._inductor.cpu_vec_isa": "compile_cache:install_isa",
+    "torch._inductor.runtime.triton_heuristics": "compile_cache:install_heuristics",
+    "triton.compiler.compiler": "compile_cache:install_triton",
+    "triton.runtime.cache": "compile_cache:install_key",
 }
 # The same, where torch also keeps what dynamo has traced; below headway.compile.precompile.
 PRECOMPILE_HOOKS = {
-    "torch._dynamo.bytecode_transformation": "install:install_bytecode",
-    "torch._dynamo.convert_frame": "install:install_convert",
-    "torch._dynamo.eval_frame": "install:install_eval_frame",
-    "torch._dynamo.guards": "install:install_guards",
-    "torch._dynamo.package": "install:install_package",
+    "torch._dynamo.bytecode_transformation": "hooks:install_bytecode",
+    "torch._dynamo.convert_frame": "hooks:install_convert",
+    "torch._dynamo.eval_frame": "hooks:install_eval_frame",
+    "torch._dynamo.guards": "hooks:install_guards",
+    "torch._dynamo.package": "hooks:install_package",
 }
 # The same, where saves are written behind the loop; below headway.checkpoint.async_save.
 ASYNC_SAVE_HOOKS = {
-    "torch.serialization": "install:install",
-    "torch.distributed.checkpoint.state_dict_saver": "install:install_dcp",
-    "torch.distributed.distributed_c10d": "install:install_distributed",
-    "lightning.fabric.utilities.cloud_io": "install:install_lightning",
-    "lightning_fabric.utilities.cloud_io": "install:install_lightning",
-    "lightning.pytorch.trainer.trainer": "install:install_lightning_trainer",
-    "pytorch_lightning.trainer.trainer": "install:install_lightning_trainer",
-    "accelerate.accelerator": "install:install_accelerate",
-    "pyarrow.fs": "install:install_pyarrow",
-    "transformers.trainer": "install:install_trainer",
-    "transformers.trainer_callback": "install:install_trainer_state",
-    "transformers.trainer_utils": "install:install_last_checkpoint",
+    "torch.serialization": "hooks:install",
+    "torch.distributed.checkpoint.state_dict_saver": "hooks:install_dcp",
+    "torch.distributed.distributed_c10d": "hooks:install_distributed",
+    "lightning.fabric.utilities.cloud_io": "hooks:install_lightning",
+    "lightning_fabric.utilities.cloud_io": "hooks:install_lightning",
+    "lightning.pytorch.trainer.trainer": "hooks:install_lightning_trainer",
+    "pytorch_lightning.trainer.trainer": "hooks:install_lightning_trainer",
+    "accelerate.accelerator": "hooks:install_accelerate",
+    "pyarrow.fs": "hooks:install_pyarrow",
+    "transformers.trainer": "hooks:install_trainer",
+    "transformers.trainer_callback": "hooks:install_trainer_state",
+    "transformers.trainer_utils": "hooks:install_last_checkpoint",
 }
 # Timed from their first line, as they are slow and a kill may fall into them.
 COMPILE_IMPORT = "compile_import"
@@ -96,7 +99,14 @@ TIMED_IMPORTS = {
     "torch._inductor.compile_fx": COMPILE_IMPORT,
 }
 HOOKED_MODULES = frozenset(
-    {*HOOKS, *COMPILE_CACHE_HOOKS, *PRECOMPILE_HOOKS, *ASYNC_SAVE_HOOKS, *TIMED_IMPORTS}
+    {
+        *HOOKS,
+        *AUTOTUNE_HOOKS,
+        *COMPILE_CACHE_HOOKS,
+        *PRECOMPILE_HOOKS,
+        *ASYNC_SAVE_HOOKS,
+        *TIMED_IMPORTS,
+    }
 )
 MIN_IMPORT_NS = 20_000_000  # ns; shorter imports of other packages leave no span
 

@@ -24,7 +24,13 @@ from headway.probe import (
     import_hook,
     step_clock,
 )
-from headway.probe.import_hook import ASYNC_SAVE_HOOKS, COMPILE_CACHE_HOOKS, HOOKS, PRECOMPILE_HOOKS
+from headway.probe.import_hook import (
+    ASYNC_SAVE_HOOKS,
+    AUTOTUNE_HOOKS,
+    COMPILE_CACHE_HOOKS,
+    HOOKS,
+    PRECOMPILE_HOOKS,
+)
 from headway.probe.recorder import guard, guard_end, recorder
 
 CACHE_METHODS = ("cache_clear", "cache_info")  # of `functools.cache`: no part of `__dict__`
@@ -38,9 +44,9 @@ def apply_hooks(name: str, module: ModuleType) -> None:
         if where is not None and where.partition(":")[0] not in unwanted:
             guard(name, _run_hook, f"{package}.{where}", module)
     if os.environ.get(ENV_CHAOS):
-        guard(f"chaos in {name}", _run_hook, f"{__name__}.chaos:install", module)
+        guard(f"chaos in {name}", _run_hook, "headway.chaos.probe_hooks:install", module)
     if os.environ.get(ENV_STEPS):
-        guard(f"stop in {name}", _run_hook, f"{__name__}.stop:install", module)
+        guard(f"stop in {name}", _run_hook, "headway.probe.hooks.trial_stop:install", module)
 
 
 def _run_hook(where: str, module: ModuleType) -> None:
@@ -52,9 +58,10 @@ def _hook_tables() -> Iterator[tuple[str, dict[str, str]]]:
     """What is hooked here, by the package that has the hooks."""
     if os.environ.get(ENV_ASYNC) == "1":  # first, so that what blocks is all that is measured
         yield "headway.checkpoint.async_save", ASYNC_SAVE_HOOKS
-    yield __name__, HOOKS
+    yield "headway.probe.hooks", HOOKS
+    yield "headway.probe.autotune", AUTOTUNE_HOOKS
     if os.environ.get(ENV_COMPILE):
-        yield __name__, COMPILE_CACHE_HOOKS
+        yield "headway.probe.hooks", COMPILE_CACHE_HOOKS
         if os.environ.get("TORCH_CACHING_PRECOMPILE") == "1":
             yield "headway.compile.precompile", PRECOMPILE_HOOKS
 
@@ -135,14 +142,14 @@ def is_in_loop() -> bool:
 
 def after_sdk_steps(look: Callable[[], object]) -> None:
     """Call `look` after every step that the loop itself tells (`headway.step()`)."""
-    told = step_clock.count_step
+    original = step_clock.count_step
 
-    @functools.wraps(told)
-    def told_step() -> None:
-        told()
+    @functools.wraps(original)
+    def count_step() -> None:
+        original()
         look()
 
-    step_clock.count_step = told_step
+    step_clock.count_step = count_step
 
 
 # Spans of one name do not nest: only the outermost call counts.

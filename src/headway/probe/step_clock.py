@@ -236,7 +236,7 @@ def inspect_short_waits() -> None:
 
 
 def force_slow_path() -> None:
-    """Until `relax`, every step and every batch takes the slow path."""
+    """Until `resume_fast_path`, every step and every batch takes the slow path."""
     global _fast, _flush_at, _summary_due
     _fast = _flush_at = _summary_due = 0
 

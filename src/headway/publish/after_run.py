@@ -136,7 +136,7 @@ def parse_request(recipe: str, store: str, by: str) -> PublishRequest:
 
 
 def start_publish(given: PublishRequest, anchor: str, target: RunFolder) -> str:
-    """Start it, and return at once; a clause that says where it is, or NotStarted."""
+    """Start it, and return at once; a clause that says where it is, or PublishNotStarted."""
     folder = _free_folder(target.folder.resolve())
     training = str(target.folder.resolve())
     command = _command(given, anchor, folder, training)

@@ -81,7 +81,7 @@ def publish(
     """Publish an anchor, once under each recipe.
 
     `again`: even if that was done before. `orderly`: it serves only if no later anchor of the same
-    store does. Taken is raised if another worker is at it.
+    store does. AlreadyPublishing is raised if another worker is at it.
     """
     targets = {one.name: load_target(one.name, one.options) for one in recipe.targets}
     told = anchor.extra.get(SERVING_INFO)

@@ -36,11 +36,10 @@ from headway.errors import CheckpointDamaged, CheckpointUntrusted, HeadwayError
 from headway.publish.anchor import Anchor
 from headway.publish.failures import raise_if_transient
 from headway.storage import codecs, disk
-from headway.storage.codecs import UnreadableData, summed
+from headway.storage.codecs import UnreadableData, crc32_of
 
-ZIP_HEADER_SIZE = (
-    30  # bytes before the name of an entry; the lengths of name and extra are its last
-)
+# Bytes before the name of an entry; the lengths of name and extra are its last.
+ZIP_HEADER_SIZE = 30
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ def _fill(path: Path, item: Item, room: torch.Tensor, *, known: bool = True) -> 
             while done < len(view) and (
                 got := os.preadv(file.fileno(), [view[done : done + READ_SIZE]], item.data + done)
             ):
-                crc32 = summed(view[done : done + got], crc32)
+                crc32 = crc32_of(view[done : done + got], crc32)
                 done += got
     except FileNotFoundError:
         raise _damaged(path, "it is missing", code="file-missing") from None
@@ -275,7 +274,7 @@ def _unpack(path: Path, item: Item, at: int, room: torch.Tensor) -> None:
         ):
             if len(data) != item.size:
                 raise _damaged(path, f"it ends before {item.name}", code="truncated")
-            if summed(data) != item.crc32:
+            if crc32_of(data) != item.crc32:
                 raise _damaged(path, f"{item.name} was changed", code="checksum-mismatch")
             codecs.decompress_into(data, at, dcp.tensor_bytes(room))
     except FileNotFoundError:

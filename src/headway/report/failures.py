@@ -1,4 +1,4 @@
-"""Failures in words: cause, last save, lost steps and the next command; preemption notices and injected faults."""
+"""Failures in words: cause, last save, lost steps, next command; preemptions; injected faults."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def describe_notice(notice: PreemptionNotice) -> str:
 def _describe_response(notice: PreemptionNotice) -> str:
     of = "" if notice.step is None else f" of step {notice.step:,}"
     if notice.answer == "saved" and notice.saved_steps:
-        return f"a last save{of} has kept {_accelerator_time(notice, notice.saved_steps, notice.saved)}"
+        time = _accelerator_time(notice, notice.saved_steps, notice.saved)
+        return f"a last save{of} has kept {time}"
     if notice.answer == "saved":
         return f"a last save{of} has kept nothing"
     if notice.answer == "late":

@@ -1,4 +1,4 @@
-"""What a report says first: bucket groups, the largest loss with a hint against it, and ranks that differ."""
+"""The start of a report: bucket groups, the largest loss with a hint, and ranks that differ."""
 
 from __future__ import annotations
 

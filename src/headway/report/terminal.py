@@ -224,7 +224,8 @@ def _detail(ledger: Ledger, leaf: str) -> str:
         saves = count(ledger.saves, "save")
         return saves if each is None else f"{saves}, {duration(each)} blocked each"
     if leaf == "waste.recompile" and (again := compiles.group_recompiles(ledger)):
-        return f"{sum(r.times for r in again)} over all ranks; most in {truncate_left(again[0].where, 50)}"
+        most = truncate_left(again[0].where, 50)
+        return f"{sum(r.times for r in again)} over all ranks; most in {most}"
     return MEANING[leaf]
 
 

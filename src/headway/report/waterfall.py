@@ -1,4 +1,4 @@
-"""A series of runs or releases: the stages of each start, lost time and what changed, as text and HTML."""
+"""A series of runs or releases: stages of each start, lost time, changes; as text and HTML."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ from headway.serve.security import (
     too_many_guesses,
 )
 from headway.serve.sources import NotFound, Source
-from headway.web import page
-from headway.web import page as web_page
+from headway.web.page import plotly_style_ids, static_files, static_url
 
 RUN_ID = re.compile(r"[\w.-]{1,80}", re.ASCII)
 _SHARED_PARAMETERS = ("since", "until", "by", *SPLITS)  # goes along from page to page
@@ -85,7 +84,7 @@ def application(
 def _render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
     text = _templates.get_template(template).render(
         status=status,
-        address=page.static_url,
+        address=static_url,
         nonce=request.state.nonce,
         version=__version__,
         pages=PAGES,
@@ -107,7 +106,7 @@ def _page(request: Request, page: Page, wanted: PageQuery, **context: Any) -> Re
     return _render(
         request,
         "page.html",
-        sheets=web_page.plotly_style_ids(),
+        sheets=plotly_style_ids(),
         page=page,
         wanted=wanted,
         shared=wanted.kept(*_SHARED_PARAMETERS),
@@ -177,7 +176,7 @@ def _json(told: dict[str, Any]) -> Response:
 
 async def static_file(request: Request) -> Response:
     """By name; nothing else of the disk can be had."""
-    file = page.static_files().get(request.path_params["name"])
+    file = static_files().get(request.path_params["name"])
     if file is None:
         raise NotFound("there is no such file", code="file-not-found")
     headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable", "Vary": "Accept-Encoding"}

@@ -47,7 +47,7 @@ class PageQuery(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> PageQuery:
-        """BadAddress for a value that cannot be."""
+        """BadQuery for a value that cannot be."""
         found = []
         for name in PARAMETERS:
             value = parameters.get(name, "").strip()
@@ -62,7 +62,7 @@ class PageQuery(NamedTuple):
         return wanted
 
     def check(self) -> None:
-        """BadAddress for a split, an order, a page or a time that cannot be."""
+        """BadQuery for a split, an order, a page or a time that cannot be."""
         by, release = self.get("by"), self.get("release")
         if by and by not in SPLITS:
             raise BadQuery(

@@ -90,7 +90,7 @@ def to_dict(profile: JobProfile) -> dict[str, Any]:
 
 
 def from_dict(found: Any) -> JobProfile:
-    """Unreadable or Newer where it is none of ours."""
+    """UnreadableProfile or NewerProfile where it is none of ours."""
     try:
         schema = found["schema"]
         if type(schema) is int and schema > SCHEMA:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 TIERS = ("safe", "precompile")
 CLOSING_LIMIT_S = 900.0  # for all that follows the end of the job
-
-
 HURRIED_LIMIT_S = 10.0  # what is left of it after a signal
 
 
@@ -95,7 +93,7 @@ class Session:
 
         Only the first part may raise: UsageError.
         """
-        from headway.chaos.plan_file import read_plan
+        from headway.chaos.plan import read_plan
         from headway.launch import run_folder, supervisor
 
         args = self.args
@@ -453,12 +451,11 @@ def _compile_cache_sync(
 def _check_recipe(order: PublishRequest) -> None:
     """What is wrong in it is told before the training begins, not when it has ended."""
     from headway.publish import recipe
-    from headway.publish import recipe as publish_recipe
     from headway.publish.after_run import LOCAL
 
     found = recipe.read_recipe(Path(order.recipe))
     if order.by[0] == LOCAL:  # elsewhere other things may be installed
-        publish_recipe.check_functions(found)
+        recipe.check_functions(found)
 
 
 def _start_publish(order: PublishRequest, where: RunFolder) -> None:

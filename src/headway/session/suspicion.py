@@ -14,13 +14,16 @@ from headway.session import registry
 
 # Files of ours that only a booster brings into the job.
 BOOSTER_PATHS = (
-    ("headway/checkpoint/behind/", registry.ASYNC_SAVE),
+    ("headway/checkpoint/async_save/", registry.ASYNC_SAVE),
+    ("headway/checkpoint/engine/buffers.py", registry.ASYNC_SAVE),
+    ("headway/storage/atomic_file.py", registry.ASYNC_SAVE),
+    ("headway/checkpoint/engine/buffers.py", registry.ASYNC_SAVE),
+    ("headway/storage/atomic_file.py", registry.ASYNC_SAVE),
     ("headway/launch/warm/", registry.WARM),
     ("headway/launch/linux.py", registry.WARM),
     ("headway/compile/precompile/", registry.COMPILE_CACHE),
     ("headway/probe/hooks/compile_cache.py", registry.COMPILE_CACHE),
-    ("headway/probe/hooks/autotune", registry.AUTOTUNE),
-    ("headway/probe/tuning/", registry.AUTOTUNE),
+    ("headway/probe/autotune/", registry.AUTOTUNE),
 )
 # Ends that a save behind the training may have brought about: it holds a copy, in a thread.
 COPY_FAILURES = frozenset({"native_crash", "host_oom", "gpu_oom", "cuda_fault"})

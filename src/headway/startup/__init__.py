@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "CompileAhead": "headway.startup.compile_ahead",
-    "Schema": "headway.startup.batches",
+    "Schema": "headway.startup.batch_schema",
     "Stages": "headway.startup.stages",
     "fast_batch": "headway.startup.batches",
     "recording": "headway.startup.batches",
@@ -27,7 +27,7 @@ __all__ = [
     "Schema",
     "Stages",
     "fast_batch",
-    "groups",
+    "process_groups",
     "recording",
     "sharding",
 ]

@@ -1,1 +1,1 @@
-"""Places, atomic writes, locks, codecs and signatures: everything that reads and writes files and URLs."""
+"""Places, atomic writes, locks, codecs and signatures: all access to files and URLs."""

@@ -11,11 +11,11 @@ from typing import Any
 from headway.errors import HeadwayError, MissingExtra
 
 try:  # ten times as fast
-    from isal.isal_zlib import crc32 as summed
+    from isal.isal_zlib import crc32
 except ImportError:
-    from zlib import crc32 as summed
+    from zlib import crc32
 
-__all__ = ["THREADED_MIN_BYTES", "ChecksumThread", "crc32_combine", "summed"]
+crc32_of = crc32
 
 POLYNOMIAL = 0xEDB88320
 THREADED_MIN_BYTES = 1 << 16  # bytes for which waking a thread costs more than it saves
@@ -70,7 +70,7 @@ class ChecksumThread:
 
     def _work(self) -> None:
         while (view := self._todo.get()) is not None:
-            self._done.put(summed(view))
+            self._done.put(crc32_of(view))
 
     def start(self, data: memoryview) -> None:
         """Begin with these bytes; they must stay as they are until the sum is asked for."""

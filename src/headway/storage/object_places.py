@@ -31,7 +31,7 @@ class ObjectPlace(Protocol):
     url: str
 
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
-        """The content of an object; Gone if there is none, Corrupt if there is more than `most`.
+        """The content of an object; ObjectMissing if there is none, DamagedData if it is larger.
 
         `own`: Untrusted unless nobody but this user could have written it.
         """
@@ -143,7 +143,7 @@ class RemoteObjectPlace:
         self._objects = remote.RemoteObjects(url)
 
     def read(self, name: str, most: int, *, own: bool = False) -> bytes:
-        """The content of an object; Gone if there is none, Corrupt if there is more than `most`."""
+        """The content of an object; ObjectMissing if there is none, DamagedData if it is larger."""
         if own:
             why = self.distrust()
             raise Untrusted(why, code=why.code)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from headway.errors import UsageError
 from headway.storage import disk
-from headway.storage.codecs import THREADED_MIN_BYTES, ChecksumThread, crc32_combine, summed
+from headway.storage.codecs import THREADED_MIN_BYTES, ChecksumThread, crc32_combine, crc32_of
 
 
 class Output(Protocol):
@@ -92,7 +92,7 @@ DIRECT_BUFFER_BYTES = 8 << 20
 
 
 class DirectFile:
-    """Of a file that is open, and that `disk.past_cache` has said yes to."""
+    """Of a file that is open, and that `disk.set_direct_io` has said yes to."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -226,7 +226,7 @@ class ChecksumWriter:
     def add(self, pieces: Iterable[bytes | memoryview], crc32: int) -> int:
         """Small pieces of something with a checksum of its own, which goes on with them."""
         for data in pieces:
-            crc32 = summed(data, crc32)
+            crc32 = crc32_of(data, crc32)
             self.at += len(data)
             self._small += data
             if len(self._small) >= SMALL_BUFFER_BYTES:
@@ -239,7 +239,7 @@ class ChecksumWriter:
         if len(data) <= THREADED_MIN_BYTES:
             for piece in data:
                 self.put(piece)
-                crc32 = summed(piece, crc32)
+                crc32 = crc32_of(piece, crc32)
             return crc32
         self.flush()
         write = self._write_beside if USE_PAGE_CACHE else self._write_along
@@ -268,7 +268,7 @@ class ChecksumWriter:
             with piece:
                 for start in range(0, len(piece), CHECKSUM_BLOCK_BYTES):
                     with piece[start : start + CHECKSUM_BLOCK_BYTES] as part:
-                        crc32 = summed(part, crc32)
+                        crc32 = crc32_of(part, crc32)
                         self._out.write(part)
         return crc32
 

@@ -1,4 +1,4 @@
-"""Templates and static files shared by all pages: the Jinja environment, style sheet, scripts and Plotly."""
+"""Templates and static files of all pages: Jinja environment, style sheet, scripts and Plotly."""
 
 from __future__ import annotations
 

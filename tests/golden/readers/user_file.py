@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headway.chaos.plan_file import read_plan
+from headway.chaos.plan import read_plan
 from headway.fleet.alerts.rules import read_rules
 from headway.publish.recipe import read_recipe
 from headway.schedule import quotas

@@ -1,4 +1,4 @@
-"""Stores of compile archives, by `headway run --compile-cache` and by `headway.compile.cache`.
+"""Stores of compile archives, made by `headway run --compile-cache` and by `shared_cache`.
 
 The jobs compile nothing: what a compiler writes names its own folders. They fill the cache folder
 with files of every kind that is treated in a way of its own, and talk to the launcher as a job does

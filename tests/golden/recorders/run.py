@@ -315,10 +315,11 @@ def write(job: FakeRun, folder: Path, name: str, **facts: Any) -> Path:
 
 def _everything(files: Path) -> None:
     folder = write(everything(), files / "run", "everything", labels={"team": "ads"})
-    notes.write_publish_note(folder, {"run": "publishing", "folder": "/runs/publishing", "store": "/snapshots",
-                         "anchor": "/ck/step-0000000050", "begun": 1_790_000_678.0,
-                         "log": "/runs/everything/publish.log", "seconds": 10.0, "error": "",
-                         "snapshot": "00000001-" + "0" * 32, "ended": 1.790000690e9})  # fmt: skip
+    note = {"run": "publishing", "folder": "/runs/publishing", "store": "/snapshots",
+            "anchor": "/ck/step-0000000050", "begun": 1_790_000_678.0,
+            "log": "/runs/everything/publish.log", "seconds": 10.0, "error": "",
+            "snapshot": "00000001-" + "0" * 32, "ended": 1.790000690e9}  # fmt: skip
+    notes.write_publish_note(folder, note)
     (folder / "ledger.json").write_text(command("report", str(folder), "--json")[1])
 
 

@@ -37,7 +37,7 @@ DISK = (
     *("create", "write_at", "sync", "make_folder", "sync_folder", "rename", "unlink"),
     *("remove_folder", "names", "size", "read", "lock"),
 )
-WIRE = ("send", "receive", "_some")
+WIRE = ("send", "receive", "_receive_some")
 OTHERS = {".lock", "latest"}  # of a store, beside its checkpoints
 
 

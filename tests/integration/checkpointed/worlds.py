@@ -19,6 +19,7 @@ from headway.checkpoint.format import checkpoint_reader, dcp
 from headway.checkpoint.format.rank_file import write_part
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.store import Store
+from tests.checkpoint_items import planned_items
 
 ROWS, COLUMNS = 101, 7
 
@@ -51,7 +52,7 @@ def save(store: str) -> None:
     plans: list[Any] = [None] * world
     dist.all_gather_object(plans, planner.create_local_plan())
     everyone, planned = planner.create_global_plan(plans)
-    items = dcp.items(planner.finish_plan(everyone[rank]), planner)
+    items = planned_items(planner.finish_plan(everyone[rank]), planner)
     with Draft(store, 100, "id", world) as draft:
         write_part(draft.folder, rank, items)
         dist.barrier()

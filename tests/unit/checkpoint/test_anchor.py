@@ -19,11 +19,11 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 recorder = lazy("headway.checkpoint.anchor")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-find = lazy("headway.publish.anchor:find_anchor")
-here = lazy("headway.publish.validate:check_here")
+find_anchor = lazy("headway.publish.anchor:find_anchor")
+check_here = lazy("headway.publish.validate:check_here")
 publish = lazy("headway.publish.job:publish")
 load = lazy("headway.publish.loading:load")
-Snapshots = lazy("headway.publish.store:SnapshotStore")
+SnapshotStore = lazy("headway.publish.store:SnapshotStore")
 Noisy = lazy("tests.unit.checkpoint.torch_classes:Noisy")
 served = lazy("tests.unit.publish.dlrm")
 
@@ -34,7 +34,7 @@ def test_the_model_is_asked_as_it_serves_and_left_as_it_was() -> None:
     model, x = Noisy(), torch.randn(4, 3, requires_grad=True)
     model.norm.eval()  # as a frozen one is kept
     seen = [buffer.clone() for buffer in model.buffers()]
-    part, told, why = recorder.record({"x": x}, model, alone=True)
+    part, told, why = recorder.record_golden({"x": x}, model, alone=True)
     assert why is None and told["inputs"]
     assert [module.training for module in model.modules()] == [True, True, True, False]
     assert all(map(torch.equal, seen, model.buffers()))
@@ -57,7 +57,7 @@ def test_nothing_is_compiled_for_it() -> None:
     model(x)
     before = len(graphs)
     assert before
-    part, _, why = recorder.record(x, model, alone=False)
+    part, _, why = recorder.record_golden(x, model, alone=False)
     assert why is None and len(part["outputs"]) == 1 and len(graphs) == before
     model(x)
     assert len(graphs) == before, "what was compiled for training still serves it"
@@ -124,9 +124,9 @@ def test_an_anchor_is_all_that_a_publish_needs(
     assert recipes.GOLDEN_PART == recorder.PART
     (tmp_path / "recipe.toml").write_text("[targets.safetensors]\n")
     recipe = recipes.read_recipe(tmp_path / "recipe.toml")
-    anchor = find(str(tmp_path / "c"))
+    anchor = find_anchor(str(tmp_path / "c"))
     assert anchor.step == 2 and anchor.extra["mine"] == 1
-    publish(anchor, recipe, Snapshots(tmp_path / "s"), examine=here)
+    publish(anchor, recipe, SnapshotStore(tmp_path / "s"), examine=check_here)
     loaded = load(tmp_path / "s", factory=served.build)
     with torch.no_grad():
         assert torch.equal(loaded(dense, sparse)["logit"], model.eval()(dense, sparse)["logit"])

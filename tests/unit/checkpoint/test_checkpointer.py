@@ -27,13 +27,13 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 load = lazy("torch.distributed.checkpoint.state_dict_loader:load")
 choice = lazy("headway.checkpoint.checkpointer:_choose_buffer")
-name_of = lazy("headway.checkpoint.writer.client:writer_name")
-newest_common = lazy("headway.checkpoint.restore:newest_common_save")
+writer_name = lazy("headway.checkpoint.writer.client:writer_name")
+newest_common_save = lazy("headway.checkpoint.restore:newest_common_save")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-Taker = lazy("headway.checkpoint.engine.capture:StateCapture")
-HostImages = lazy("headway.checkpoint.engine.dense:HostTensors")
-Staging = lazy("headway.checkpoint.staging:StagingBuffers")
-dcp = lazy("headway.checkpoint.format.dcp")
+StateCapture = lazy("headway.checkpoint.engine.capture:StateCapture")
+HostTensors = lazy("headway.checkpoint.engine.dense:HostTensors")
+StagingBuffers = lazy("headway.checkpoint.staging:StagingBuffers")
+CheckpointReader = lazy("headway.checkpoint.format.checkpoint_reader:CheckpointReader")
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("writers")]
 
@@ -101,13 +101,13 @@ def test_one_image_is_not_enough_for_snapshots(tmp_path: Path) -> None:
 def test_a_snapshot_does_not_wait_for_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, drain = threading.Event(), HostImages.drain
+    go_on, drain = threading.Event(), HostTensors.drain
 
     def slowly(images: Any) -> bool:
         assert go_on.wait(30)
         return drain(images)
 
-    monkeypatch.setattr(HostImages, "drain", slowly)  # as while it is on its way from a GPU
+    monkeypatch.setattr(HostTensors, "drain", slowly)  # as while it is on its way from a GPU
     one = Checkpointer(tmp_path, {"w": torch.zeros(4)}, memory_interval=3, linger_s=0.1)
     assert not one.save(1, level="memory").skipped
     assert one.save(2, level="memory").skipped
@@ -130,7 +130,7 @@ def test_no_image_is_filled_before_it_is_written(images: int, tmp_path: Path) ->
     one.close()
     for checkpoint in Store(tmp_path).checkpoints():
         found = {"w": torch.empty(1 << 18)}
-        load(found, storage_reader=dcp.Reader(checkpoint.path, check=True), no_dist=True)
+        load(found, storage_reader=CheckpointReader(checkpoint.path, check=True), no_dist=True)
         assert bool((found["w"] == checkpoint.step).all())
 
 
@@ -182,7 +182,7 @@ def test_writers_that_are_killed_during_one_save_end_no_training(
     kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: list[Started]
 ) -> None:
     checkpointer = Checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, linger_s=0.1)
-    tell, left = Staging.tell, [kills]
+    tell, left = StagingBuffers.tell, [kills]
 
     def told(staging: Any, op: str, *descriptors: int, **message: Any) -> None:
         if op == "filling" and left[0]:
@@ -191,7 +191,7 @@ def test_writers_that_are_killed_during_one_save_end_no_training(
             wait_until(lambda: writers[-1].poll() is not None)
         tell(staging, op, *descriptors, **message)
 
-    monkeypatch.setattr(Staging, "tell", told)
+    monkeypatch.setattr(StagingBuffers, "tell", told)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         first = checkpointer.save(1)
@@ -241,11 +241,11 @@ def test_a_store_that_does_not_answer_costs_saves_and_not_the_training(tmp_path:
 def test_images_that_do_not_fit_into_memory_are_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.checkpoint.staging.available", lambda: 3 << 20)
+    monkeypatch.setattr("headway.checkpoint.staging.available_memory", lambda: 3 << 20)
     checkpointer = Checkpointer(tmp_path, {"w": torch.zeros(1 << 18)}, linger_s=0.1)
     with pytest.warns(HeadwayWarning, match=r"\[step-not-saved\]$"):
         assert checkpointer.save(1).skipped
-    monkeypatch.setattr("headway.checkpoint.staging.available", lambda: 8 << 20)
+    monkeypatch.setattr("headway.checkpoint.staging.available_memory", lambda: 8 << 20)
     assert not checkpointer.save(2).skipped
     checkpointer.close()
     assert [one.step for one in Store(tmp_path).checkpoints()] == [2]
@@ -260,9 +260,9 @@ def test_a_writer_waits_for_a_rank_as_long_as_it_was_told(
 
     def staging(name: str, linger_s: float, **options: Any) -> Any:
         seen.append(linger_s)
-        return Staging(name, 0.1, **options)
+        return StagingBuffers(name, 0.1, **options)
 
-    monkeypatch.setattr("headway.checkpoint.checkpointer.Staging", staging)
+    monkeypatch.setattr("headway.checkpoint.checkpointer.StagingBuffers", staging)
     Checkpointer(tmp_path, {"w": torch.zeros(1)}, linger_s=given).close()
     assert seen == [expected]
 
@@ -270,14 +270,14 @@ def test_a_writer_waits_for_a_rank_as_long_as_it_was_told(
 def test_all_ranks_choose_the_same_of_two_saves_of_one_step() -> None:
     saves = {"b-1": 5, "c-1": 4, "a-1": 5}
     other = dict(reversed(saves.items()))
-    assert newest_common([saves, other]) == newest_common([other, saves]) == "b-1"
-    assert newest_common([saves, {"z": 9}]) == ""
+    assert newest_common_save([saves, other]) == newest_common_save([other, saves]) == "b-1"
+    assert newest_common_save([saves, {"z": 9}]) == ""
 
 
 def test_a_store_is_known_by_its_folder(tmp_path: Path) -> None:
     """Two containers may have the same path, and share the folder of sockets."""
     store = tmp_path / "store"
-    first = name_of(str(store), 0)
-    assert name_of(str(store), 0) == first != name_of(str(store), 1)
+    first = writer_name(str(store), 0)
+    assert writer_name(str(store), 0) == first != writer_name(str(store), 1)
     store.rename(tmp_path / "other")
-    assert name_of(str(store), 0) != first
+    assert writer_name(str(store), 0) != first

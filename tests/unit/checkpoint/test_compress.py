@@ -20,9 +20,9 @@ else:
     torch = lazy("torch")
 nn = lazy("torch.nn")
 Checkpointer = lazy("headway.checkpoint.checkpointer:Checkpointer")
-find = lazy("headway.publish.anchor:find_anchor")
-source = lazy("headway.publish.source:open_source")
-whole = lazy("headway.publish.source:read_tensor")
+find_anchor = lazy("headway.publish.anchor:find_anchor")
+open_source = lazy("headway.publish.source:open_source")
+read_tensor = lazy("headway.publish.source:read_tensor")
 
 pytest.importorskip("zstandard")
 pytestmark = [
@@ -131,11 +131,11 @@ def test_deltas_may_build_on_what_is_stored_in_the_other_way(
 
 
 def test_a_publish_reads_it(saves: dict[int, dict[str, torch.Tensor]], tmp_path: Path) -> None:
-    found = find(str(tmp_path / "step-0000000004"))
+    found = find_anchor(str(tmp_path / "step-0000000004"))
     assert len(found.chain) == 4
-    given = source(found)
+    given = open_source(found)
     for name in ("table.weight", "linear.weight", "linear.bias"):
-        assert torch.equal(whole(given, name), saves[4][name])
+        assert torch.equal(read_tensor(given, name), saves[4][name])
         wide = torch.zeros(saves[4][name].shape, dtype=torch.float64)
         given.read(name, wide)
         assert torch.equal(wide, saves[4][name].double())

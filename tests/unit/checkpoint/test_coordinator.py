@@ -11,21 +11,21 @@ import pytest
 from tests.support import lazy
 
 dist = lazy("torch.distributed")
-Ranks = lazy("headway.checkpoint.coordinator:RankCoordinator")
+RankCoordinator = lazy("headway.checkpoint.coordinator:RankCoordinator")
 
 pytestmark = pytest.mark.timeout(30)
 WORLD = 3
 
 
-def everyone(store: Any) -> list[Ranks]:
-    found = [Ranks() for _ in range(WORLD)]
+def everyone(store: Any) -> list[RankCoordinator]:
+    found = [RankCoordinator() for _ in range(WORLD)]
     for rank, ranks in enumerate(found):
         ranks.rank, ranks.world, ranks._store = rank, WORLD, store
         ranks.named("test")
     return found
 
 
-def together(ranks: list[Ranks], ask: Callable[[Ranks], Any]) -> list[Any]:
+def together(ranks: list[RankCoordinator], ask: Callable[[RankCoordinator], Any]) -> list[Any]:
     with ThreadPoolExecutor(WORLD) as pool:
         return list(pool.map(ask, ranks))
 
@@ -58,7 +58,7 @@ def test_rank_0_sees_who_waves() -> None:
 
 
 def test_a_rank_alone_asks_nobody() -> None:
-    alone = Ranks()
+    alone = RankCoordinator()
     assert (alone.first(3), alone.decided(3, lambda all: all)) == (3, [3])
     alone.wave()
     assert not alone.waved()

@@ -71,9 +71,9 @@ def test_handlers_are_back_when_nobody_listens(heard: list[int]) -> None:
 def test_a_second_signal_ends_the_process_and_a_child_is_not_spared() -> None:
     script = textwrap.dedent("""
         import os, signal
-        from headway.checkpoint import preempt
-        preempt.SAME_S = 0.0
-        preempt.notice.listen()
+        from headway.checkpoint import preemption
+        preemption.SAME_NOTICE_S = 0.0
+        preemption.notice.listen()
         ready, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_the_process_and_a_child_is_not_spared() -> None:
         os.kill(child, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
         os.kill(os.getpid(), signal.SIGTERM)
-        assert preempt.notice.at is not None
+        assert preemption.notice.at is not None
         os.kill(os.getpid(), signal.SIGUSR1)
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 plans = lazy("headway.checkpoint.plan")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state_tree:StateTree")
+StateTree = lazy("headway.checkpoint.state_tree:StateTree")
 dcp = lazy("headway.checkpoint.format.dcp")
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,26 +34,28 @@ PASSED_OVER = r"\[checkpoints-passed-over\]$"
 
 def save(store: str | Path, step: int, state: State, **rows: list[int]) -> Checkpoint:
     """As a writer does it: of the tables in `rows` those alone, which makes it a delta."""
-    collected = Parts(state, {}, 0).collect()
-    plan = plans.make(collected)
+    collected = StateTree(state, {}, 0).collect()
+    plan = plans.make_plan(collected)
     share = plan.share(collected)
     items: list[TensorItem | BytesItem] = []
     for item, tensor in zip(plan.tensors, share.tensors, strict=True):
         name = dcp.item_name(item.index)
         if name in rows:
             ids = torch.tensor(rows[name], dtype=torch.int64)
-            items.append(BytesItem(name + IDS_SUFFIX, bytes(dcp.raw(ids))))
-            items.append(BytesItem(name + ROWS_SUFFIX, bytes(dcp.raw(tensor[ids].contiguous()))))
+            items.append(BytesItem(name + IDS_SUFFIX, bytes(dcp.tensor_bytes(ids))))
+            items.append(
+                BytesItem(name + ROWS_SUFFIX, bytes(dcp.tensor_bytes(tensor[ids].contiguous())))
+            )
         else:
-            record = dcp.record(tensor.dtype, tensor.shape)
-            items.append(TensorItem(name, record, dcp.raw(tensor.contiguous())))
+            record = dcp.tensor_pickle(tensor.dtype, tensor.shape)
+            items.append(TensorItem(name, record, dcp.tensor_bytes(tensor.contiguous())))
     for item, value in zip(plan.values, share.values, strict=True):
         items.append(BytesItem(dcp.item_name(item.index), value))
     kind, parent = ("delta", f"save-{step - 1}") if rows else ("full", None)
     with Draft(store, step, f"save-{step}", 1) as draft:
         write_part(draft.folder, 0, items)
         return commit(
-            draft, lambda done: dcp.metadata(plan.metadata, done), kind=kind, parent=parent
+            draft, lambda done: dcp.build_metadata(plan.metadata, done), kind=kind, parent=parent
         )
 
 
@@ -64,7 +66,7 @@ def change(state: State, **rows: list[int]) -> None:
 
 def restored(store: str | Path, state: State) -> tuple[State, int, tuple[str, ...]]:
     found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    told = from_store(str(store), Parts(found, {}, 0), None)
+    told = from_store(str(store), StateTree(found, {}, 0), None)
     assert told is not None
     return found, told.step, told.notes
 
@@ -133,7 +135,7 @@ def test_bad_seals_alone_are_said_and_nothing_is_restored(tmp_path: Path) -> Non
     one = save(tmp_path, 1, state)
     (Path(one.path) / "manifest.json").write_bytes(b"{}")
     with pytest.warns(HeadwayWarning, match=rf"\[not-of-headway\].*{PASSED_OVER}"):
-        assert from_store(str(tmp_path), Parts(dict(state), {}, 0), None) is None
+        assert from_store(str(tmp_path), StateTree(dict(state), {}, 0), None) is None
 
 
 def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
@@ -145,9 +147,9 @@ def test_rows_of_something_unknown_are_not_left_out(tmp_path: Path) -> None:
             BytesItem("a[5, 0]" + ROWS_SUFFIX, bytes(12)),
         ]
         write_part(draft.folder, 0, odd)
-        collected = Parts(state, {}, 0).collect()
-        planned = plans.make(collected).metadata
-        content = dcp.metadata(planned, [_whole(tmp_path)])
+        collected = StateTree(state, {}, 0).collect()
+        planned = plans.make_plan(collected).metadata
+        content = dcp.build_metadata(planned, [_whole(tmp_path)])
         commit(draft, lambda _: content, kind="delta", parent="save-1")
     with pytest.warns(HeadwayWarning, match=rf"\[rows-not-planned\].*{PASSED_OVER}"):
         _, step, _ = restored(tmp_path, state)

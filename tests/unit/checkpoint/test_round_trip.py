@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.random_states import StateSpec
 
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state_tree:StateTree")
+StateTree = lazy("headway.checkpoint.state_tree:StateTree")
 random_states = lazy("tests.random_states")
 saved = lazy("tests.unit.checkpoint.test_state:saved")
 packed = lazy("tests.integration.checkpointed.round_trip:packed")
@@ -43,11 +43,11 @@ def test_a_random_state_comes_back_bit_for_bit(spec: StateSpec, fresh: bool) -> 
     wanted = random_states.contents(there, per_rank=True)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            saved(Path(folder), Parts(there.parts, there.per_rank, 0))
+            saved(Path(folder), StateTree(there.parts, there.per_rank, 0))
         except UsageError as error:
             assert error.code in CANNOT_BE_SAVED
             return
-        from_store(folder, Parts(back.parts, back.per_rank, 0), None)
+        from_store(folder, StateTree(back.parts, back.per_rank, 0), None)
     assert not random_states.difference(wanted, random_states.contents(back, per_rank=True))
 
 

@@ -18,10 +18,10 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 plans = lazy("headway.checkpoint.plan")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state_tree:StateTree")
-flattened = lazy("headway.checkpoint.state:flatten")
+StateTree = lazy("headway.checkpoint.state_tree:StateTree")
+flatten = lazy("headway.checkpoint.state:flatten")
 dcp = lazy("headway.checkpoint.format.dcp")
-HostImages = lazy("headway.checkpoint.engine.dense:HostTensors")
+HostTensors = lazy("headway.checkpoint.engine.dense:HostTensors")
 Keyed = lazy("tests.unit.checkpoint.torch_classes:Keyed")
 
 pytestmark = pytest.mark.timeout(60)
@@ -44,15 +44,19 @@ class Odd:
         self.state = state
 
 
-def saved(store: Path, parts: Parts, step: int = 1) -> None:
+def saved(store: Path, parts: StateTree, step: int = 1) -> None:
     """As a writer does it, without one."""
     state = parts.collect()
-    plan = plans.make(state)
+    plan = plans.make_plan(state)
     share = plan.share(state)
     views = [torch.empty(t.shape, dtype=t.dtype) for t in share.tensors]
-    HostImages().begin(dict(enumerate(share.tensors)), views, set())
+    HostTensors().begin(dict(enumerate(share.tensors)), views, set())
     items: list[TensorItem | BytesItem] = [
-        TensorItem(dcp.item_name(item.index), dcp.record(view.dtype, view.shape), dcp.raw(view))
+        TensorItem(
+            dcp.item_name(item.index),
+            dcp.tensor_pickle(view.dtype, view.shape),
+            dcp.tensor_bytes(view),
+        )
         for item, view in zip(plan.tensors, views, strict=True)
     ]
     items += [
@@ -61,7 +65,7 @@ def saved(store: Path, parts: Parts, step: int = 1) -> None:
     ]
     with Draft(store, step, f"save-{step}", 1) as draft:
         write_part(draft.folder, 0, items)
-        commit(draft, lambda done: dcp.metadata(plan.metadata, done))
+        commit(draft, lambda done: dcp.build_metadata(plan.metadata, done))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -73,8 +77,10 @@ def same(one: Any, other: Any) -> bool:
 
 def test_any_structure_comes_back_as_it_was(tmp_path: Path) -> None:
     there, back = Odd(3), Odd(7)
-    saved(tmp_path, Parts({"odd": there, "epoch": lambda: {"n": [1, 2]}}, {}, 0))
-    restored = from_store(str(tmp_path), Parts({"odd": back, "epoch": lambda: None}, {}, 0), None)
+    saved(tmp_path, StateTree({"odd": there, "epoch": lambda: {"n": [1, 2]}}, {}, 0))
+    restored = from_store(
+        str(tmp_path), StateTree({"odd": back, "epoch": lambda: None}, {}, 0), None
+    )
     assert restored is not None and restored.values == {"epoch": {"n": [1, 2]}}
     assert same(back.state, there.state)
 
@@ -90,11 +96,11 @@ def test_an_optimizer_before_its_first_step_gets_its_state(name: str, tmp_path: 
     model, opt = made()
     model(torch.ones(1, 3)).sum().backward()
     opt.step()
-    saved(tmp_path, Parts({"model": model, "opt": opt}, {}, 0))
+    saved(tmp_path, StateTree({"model": model, "opt": opt}, {}, 0))
     fresh, fresh_opt = made()
     fresh_opt.param_groups[0]["lr"] = 1.0
     weight = fresh.weight
-    from_store(str(tmp_path), Parts({"model": fresh, "opt": fresh_opt}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"model": fresh, "opt": fresh_opt}, {}, 0), None)
     assert fresh.weight is weight and torch.equal(weight, model.weight)
     assert same(fresh_opt.state_dict(), opt.state_dict())
     assert set(fresh_opt.state) == set(opt.state) or all(
@@ -104,14 +110,14 @@ def test_an_optimizer_before_its_first_step_gets_its_state(name: str, tmp_path: 
 
 def test_an_optimizer_gets_what_is_kept_of_its_own_parameters(tmp_path: Path) -> None:
     kept = {name: {"sum": torch.full((3,), float(at))} for at, name in enumerate("ab")}
-    saved(tmp_path, Parts({"opt": Keyed({**kept, "plain": {}})}, {}, 0))
+    saved(tmp_path, StateTree({"opt": Keyed({**kept, "plain": {}})}, {}, 0))
     mine = torch.zeros(3)
     opt = Keyed({"b": {"sum": mine}, "plain": {}, "other": {}})
-    from_store(str(tmp_path), Parts({"opt": opt}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"opt": opt}, {}, 0), None)
     assert set(opt.given) == {"b", "plain", "other"} and not opt.given["other"]
     assert opt.given["b"]["sum"] is mine and mine.tolist() == [1, 1, 1]
     late = Keyed({"a": {}})  # it has made no step: nothing of it may be lost
-    from_store(str(tmp_path), Parts({"opt": late}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"opt": late}, {}, 0), None)
     assert late.given["a"]["sum"].tolist() == [0, 0, 0]
 
 
@@ -128,44 +134,44 @@ def test_buffers_and_extra_state_of_a_module(tmp_path: Path) -> None:
     there, back = Counted(2), Counted(2)
     there(torch.randn(8, 2))
     there.seen = 5
-    saved(tmp_path, Parts({"norm": there}, {}, 0))
-    from_store(str(tmp_path), Parts({"norm": back}, {}, 0), None)
+    saved(tmp_path, StateTree({"norm": there}, {}, 0))
+    from_store(str(tmp_path), StateTree({"norm": back}, {}, 0), None)
     assert back.seen == 5 and torch.equal(back.running_mean, there.running_mean)
 
 
 def test_each_rank_has_its_own(tmp_path: Path) -> None:
-    saved(tmp_path, Parts({"x": torch.ones(2)}, {"data": Odd(4)}, 0))
+    saved(tmp_path, StateTree({"x": torch.ones(2)}, {"data": Odd(4)}, 0))
     other, mine = Odd(1), Odd(1)
-    from_store(str(tmp_path), Parts({"x": torch.zeros(2)}, {"data": other}, 1), None)
+    from_store(str(tmp_path), StateTree({"x": torch.zeros(2)}, {"data": other}, 1), None)
     assert same(other.state, Odd(1).state)  # rank 1 has saved nothing
     x = torch.zeros(2)
-    from_store(str(tmp_path), Parts({"x": x}, {"data": mine}, 0), None)
+    from_store(str(tmp_path), StateTree({"x": x}, {"data": mine}, 0), None)
     assert same(mine.state, Odd(4).state) and x.tolist() == [1, 1]
 
 
 def test_a_state_that_has_changed_is_refused() -> None:
     parts: dict[str, Any] = {"x": torch.ones(2)}
-    plan = plans.make(Parts(parts, {}, 0).collect())
+    plan = plans.make_plan(StateTree(parts, {}, 0).collect())
     with pytest.raises(plans.StateChanged, check=has_code("state-changed")):
-        plan.share(Parts({"x": torch.ones(3)}, {}, 0).collect())
+        plan.share(StateTree({"x": torch.ones(3)}, {}, 0).collect())
 
 
 @pytest.mark.parametrize("name", ["headway", "a@1"])
 def test_names_that_are_taken(name: str) -> None:
     with pytest.raises(UsageError, check=has_code("part-name-reserved")) as raised:
-        Parts({name: 1}, {}, 0)
+        StateTree({name: 1}, {}, 0)
     assert raised.value.fields["name"] == name
 
 
 def test_compiled_and_parallel_modules_are_looked_through() -> None:
     model = nn.Linear(1, 1)
-    assert Parts({"m": torch.compile(model)}, {}, 0).parts["m"] is model
+    assert StateTree({"m": torch.compile(model)}, {}, 0).parts["m"] is model
 
 
 def both(first: dict[str, Any], second: dict[str, Any], store: Path, **options: Any) -> Any:
     """Save the one, restore into the other."""
-    saved(store, Parts(first, {}, 0))
-    return from_store(str(store), Parts(second, {}, 0), None, **options)
+    saved(store, StateTree(first, {}, 0))
+    return from_store(str(store), StateTree(second, {}, 0), None, **options)
 
 
 @pytest.mark.parametrize("name", ["@", "user@v2", "a@0", "w#ids", "w#rows", "w[0]", "w[2, 0]"])
@@ -223,7 +229,7 @@ def test_a_renamed_layer_is_an_error_that_lists_both_sides(tmp_path: Path) -> No
     }
     assert "model.head.weight (the checkpoint has model.fc.weight)" in str(raised.value)
     assert same(dict(other.state_dict()), before), "nothing was changed"
-    restored = from_store(str(tmp_path), Parts({"model": other}, {}, 0), None, strict=False)
+    restored = from_store(str(tmp_path), StateTree({"model": other}, {}, 0), None, strict=False)
     assert restored is not None and len(restored.notes) == 2
     assert torch.equal(other.body.weight, model.body.weight)
     assert torch.equal(other.head.weight, before["head.weight"])
@@ -246,14 +252,14 @@ def test_shapes_are_compared_before_anything_is_read(strict: bool, tmp_path: Pat
 
 def test_more_or_fewer_parts_are_an_error(tmp_path: Path) -> None:
     model, adam = trained("a")
-    saved(tmp_path, Parts({"model": model, "adam": adam}, {}, 0))
+    saved(tmp_path, StateTree({"model": model, "adam": adam}, {}, 0))
     for parts, missing, unexpected in (
         ({"model": model}, [], "adam.state.model.a.weight.step"),
         ({"net": model, "adam": adam}, ["net.a.weight"], "model.a.weight"),
         ({"model": model, "adam": adam, "more": Odd(1)}, ["more"], ""),
     ):
         with pytest.raises(CheckpointMismatch) as raised:
-            from_store(str(tmp_path), Parts(parts, {}, 0), None)
+            from_store(str(tmp_path), StateTree(parts, {}, 0), None)
         assert set(missing) <= set(raised.value.fields["missing"])
         assert {unexpected} - {""} <= set(raised.value.fields["unexpected"])
 
@@ -270,7 +276,7 @@ def test_wrappers_inside_a_model_are_looked_through(tmp_path: Path) -> None:
 
 def test_a_compiled_module_is_known_by_its_class() -> None:
     model = nn.ParameterDict({"_orig_mod": torch.ones(1)})
-    assert Parts({"m": model}, {}, 0).parts["m"] is model
+    assert StateTree({"m": model}, {}, 0).parts["m"] is model
 
 
 def test_ranks_that_have_another_tensor_of_one_name_are_refused() -> None:
@@ -293,7 +299,7 @@ def test_ranks_that_have_another_tensor_of_one_name_are_refused() -> None:
 )
 def test_names_that_are_the_same_in_the_store_are_refused(state: Any, code: str) -> None:
     with pytest.raises(UsageError, check=has_code(code)):
-        plans.make(Parts(state, {}, 0).collect())
+        plans.make_plan(StateTree(state, {}, 0).collect())
 
 
 def grouped(*groups: list[str], lr: list[float]) -> tuple[Any, Any]:
@@ -314,27 +320,27 @@ def test_groups_that_become_one_need_the_same_settings(
     model, sgd = grouped(["a"], ["b"], lr=[0.25, second])
     other, its = grouped(["b", "a"], lr=[9.0])
     parts = {"model": other, "sgd": its}
-    saved(tmp_path, Parts({"model": model, "sgd": sgd}, {}, 0))
+    saved(tmp_path, StateTree({"model": model, "sgd": sgd}, {}, 0))
     if not fits:
         with pytest.raises(CheckpointMismatch) as raised:
-            from_store(str(tmp_path), Parts(parts, {}, 0), None)
+            from_store(str(tmp_path), StateTree(parts, {}, 0), None)
         assert len(raised.value.fields["different"]) == 1
         return
-    from_store(str(tmp_path), Parts(parts, {}, 0), None)
+    from_store(str(tmp_path), StateTree(parts, {}, 0), None)
     assert its.param_groups[0]["lr"] == 0.25
 
 
 def test_what_was_saved_by_number_is_compared_by_the_sizes_of_groups(tmp_path: Path) -> None:
     """No module of the state has the parameters, so that they have no names."""
     _, sgd = grouped(["a"], ["b"], lr=[0.25, 0.5])
-    saved(tmp_path, Parts({"sgd": sgd}, {}, 0))
+    saved(tmp_path, StateTree({"sgd": sgd}, {}, 0))
     _, same_groups = grouped(["a"], ["b"], lr=[1.0, 1.0])
-    from_store(str(tmp_path), Parts({"sgd": same_groups}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"sgd": same_groups}, {}, 0), None)
     assert [group["lr"] for group in same_groups.param_groups] == [0.25, 0.5]
     _, other = grouped(["a", "b"], lr=[1.0])
     with pytest.raises(CheckpointMismatch):
-        from_store(str(tmp_path), Parts({"sgd": other}, {}, 0), None)
-    restored = from_store(str(tmp_path), Parts({"sgd": other}, {}, 0), None, strict=False)
+        from_store(str(tmp_path), StateTree({"sgd": other}, {}, 0), None)
+    restored = from_store(str(tmp_path), StateTree({"sgd": other}, {}, 0), None, strict=False)
     assert restored is not None and len(restored.notes) == 1
     assert other.param_groups[0]["lr"] == 1.0
 
@@ -375,7 +381,7 @@ def test_a_part_that_is_read_in_place_has_to_fit(other: str, tmp_path: Path) -> 
     with pytest.raises(CheckpointMismatch):
         both({"live": Live(torch.ones(2))}, {"live": Live(back)}, tmp_path)
     fits = Live(torch.zeros(2))
-    from_store(str(tmp_path), Parts({"live": fits}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"live": fits}, {}, 0), None)
     assert fits.tensor.tolist() == [1, 1]
 
 
@@ -463,7 +469,7 @@ KINDS = ("sparse", "rows", "quantized", "nested", "meta", "bits", "wrapper")
 def test_a_tensor_that_is_more_than_its_bytes_is_refused_by_its_name(kind: str) -> None:
     state = {"first": torch.ones(2), "model": Buffers(odd=kinds(kind))}
     with pytest.raises(UsageError, check=has_code("tensor-not-supported")) as raised:
-        plans.make(Parts(state, {}, 0).collect())
+        plans.make_plan(StateTree(state, {}, 0).collect())
     assert raised.value.fields["name"] == "model.odd"
 
 
@@ -480,7 +486,7 @@ def test_a_tensor_that_nothing_can_be_read_into_is_told_before_anything_is(
         both(there, back, tmp_path)
     assert [text.partition(" ")[0] for text in raised.value.fields["different"]] == ["model.odd"]
     assert not other.any(), "nothing was changed"
-    restored = from_store(str(tmp_path), Parts(back, {}, 0), None, strict=False)
+    restored = from_store(str(tmp_path), StateTree(back, {}, 0), None, strict=False)
     assert restored is not None and len(restored.notes) == 1 and other.all()
 
 
@@ -496,12 +502,12 @@ def test_what_an_optimizer_keeps_may_share_memory(tmp_path: Path) -> None:
 def test_a_lazy_module_needs_its_shape_first(tmp_path: Path) -> None:
     fresh, model = nn.LazyLinear(2), nn.LazyLinear(2)
     with pytest.raises(UsageError, check=has_code("tensor-not-supported")):
-        plans.make(Parts({"model": fresh}, {}, 0).collect())
+        plans.make_plan(StateTree({"model": fresh}, {}, 0).collect())
     model(torch.ones(1, 3))
     with pytest.raises(CheckpointMismatch):
         both({"model": model}, {"model": fresh}, tmp_path)
     fresh(torch.ones(1, 3))
-    from_store(str(tmp_path), Parts({"model": fresh}, {}, 0), None)
+    from_store(str(tmp_path), StateTree({"model": fresh}, {}, 0), None)
     assert same(fresh.state_dict(), model.state_dict())
 
 
@@ -538,8 +544,8 @@ def test_dictionaries_keep_their_class(where: str, kept: Any, tmp_path: Path) ->
 
     parts, own, _ = made(kept)
     other, its, contents = made(None)
-    saved(tmp_path, Parts(parts, own, 0))
-    restored = from_store(str(tmp_path), Parts(other, its, 0), None)
+    saved(tmp_path, StateTree(parts, own, 0))
+    restored = from_store(str(tmp_path), StateTree(other, its, 0), None)
     back = restored.values["value"][0]["kept"] if where == "value" else contents()[where]
     assert type(back) is type(kept) and back == kept
 
@@ -559,12 +565,12 @@ def test_ranks_with_modules_of_their_own_keep_their_optimizer_state(tmp_path: Pa
     names = []
     for rank in range(2):
         model, adam = trained("a")
-        flat, _ = flattened(Parts({"adam": adam}, {"stage": model}, rank).collect())
+        flat, _ = flatten(StateTree({"adam": adam}, {"stage": model}, rank).collect())
         names.append({name for name, value in flat.items() if torch.is_tensor(value)})
     assert not names[0] & names[1]
     other, its = trained("a")
-    saved(tmp_path, Parts({"adam": adam}, {"stage": model}, 1))
-    from_store(str(tmp_path), Parts({"adam": its}, {"stage": other}, 1), None)
+    saved(tmp_path, StateTree({"adam": adam}, {"stage": model}, 1))
+    from_store(str(tmp_path), StateTree({"adam": its}, {"stage": other}, 1), None)
     assert same(its.state_dict(), adam.state_dict())
     assert same(other.state_dict(), model.state_dict())
 
@@ -572,16 +578,16 @@ def test_ranks_with_modules_of_their_own_keep_their_optimizer_state(tmp_path: Pa
 def test_what_ranks_may_have_otherwise_is_saved_by_the_first_of_them() -> None:
     """Statistics of two ranks would be no moment of any training."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
-    parts = Parts({"model": model, "ema": Odd(3), "epoch": lambda: 1}, {}, 0)
+    parts = StateTree({"model": model, "ema": Odd(3), "epoch": lambda: 1}, {}, 0)
     state = parts.collect()
     first = parts.of_first_rank(state)
     planner = plans._planner(state)
     everyone = []
     for _ in range(2):
         plan = planner.create_local_plan()
-        told = {item.index.fqn for item in plan.items if plans._is_of_first(item, first)}
+        told = {item.index.fqn for item in plan.items if plans._is_saved_by_first(item, first)}
         everyone.append((plan, told))
-    shares, metadata = planner.create_global_plan(plans._of_first(everyone))
+    shares, metadata = planner.create_global_plan(plans._drop_replicas(everyone))
     names = [{item.index.fqn for item in share.items} for share in shares]
     assert names[0] | names[1] == set(metadata.state_dict_metadata) == set(planner.state_dict)
     assert names[1] and names[1] <= {f"model.{name}" for name, _ in model.named_parameters()}

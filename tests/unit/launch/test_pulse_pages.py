@@ -156,7 +156,7 @@ def test_the_launcher_sees_processes_by_their_pages(
     launcher = Writer(str(journal / "launcher-a-host-1.jsonl"), os.getpid(), str(made.folder))
     time, listed, opened = 10**12, [], []
     monkeypatch.setattr(process_watch, "now", lambda: time)
-    listdir, open_file = os.listdir, rank_tail.files.open_file
+    listdir, open_file = os.listdir, rank_tail.file_access.open_file
 
     def counted(path: Path) -> list[str]:
         listed.append(Path(path) == journal)
@@ -164,7 +164,7 @@ def test_the_launcher_sees_processes_by_their_pages(
 
     monkeypatch.setattr(process_watch.os, "listdir", counted)
     monkeypatch.setattr(
-        rank_tail.files, "open_file", lambda path: opened.append(path) or open_file(path)
+        rank_tail.file_access, "open_file", lambda path: opened.append(path) or open_file(path)
     )
     followed = ProcessWatch(journal, "a", launcher, made)
     followed._find_new()
@@ -267,7 +267,7 @@ def test_a_process_without_a_page_is_not_asked_again(
         opened.append(path)
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(rank_tail.files, "open_file", missing)
+    monkeypatch.setattr(rank_tail.file_access, "open_file", missing)
     assert [followed.pulse().steps for _ in range(5)] == [0] * 5
     assert opened == [page_of(journal, None, "host-7-1.jsonl")]
     followed.close()

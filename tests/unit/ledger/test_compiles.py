@@ -174,7 +174,9 @@ def test_where_torch_gave_up() -> None:
             attempt=0, rank=0, at=4 * NS, where="a.py:1 f", limit="recompile_limit",
             reason="0/7: n == 3",
         ),
-        RecompileLimitHit(attempt=0, rank=0, at=5 * NS, where="?", limit="recompile_limit", reason=""),
+        RecompileLimitHit(
+            attempt=0, rank=0, at=5 * NS, where="?", limit="recompile_limit", reason="",
+        ),
     )  # fmt: skip
     assert ledger.to_dict()["compile"]["gave_up"][0]["at_s"] == 4.0
 

@@ -12,6 +12,7 @@ from headway.checkpoint.store.cleanup import pin
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.store import Checkpoint
 from headway.publish import recipe as recipes
+from tests.checkpoint_items import planned_items
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,7 @@ def checkpoint(
     planner.set_up_planner(dict(given), is_coordinator=True)
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     with Draft(store, step, uuid.uuid4().hex[:12], 1) as draft:
-        write_part(draft.folder, 0, dcp.items(planner.finish_plan(plan), planner))
+        write_part(draft.folder, 0, planned_items(planner.finish_plan(plan), planner))
         one = commit(draft, lambda parts: dcp.build_metadata(metadata, parts), extra=extra)
     if anchor:
         pin(store, one)

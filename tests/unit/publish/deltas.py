@@ -12,6 +12,7 @@ from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_par
 from headway.checkpoint.store.cleanup import pin
 from headway.checkpoint.store.commit import Draft, commit
 from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX
+from tests.checkpoint_items import planned_items
 from tests.unit.publish.anchors import state
 from tests.unit.publish.dlrm import trained
 
@@ -38,7 +39,7 @@ def _save(
     planner.set_up_planner(given, is_coordinator=True)
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     items: list[TensorItem | BytesItem] = []
-    for item in dcp.items(planner.finish_plan(plan), planner):
+    for item in planned_items(planner.finish_plan(plan), planner):
         if parent is None or TABLE not in item.name:
             items.append(item)
             continue

@@ -299,9 +299,9 @@ def test_a_target_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 PROBE = """
 import sys
-from headway.publish.store import Store
 from headway.cli import main
-assert Store(sys.argv[1]).latest() is not None
+from headway.publish.store import SnapshotStore
+assert SnapshotStore(sys.argv[1]).latest() is not None
 assert main(["publish", "--list", "--to", sys.argv[1]]) == 0
 assert "torch" not in sys.modules
 """

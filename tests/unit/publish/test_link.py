@@ -1,4 +1,4 @@
-"""A publish and the training that its anchor is of: headway/cli/training.py."""
+"""A publish and the training that its anchor is of: headway/publish/link.py."""
 
 from __future__ import annotations
 

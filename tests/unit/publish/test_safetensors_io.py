@@ -31,7 +31,7 @@ def held() -> dict[str, Any]:
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     def bits(tensor: Any) -> bytes:
-        return bytes(tensors.raw(tensor.contiguous()))
+        return bytes(tensors.tensor_bytes(tensor.contiguous()))
 
     return one.keys() == other.keys() and all(
         one[name].shape == other[name].shape

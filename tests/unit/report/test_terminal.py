@@ -31,10 +31,10 @@ def shown(show: Show, ledger: Ledger, width: int = 100) -> str:
     return text_of(ledger, show, width)
 
 
-@pytest.mark.parametrize("show", [print_summary, print_report])
+@pytest.mark.parametrize(("name", "show"), [("summary", print_summary), ("full", print_report)])
 @pytest.mark.parametrize("make", [killed, no_steps, still_running])
-def test_golden(show: Show, make: Callable[[], Ledger], golden: Golden) -> None:
-    golden(f"{make.__name__}-{show.__name__}.txt", shown(show, make()))
+def test_golden(name: str, show: Show, make: Callable[[], Ledger], golden: Golden) -> None:
+    golden(f"{make.__name__}-{name}.txt", shown(show, make()))
 
 
 @pytest.mark.parametrize("show", [print_summary, print_report])

@@ -35,14 +35,14 @@ def test_a_job_of_its_own_fault_has_no_suspect() -> None:
 
 
 def test_an_error_that_was_raised_in_our_files() -> None:
-    place = "/x/headway/checkpoint/behind/queue.py"
+    place = "/x/headway/checkpoint/async_save/queue.py"
     raised = Fact(source="log", text="WriteFailed: x", within=f"train.py:main {place}:raise_failed")
     for told in ({"places": [f"{place}:150"]}, {"facts": [raised]}):
         assert list(found(**told).firm) == ["async_save"]
         assert found(**told, on=["warm"]) == Suspicion()
     survived = Fact(source="log", text="x", within=place, survived=True)
     assert found(facts=[survived]) == Suspicion()
-    assert list(found(places=["/x/headway/probe/tuning/advice.py:9"]).firm) == ["autotune"]
+    assert list(found(places=["/x/headway/probe/autotune/advice.py:9"]).firm) == ["autotune"]
 
 
 def test_what_has_acted_before_a_first_step_that_never_came() -> None:

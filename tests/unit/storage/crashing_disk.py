@@ -130,7 +130,7 @@ class Disk:
         file.live = b""
         return self._handle(file)
 
-    def past_cache(self, fd: int, past: bool) -> bool:
+    def set_direct_io(self, fd: int, past: bool) -> bool:
         return True
 
     def write_at(self, fd: int, data: bytes | memoryview, at: int) -> None:

@@ -146,12 +146,12 @@ def test_a_fault_comes_out_in_its_place() -> None:
 def test_a_process_can_end_while_a_request_never_does() -> None:
     script = (
         "import threading\n"
-        "from headway.compile.archive import crew\n"
+        "from headway.storage.chunks import parallel_map\n"
         "begun = threading.Event()\n"
         "def never(number):\n"
         "    begun.set()\n"
         "    threading.Event().wait()\n"
-        "take = lambda: next(crew.each(never, range(9)))\n"
+        "take = lambda: next(parallel_map(never, range(9)))\n"
         "threading.Thread(target=take, daemon=True).start()\n"
         "begun.wait()\n"
     )

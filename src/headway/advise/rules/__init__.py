@@ -7,32 +7,32 @@ entry-point group `headway.rules`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from headway.advise.model import Evidence, Proposal
 
 GROUP = "headway.rules"
-# In the order in which a run comes to what they are about.
-OWN = (
-    "stage_overlap",
-    "fast_batch",
-    "process_groups",
-    "shard_metadata",
-    "compile_cache",
-    "autotune_pruning",
-    "dynamic_sources",
-    "data_workers",
-    "async_checkpoint",
-    "interval",
-    "hang_limits",
-    "requeue_delay",
-    "restart_warmth",
-    "lemon_nodes",
-    "preemption_price",
-    "publish_off",
-)
+# Each rule with its module, in the order in which a run comes to what the rules are about.
+OWN = {
+    "stage_overlap": "startup",
+    "fast_batch": "startup",
+    "process_groups": "communication",
+    "shard_metadata": "communication",
+    "compile_cache": "compile",
+    "autotune_pruning": "compile",
+    "dynamic_sources": "compile",
+    "data_workers": "data",
+    "async_checkpoint": "checkpoint",
+    "interval": "checkpoint",
+    "hang_limits": "recovery",
+    "requeue_delay": "recovery",
+    "restart_warmth": "recovery",
+    "lemon_nodes": "recovery",
+    "preemption_price": "recovery",
+    "publish_off": "publish",
+}
 
 
 class Rule(Protocol):
@@ -40,6 +40,10 @@ class Rule(Protocol):
 
     def proposals(self, evidence: Evidence) -> Iterable[Proposal]:
         """Each change that would have won time in this run; none where there is nothing to do."""
+
+
+class _OwnRule(NamedTuple):
+    proposals: Callable[[Evidence], Iterable[Proposal]]
 
 
 def names() -> list[str]:
@@ -50,7 +54,8 @@ def names() -> list[str]:
 def rule(name: str) -> Rule:
     """The rule of that name."""
     if name in OWN:
-        return cast("Rule", importlib.import_module(f"{__name__}.{name}"))
+        module = importlib.import_module(f"{__name__}.{OWN[name]}")
+        return _OwnRule(getattr(module, f"propose_{name}"))
     (point, *_) = entry_points(group=GROUP, name=name)
     return cast("Rule", point.load())
 

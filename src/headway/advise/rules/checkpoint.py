@@ -165,8 +165,9 @@ def _interval_reason(ledger: Ledger, known: IntervalInputs, now: float) -> str:
     low, high = known.rate.credible()
     ends = sorted(known.best(rate).interval for rate in (low, high))
     told = f"{count(known.failures, 'failure')} in this run: {known.per_hour:.3g} an hour, between "
-    told += f"{low:.3g} and {high:.3g} (95 %), for which {_format_seconds(ends[0])} to {_format_seconds(ends[1])} is best; "
-    told += f"Young {_format_seconds(young)}, Daly {_format_seconds(daly)}, with {_format_seconds(recover)} to recover "
+    told += f"{low:.3g} and {high:.3g} (95 %), for which {_format_seconds(ends[0])} to "
+    told += f"{_format_seconds(ends[1])} is best; Young {_format_seconds(young)}, "
+    told += f"Daly {_format_seconds(daly)}, with {_format_seconds(recover)} to recover "
     told += f"{_format_seconds(exact.interval)} and {100 * exact.wasted:.1f} % lost"
     return told + since
 

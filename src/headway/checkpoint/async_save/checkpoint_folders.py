@@ -1,6 +1,6 @@
 """Checkpoints of several files, as trainers write them: complete, or not resumed from.
 
-What a killed process left of one is removed before the next attempt (probe/unfinished.py).
+What a killed process left of one is removed before the next attempt (probe/unfinished_saves.py).
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def install_distributed(c10d: ModuleType) -> None:
 
 def _after_writes(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     queue = sys.modules.get("headway.checkpoint.async_save.background")
-    if queue is not None and not queue.queued.busy():
-        queue.queued.wait(getattr(original, "__name__", "another rank"))
+    if queue is not None and not queue.write_queue.busy():
+        queue.write_queue.wait(getattr(original, "__name__", "another rank"))
     return original(*args, **kwargs)
 
 

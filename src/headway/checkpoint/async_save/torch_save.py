@@ -59,7 +59,7 @@ TEXT_TYPES = (bytes, str)
 
 
 def pickle_records(serialization: Any, obj: object, protocol: int, no_byteorder: bool) -> Records:
-    """Let torch pickle it now; raises Unsafe where a part of it cannot be copied."""
+    """Let torch pickle it now; raises CannotStage where a part of it cannot be copied."""
     records = Records()
     local = serialization._serialization_tls
     before = local.skip_data

@@ -35,7 +35,7 @@ from headway.checkpoint.store import layout as manifests
 from headway.checkpoint.store.layout import Item
 from headway.errors import CheckpointDamaged, HeadwayError
 from headway.storage import codecs, disk
-from headway.storage.codecs import UnreadableData, decompress_into, summed
+from headway.storage.codecs import UnreadableData, crc32_of, decompress_into
 from headway.storage.place import FsspecPlace
 
 READ_THREADS = 4  # that read at once
@@ -182,7 +182,7 @@ class CheckpointReader(FileSystemReader):
             self._verify(source, item, *source.fill(room, item.data, check=self._check))
             return b""
         data = source.bytes(item.data, item.size)
-        self._verify(source, item, len(data), summed(data) if self._check else 0)
+        self._verify(source, item, len(data), crc32_of(data) if self._check else 0)
         try:
             if room is not None and item.unpacked:
                 codecs.decompress_into(data, item.unpacked[0], room)
@@ -296,7 +296,7 @@ class _RemoteFile:
         """By way of other memory."""
         data = self.bytes(at, len(room))
         room[: len(data)] = data
-        return len(data), summed(data) if check else 0
+        return len(data), crc32_of(data) if check else 0
 
 
 class _LocalFile:
@@ -332,6 +332,6 @@ class _LocalFile:
                     if not got:
                         break
                     if check:
-                        crc32 = summed(piece[:got], crc32)
+                        crc32 = crc32_of(piece[:got], crc32)
                 done += got
         return done, crc32

@@ -22,14 +22,8 @@ from torch.distributed.checkpoint.metadata import (
     StorageMeta,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import (
-    SavePlan,
-    SavePlanner,
-    WriteItemType,
-)
 
 from headway.checkpoint.format import unpickling
-from headway.checkpoint.format.rank_file import BytesItem, TensorItem
 from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, RankPart, delta_tables
 from headway.errors import SaveFailed, UsageError
 
@@ -103,22 +97,6 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     content = (ctypes.c_char * size).from_address(tensor.data_ptr())
     content.tensor = tensor  # type: ignore[attr-defined]
     return memoryview(content).cast("B")
-
-
-def items(plan: SavePlan, planner: SavePlanner) -> list[TensorItem | BytesItem]:
-    """What a rank has to write, in the order of its plan; tensors are copied only if they must."""
-    found: list[TensorItem | BytesItem] = []
-    for one in plan.items:
-        name = item_name(one.index)
-        data: Any = planner.resolve_data(one)
-        if one.type == WriteItemType.BYTE_IO:
-            found.append(BytesItem(name, data.getvalue()))
-            continue
-        tensor = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        found.append(
-            TensorItem(name, tensor_pickle(tensor.dtype, tensor.shape), tensor_bytes(tensor))
-        )
-    return found
 
 
 def item_name(index: MetadataIndex) -> str:

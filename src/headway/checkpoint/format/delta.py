@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.utils import find_tensor_shard
 
 from headway.checkpoint.format import checkpoint_reader, dcp
 from headway.checkpoint.store.layout import IDS_SUFFIX, ROWS_SUFFIX, Item, Manifest
-from headway.storage.codecs import UnreadableData, summed
+from headway.storage.codecs import UnreadableData, crc32_of
 
 TensorPart = tuple[Tensor, ChunkStorageMetadata]  # some memory, and which part of a tensor it is
 
@@ -87,7 +87,7 @@ class _Delta:
         if file not in self._files:
             self._files[file] = checkpoint_reader.open_file(self._path, file)
         data = self._files[file].bytes(item.data, item.size)
-        if summed(data) != item.crc32:
+        if crc32_of(data) != item.crc32:
             why = f"{name} was changed"
             raise checkpoint_reader.damaged_error(
                 self._path, why, code="checksum-mismatch", item=name

@@ -16,7 +16,7 @@ from headway.checkpoint.store.layout import (
     part_name,
     part_to_bytes,
 )
-from headway.storage.codecs import ZstdCompressor, crc32_combine, summed
+from headway.storage.codecs import ZstdCompressor, crc32_combine, crc32_of
 from headway.storage.output import (
     DIRECT_MIN_BYTES,
     PAGE,
@@ -161,7 +161,7 @@ def _put_compressed(
     for whole in data:
         for start in range(0, len(whole), COMPRESS_BLOCK_BYTES):
             with whole[start : start + COMPRESS_BLOCK_BYTES] as piece:
-                raw = summed(piece, raw)
+                raw = crc32_of(piece, raw)
                 crc32 = stream.add(packing.more(piece), crc32)
     if around is not None:
         crc32 = stream.add(packing.more(around.tail(raw)), crc32)

@@ -107,7 +107,7 @@ def part_to_bytes(part: RankPart) -> bytes:
 
 
 def part_from_bytes(content: bytes) -> RankPart:
-    """Read one; Unreadable says what is wrong."""
+    """Read one; UnreadableData says what is wrong."""
     found = _unseal(content)
     try:
         return RankPart(_count(found["rank"]), _file_from_json(found["file"]))
@@ -122,7 +122,7 @@ def manifest_to_bytes(manifest: Manifest) -> bytes:
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
-    """Read one; Unreadable says what is wrong."""
+    """Read one; UnreadableData says what is wrong."""
     found = _unseal(content)
     try:
         del found["schema"]

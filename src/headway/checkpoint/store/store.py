@@ -11,7 +11,7 @@ from typing import Literal
 from headway.checkpoint.store import layout as manifests
 from headway.checkpoint.store.layout import METADATA, File, Manifest
 from headway.errors import with_code
-from headway.storage.codecs import UnreadableData, summed
+from headway.storage.codecs import UnreadableData, crc32_of
 from headway.storage.place import Place, open_place
 
 MAX_SCANS = 5  # at a list from which something went away meanwhile
@@ -197,7 +197,7 @@ class Store:
         elif depth == "full":
             crc32 = 0
             for piece in self.place.pieces(name):
-                crc32 = summed(piece, crc32)
+                crc32 = crc32_of(piece, crc32)
             changed = crc32 != file.crc32
         else:
             changed = False

@@ -68,7 +68,7 @@ def _own_base() -> str:
 
 
 def connect(name: str, timeout_s: float) -> socket.socket:
-    """To the writer of that name; OSError, or Gone, where there is none of this user."""
+    """To the writer of that name; OSError, or PeerClosed, where there is none of this user."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.settimeout(timeout_s)

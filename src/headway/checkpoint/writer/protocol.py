@@ -25,7 +25,7 @@ class NotAMessage(PeerClosed):
 
 
 def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Raises Gone where nobody will read it."""
+    """Raises PeerClosed where nobody will read it."""
     content = json.dumps(message).encode()
     try:
         socket.send_fds(end, [HEADER.pack(len(content))], list(descriptors), socket.MSG_NOSIGNAL)
@@ -35,7 +35,7 @@ def send(end: socket.socket, message: dict[str, Any], descriptors: Sequence[int]
 
 
 def receive(end: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next message; raises Gone where none will come, TimeoutError where none has come yet."""
+    """The next message; PeerClosed where none will come, TimeoutError where none is there yet."""
     header, descriptors = _receive_header(end)
     try:
         while len(header) < HEADER.size:

@@ -1,1 +1,1 @@
-"""The compile cache that jobs share: archives in a store, the local folder, and what moves between them."""
+"""Compile cache that jobs share: archives in a store, the local folder, and their transfer."""

@@ -105,7 +105,7 @@ class ArchiveStore:
         return None, gone or went
 
     def manifest(self, name: str) -> Manifest:
-        """Read and verify one; Untrusted or Corrupt say why it is not to be used."""
+        """Read and verify one; Untrusted or DamagedData say why it is not to be used."""
         stored = self.place.read(name, manifest.MAX_MANIFEST_BYTES, own=self.key is None)
         one = manifest.decode_manifest(signing.unseal(stored, self.key))
         if name != _manifest_name(one):

@@ -23,7 +23,7 @@ from headway.probe.hooks import compile_cache as hooks
 from headway.storage.signing import read_key
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-# Modules of torch that do work again which the archive has: see headway/probe/hooks/compile_cache.py.
+# Modules of torch that do work again which the archive has: headway/probe/hooks/compile_cache.py.
 PATCHES = {
     "torch._dynamo.pgo": hooks.install_profile,
     "torch._inductor.codecache": hooks.install_codecache,
@@ -91,7 +91,10 @@ class SharedCache:
         try:
             made = self.store.publish(self._tree, self._wanted(), self._found, self._seconds())
         except Exception as error:  # what was trained is not to be lost for it
-            text = f"headway: nothing could be saved to {self.store.place.url}: {describe_error(error)}"
+            text = (
+                f"headway: nothing could be saved to {self.store.place.url}: "
+                f"{describe_error(error)}"
+            )
             print(with_code(text, code="compile-cache-save-failed"), file=sys.stderr)
             return False
         if made is not None:

@@ -15,10 +15,6 @@ from typing import Any
 
 from headway import redact
 from headway.probe import host_facts
-from headway.probe.host_facts import PLACE
-from headway.probe.host_facts import compile_key as compat
-
-__all__ = ["PLACE", "Facts", "compat", "describe_difference", "differing_facts"]
 
 Facts = Mapping[str, Any]  # of a process and its machine: see headway/probe/host_facts.py
 
@@ -49,7 +45,7 @@ def describe_difference(here: Facts, there: Facts) -> str:
 
 def differing_facts(here: Facts, there: Facts) -> list[str]:
     """The names of the facts that are not the same."""
-    names = [*FACT_NAMES, *sorted({*here, *there} - {*FACT_NAMES, PLACE})]
+    names = [*FACT_NAMES, *sorted({*here, *there} - {*FACT_NAMES, host_facts.PLACE})]
     return [name for name in names if here.get(name) != there.get(name)]
 
 
@@ -96,9 +92,8 @@ class CacheKey:
 
 CONFIG_BYTES = 1 << 20  # larger files are data
 MODULE_OPTIONS = ("-m", "--module")
-INTERPRETER = re.compile(
-    r"python|(ba|da|z|k)?sh$|-"
-)  # takes a text after -c; options may come between
+# Takes code after -c; options may come between.
+INTERPRETER = re.compile(r"python|(ba|da|z|k)?sh$|-")
 
 
 def code_digest(command: Sequence[str]) -> str:

@@ -26,9 +26,8 @@ class Packages:
 
     def __init__(self) -> None:
         self.guards: dict[str, PackageGuards] = {}  # by package
-        self.now: tuple[PackageGuards, str, bool] | None = (
-            None  # being compiled: its module, the top?
-        )
+        # What is being compiled: its guards, its module, whether it is the function itself.
+        self.now: tuple[PackageGuards, str, bool] | None = None
         self.loaded: set[str] = set()
         self.changed = False
 

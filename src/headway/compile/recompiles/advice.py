@@ -22,6 +22,7 @@ RESUME_FUNCTION = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 WRAPPER_FILE = "/torch/_dynamo/external_utils.py:"  # stands between the call and a module of torch
 MAX_VALUES = 8  # that are shown of one cause
 MAX_STEPS = 100
+SPECIAL_SIZES = frozenset({"0", "1"})  # torch compiles them for themselves, also if dynamic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,11 +237,6 @@ def _largest_rank_sum(recompiles: Iterable[Recompile], measure: Callable[[Recomp
     for one in recompiles:
         by_rank[one.rank] = by_rank.get(one.rank, 0) + measure(one)
     return max(by_rank.values(), default=0)
-
-
-SPECIAL_SIZES = frozenset(
-    {"0", "1"}
-)  # sizes that torch compiles for themselves, also of a dynamic one
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,14 +73,14 @@ def step_time(journals: Iterable[Journal]) -> StepTime | None:
 
 def _journal_step_time(journal: Journal) -> StepTime | None:
     clean = sorted(_undisturbed_windows(journal))
-    steps = sum(count for _, count in clean)
+    steps = sum(window_steps for _, window_steps in clean)
     if steps < MIN_STEPS or len(clean) < MIN_WINDOWS:
         return None
     seen = 0
-    for each, count in clean:
-        seen += count
+    for step_ns, window_steps in clean:
+        seen += window_steps
         if 2 * seen >= steps:
-            return StepTime(each, steps)
+            return StepTime(step_ns, steps)
     return None
 
 
@@ -92,9 +92,9 @@ def _undisturbed_windows(journal: Journal) -> Iterator[tuple[int, int]]:
         while place < len(spans) and spans[place][0] < window.end:
             busy_until = max(busy_until, spans[place][1])
             place += 1
-        count = window.last - window.first + 1
+        steps = window.last - window.first + 1
         if window.start and busy_until <= window.start:
-            yield max(window.end - window.start - window.wait, 0) // count, count
+            yield max(window.end - window.start - window.wait, 0) // steps, steps
 
 
 SCHEMA = 1

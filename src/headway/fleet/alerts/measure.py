@@ -102,8 +102,9 @@ class Measurement:
             Sample(
                 slice=_slice_of_row(rule, row),
                 bad=rule.bad(value),
-                text=f"{rule.figure.words} of {_slice_of_row(rule, row)} is {rule.figure.text(value)} "
-                f"over the last {format_duration(rule.over)} ({row['jobs']:,} jobs); "
+                text=f"{rule.figure.words} of {_slice_of_row(rule, row)} is "
+                f"{rule.figure.text(value)} over the last {format_duration(rule.over)} "
+                f"({row['jobs']:,} jobs); "
                 f"{'' if rule.bad(value) else 'not '}{rule.limit}",
                 value=value,
             )
@@ -210,7 +211,8 @@ def _change_samples(rule: Rule, seen: ScanResult, now: float) -> list[Sample]:
             slice=_slice_of_values(rule, one.slice),
             bad=True,
             text=f"{one.bucket} {one.points:+.1f} points, ETT {one.ett_before:.1f} -> "
-            f"{one.ett_after:.1f} in {_slice_of_values(rule, one.slice)}; false discovery rate {one.level:.2%}"
+            f"{one.ett_after:.1f} in {_slice_of_values(rule, one.slice)}; "
+            f"false discovery rate {one.level:.2%}"
             + "".join(f"; {f.field}: {f.before} -> {f.after}" for f in one.fields),
             since=one.at,
             value=one.points,

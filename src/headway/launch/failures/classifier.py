@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from headway import redact
 from headway.launch.failures import exit_codes, line_style, xid
 from headway.launch.failures.model import (
     MAX_EVIDENCE,
     Fact,
+    Role,
     SecondaryFinding,
     Verdict,
     fingerprint,
@@ -218,15 +220,12 @@ def _straggler(facts: Sequence[Fact]) -> int | None:
     return ranks[0] if len(ranks) == 1 and len(last) > _MIN_COMPLAINTS else None
 
 
-LINES_AFTER_SURVIVED = (
-    8  # ordinary lines after an error, with another error to come: it ended nothing
-)
+# Ordinary lines after an error, with another error to come: it ended nothing.
+LINES_AFTER_SURVIVED = 8
 SIMULTANEOUS_S = 5.0  # seconds within which ends of ranks count as one
 WEIGHT_TOLERANCE = 4  # symptoms that weigh this much less count as one with the strongest
 LAUNCHER_WEIGHT = 31  # a cascade that weighs this much tells of a death; less, only of its traces
 FATAL_WEIGHT = 32  # a symptom that weighs less may be a word in passing
-# What was seen beside the cause can be.
-ROLES = ("symptom", "cascade", "other", "survived")
 MAX_SECONDARY = 12  # findings beside the cause that are reported
 # Ends that come to a job which is already broken: a cause that was there before them wins.
 _LAST_ENDS = frozenset({"time_limit", "user_cancel"})
@@ -504,7 +503,7 @@ def _secondary_findings(cause: Finding, found: Sequence[Finding]) -> tuple[Secon
         role = "survived" if one.fact.survived else role
         text = _evidence(one) or exit_codes.describe_exit_code(one.fact.code or 0)
         other = SecondaryFinding(
-            role=role, category=one.category, rank=one.fact.rank, evidence=text
+            role=cast(Role, role), category=one.category, rank=one.fact.rank, evidence=text
         )
         seen.setdefault((one.id, role), other)
     return tuple(list(seen.values())[:MAX_SECONDARY])

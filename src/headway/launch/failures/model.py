@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 MAX_EVIDENCE = 300  # characters of evidence that are kept
 # Where a fact can come from, the strongest first.
 SOURCES = ("scheduler", "kernel", "k8s", "exception", "log", "signal", "exit")
+Role = Literal["symptom", "cascade", "other", "survived"]  # of what was seen beside the cause
 
 
 def source_rank(source: str) -> int:
@@ -44,7 +46,7 @@ class Fact:
 class SecondaryFinding:
     """What was seen beside the cause: a symptom of it, a cascade, or another candidate."""
 
-    role: str
+    role: Role
     category: str
     rank: int | None
     evidence: str

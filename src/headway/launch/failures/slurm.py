@@ -44,12 +44,11 @@ def from_scontrol(text: str) -> list[Fact]:
 
 
 def _facts(job: str, state: str, code: str, node: str) -> list[Fact]:
-    name, _, who = state.partition(" ")
     node_name = node if node and not node.startswith(("(null)", "None")) else None
-    if name in CAUSE_STATES:
-        text = f"Slurm job {job} ended as {name} {who}".rstrip()
+    if state in CAUSE_STATES:
+        text = f"Slurm job {job} ended as {state}"
         return [Fact(source="scheduler", text=text, node=node_name)]
-    if name == "FAILED":
+    if state == "FAILED":
         status, _, number = code.partition(":")
         exit_code = -int(number) if number.isdecimal() and int(number) else int(status or 0)
         text = f"Slurm job {job} ended as FAILED, exit code {code}"

@@ -60,7 +60,7 @@ class Compatibility:
     mains: dict[str, str] = field(default_factory=dict)  # programs whose presets are known
 
     def check(self, invocation: Invocation, env: Mapping[str, str], cwd: str) -> None:
-        """Raises Unfit with the reason why this must be started cold."""
+        """Raises ColdStartRequired with the reason why this must be started cold."""
         if not same_file(invocation.executable, self.executable):
             raise ColdStartRequired(
                 f"{invocation.executable} is not the interpreter of the zygote",

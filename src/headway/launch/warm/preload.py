@@ -24,7 +24,8 @@ from headway.launch import linux
 from headway.launch.warm import cache_priming, spawn_request
 from headway.launch.warm.preload_plan import TORCH_FAMILY
 
-# They go through all of it for names with a prefix of their own (kit.EARLY), and keep no other.
+# They go through all of it for names with a prefix of their own (compatibility.READ_AT_START),
+# and keep no other.
 PREFIX_READERS = {"tqdm", "networkx", "fsspec"}
 ENVIRONMENT_MODULES = (
     "os",

@@ -135,7 +135,7 @@ def combine_plans(
 
 
 def unfold_names(names: Iterable[str]) -> Iterator[str]:
-    """The names as `imports.fold` has shortened them: a leading dot is the last one's package."""
+    """The names that `import_log.fold` shortened: a leading dot is the package before it."""
     package = ""
     for name in names:
         full = package + name if name.startswith(".") else name

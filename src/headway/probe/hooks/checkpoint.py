@@ -30,7 +30,7 @@ _saves = 0  # how many saves are going on in this process, over all threads
 _uploading: set[str | None] = set()  # what asynchronous saves are writing now
 _steps: dict[str, int] = {}  # path -> step of the last saves of this process
 path_lookup: Callable[[], AbstractContextManager[None]] = nullcontext  # at a path that is to come
-unwritten_paths: set[str] = set()  # what `--async-save` has still to write: checkpoint/behind
+unwritten_paths: set[str] = set()  # what `--async-save` has still to write: checkpoint/async_save
 _lock = threading.Lock()
 
 

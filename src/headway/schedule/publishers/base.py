@@ -34,7 +34,7 @@ class Publisher(Protocol):
     """Where a scheduler looks."""
 
     def tell(self, offers: list[RunCost]) -> Iterable[str]:
-        """Make it so there; what was changed, a sentence each. NotTold where it was refused."""
+        """Make it so there; what was changed, a sentence each. SchedulerUpdateFailed if refused."""
 
 
 class PerJobPublisher(ABC):
@@ -181,7 +181,7 @@ class PublishLoop:
         self._complaint = ""
 
     def once(self) -> bool:
-        """Tell it as it is now; whether there may be more to tell. NotTold if it was refused."""
+        """Tell it as it is now; whether there may be more to tell, or SchedulerUpdateFailed."""
         found = list(run_costs(self.path, self.clock(), grace=self.grace, repeat=self.repeat))
         names = {one.run for one in found}
         # A folder that was removed: its run is over.

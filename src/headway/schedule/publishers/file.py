@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headway.errors import SchedulerUpdateFailed, UsageError
 from headway.eviction_cost import EvictionCost
-from headway.schedule.publishers.api import Api
 from headway.schedule.publishers.base import RunCost
+
+if TYPE_CHECKING:
+    from headway.schedule.publishers.api import Api
 
 Labels = dict[str, str]
 

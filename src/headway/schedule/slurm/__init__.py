@@ -1,1 +1,1 @@
-"""Preemption on a real Slurm cluster: choose victims by eviction cost and let each one save first."""
+"""Preemption on a real Slurm cluster: choose victims by eviction cost and let each save first."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 from headway.serve.pages.alerts import ALERTS_PAGE
 from headway.serve.pages.checkpoints import CHECKPOINTS_PAGE
 from headway.serve.pages.failures import FAILURES_PAGE

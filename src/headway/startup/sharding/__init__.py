@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 # Planning needs no torch: a plan can be made and looked at anywhere.
 _HOMES = {
     "Balance": "planner",
-    "Plan": "tables",
-    "PlanCache": "cache",
-    "Shard": "tables",
-    "Table": "tables",
+    "PlanCache": "plan_cache",
+    "Shard": "sharding_plan",
+    "ShardingPlan": "sharding_plan",
+    "Table": "sharding_plan",
     "balance": "planner",
     "dtensors": "tensors",
     "metadata": "tensors",
     "plan": "planner",
-    "share": "agree",
+    "share": "broadcast",
     "sharded_tensors": "tensors",
 }
 __all__ = [

@@ -312,8 +312,9 @@ def _limits(
         largest = max(tables, key=lambda table: table.memory((table.rows, table.dim)))
         raise UsageError(
             f"the tables need {_bytes_text(needed)} and the {world_size} ranks have "
-            f"{_bytes_text(sum(limits))}: {_bytes_text(needed - sum(limits))} are missing; the largest is "
-            f"{largest.name!r} with {_bytes_text(largest.memory((largest.rows, largest.dim)))}",
+            f"{_bytes_text(sum(limits))}: {_bytes_text(needed - sum(limits))} are missing; "
+            f"the largest is {largest.name!r} with "
+            f"{_bytes_text(largest.memory((largest.rows, largest.dim)))}",
             code="tables-too-large",
         )
     return limits

@@ -19,7 +19,7 @@ from tests.support import AsyncSave, Disk, has_code, lazy, wait_until
 
 torch = lazy("torch")
 torch_dcp = lazy("torch.distributed.checkpoint")
-gpu = lazy("headway.checkpoint.engine.gpu_transfer:gpu_of")
+gpu_of = lazy("headway.checkpoint.engine.gpu_transfer:gpu_of")
 FakeTensorMode = lazy("torch._subclasses.fake_tensor:FakeTensorMode")
 
 pytestmark = pytest.mark.timeout(60)
@@ -269,7 +269,7 @@ def test_copies_on_a_gpu_go_before_it_is_their_turn(
 
     def mark(made: Any) -> None:
         images.append(made)
-        made._copied.append((gpu(torch.device("cpu")), None))
+        made._copied.append((gpu_of(torch.device("cpu")), None))
 
     monkeypatch.setattr(torch_save.StorageCopy, "_mark", mark)
     monkeypatch.setattr("headway.checkpoint.engine.gpu_transfer.on_gpu", lambda tensor: True)

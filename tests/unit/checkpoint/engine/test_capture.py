@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 nn = lazy("torch.nn")
 host = lazy("headway.checkpoint.engine.dense")
-HostImages = lazy("headway.checkpoint.engine.dense:HostTensors")
-Taker = lazy("headway.checkpoint.engine.capture:StateCapture")
+HostTensors = lazy("headway.checkpoint.engine.dense:HostTensors")
+StateCapture = lazy("headway.checkpoint.engine.capture:StateCapture")
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,7 +59,7 @@ class Image:
 
 def test_an_image_is_the_moment_of_its_save() -> None:
     training = Training()
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
     for _ in range(20):
         image = Image(training)
         wanted = [tensor.clone() for tensor in training.tensors()]
@@ -72,10 +72,10 @@ def test_an_image_is_the_moment_of_its_save() -> None:
 
 
 def test_the_optimizer_waits_for_what_it_changes() -> None:
-    large, small = torch.ones(host.LARGE // 4), torch.ones(4)
-    other = torch.ones(host.LARGE // 4)
+    large, small = torch.ones(host.DEFERRED_MIN_BYTES // 4), torch.ones(4)
+    other = torch.ones(host.DEFERRED_MIN_BYTES // 4)
     views = [torch.zeros_like(tensor) for tensor in (large, small, other)]
-    images = HostImages()
+    images = HostTensors()
     images.begin({0: large, 1: small, 2: other}, views, {0, 1})
     assert not views[0].any(), "is copied later"
     assert views[1].all() and views[2].all(), "may be changed by anything, or is small"
@@ -86,8 +86,8 @@ def test_the_optimizer_waits_for_what_it_changes() -> None:
 
 
 def test_a_change_past_the_optimizer_makes_no_image() -> None:
-    large = torch.ones(host.LARGE // 4)
-    images = HostImages()
+    large = torch.ones(host.DEFERRED_MIN_BYTES // 4)
+    images = HostTensors()
     images.begin({0: large}, [torch.zeros_like(large)], {0})
     large.mul_(2)
     assert not images.drain()
@@ -98,7 +98,7 @@ def test_a_change_past_the_optimizer_makes_no_image() -> None:
 
 def test_a_torn_image_is_said_to_be_bad_and_the_next_is_good() -> None:
     training = Training()
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
     training.step()
     image = Image(training)
     taken = taker._host.begin
@@ -122,15 +122,15 @@ def test_a_torn_image_is_said_to_be_bad_and_the_next_is_good() -> None:
 @pytest.mark.filterwarnings(r"ignore:.*\[image-failed\]")
 def test_an_image_that_fails_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
 
-    def fails(_: HostImages) -> bool:
+    def fails(_: HostTensors) -> bool:
         raise RuntimeError("no memory")
 
     for broken, good in ((True, False), (False, True)):
         with monkeypatch.context() as patched:
             if broken:
-                patched.setattr(HostImages, "drain", fails)
+                patched.setattr(HostTensors, "drain", fails)
             image = Image(training)
             taker.take(0, training.tensors(), image.views, image.taken)
             training.step()
@@ -161,7 +161,7 @@ def test_tensors_are_read_late_only_if_hooks_tell_of_their_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     training, device = Training(), Device()
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
     taker._devices["gpu"] = device  # type: ignore[index,assignment]
 
     def take() -> tuple[bool, bool]:
@@ -186,7 +186,7 @@ def test_tensors_are_read_late_only_if_hooks_tell_of_their_changes(
 def test_rows_of_a_captured_step_are_not_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     table = nn.EmbeddingBag(50, 4, sparse=True)
     adagrad = torch.optim.Adagrad(table.parameters())
-    taker = Taker([adagrad], 2)
+    taker = StateCapture([adagrad], 2)
 
     def step() -> None:
         adagrad.zero_grad()
@@ -206,7 +206,7 @@ def test_rows_of_a_captured_step_are_not_tracked(monkeypatch: pytest.MonkeyPatch
 def test_what_is_changed_between_steps_is_copied_at_once_from_then_on() -> None:
     """As by optimizers that look ahead (SAM): else no image of such a training is ever good."""
     training = Training()
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
     found = []
     for _ in range(4):
         training.step()
@@ -237,7 +237,7 @@ def test_a_step_that_calls_no_hooks_is_not_waited_for() -> None:
     """As of an optimizer within another: on the CPU its fused kernels are not even counted."""
     training = Training()
     hidden = torch.optim.SGD(training.model.parameters(), lr=0.1, fused=True)
-    taker = Taker([training.optimizer], 2)
+    taker = StateCapture([training.optimizer], 2)
     for _ in range(3):
         image = Image(training)
         wanted = [tensor.clone() for tensor in training.tensors()]
@@ -272,7 +272,7 @@ def test_an_optimizer_around_another_one_needs_no_hooks(inner: bool) -> None:
             if inner:
                 self.optimizer = training.optimizer
 
-    taker = Taker([Around(), training.optimizer] if inner else [Around()], 2)
+    taker = StateCapture([Around(), training.optimizer] if inner else [Around()], 2)
     for _ in range(3):
         image = Image(training)
         wanted = [tensor.clone() for tensor in training.tensors()]

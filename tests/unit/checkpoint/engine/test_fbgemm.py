@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.fused_tables import SplitTableBatchedEmbeddingBagsCodegen, Training
 else:
     Gpu = lazy("headway.checkpoint.engine.gpu_transfer:Gpu")
-    Taker = lazy("headway.checkpoint.engine.capture:StateCapture")
+    StateCapture = lazy("headway.checkpoint.engine.capture:StateCapture")
     SplitTableBatchedEmbeddingBagsCodegen = lazy(
         "tests.fused_tables:SplitTableBatchedEmbeddingBagsCodegen"
     )
@@ -32,11 +32,11 @@ ages = lazy("headway.checkpoint.engine.rows")
 device_rows = lazy("headway.checkpoint.engine.rows")
 fused = lazy("headway.checkpoint.engine.fbgemm")
 tracking = lazy("headway.checkpoint.engine.tracking")
-DeviceImages = lazy("headway.checkpoint.engine.dense:DeviceTensors")
+DeviceTensors = lazy("headway.checkpoint.engine.dense:DeviceTensors")
 DeviceRows = lazy("headway.checkpoint.engine.rows:DeviceRows")
-Fused = lazy("headway.checkpoint.engine.fbgemm:FbgemmTables")
-modules = lazy("headway.checkpoint.engine.fbgemm:trackable_modules")
-gpu = lazy("headway.checkpoint.engine.gpu_transfer:gpu_of")
+FbgemmTables = lazy("headway.checkpoint.engine.fbgemm:FbgemmTables")
+trackable_modules = lazy("headway.checkpoint.engine.fbgemm:trackable_modules")
+gpu_of = lazy("headway.checkpoint.engine.gpu_transfer:gpu_of")
 Optimizer = lazy("tests.fused_tables:Optimizer")
 Where = lazy("tests.fused_tables:Where")
 
@@ -167,7 +167,9 @@ def test_a_copy_of_a_module_is_not_tracked() -> None:
 def test_all_arguments_by_place() -> None:
     training = Training(differ=True)
     told: list[Tensor] = []
-    found = Fused(training.tables, lambda found: told.extend(found.values()), NOTHING, NOTHING)
+    found = FbgemmTables(
+        training.tables, lambda found: told.extend(found.values()), NOTHING, NOTHING
+    )
     batch = training.batch()
     sizes = batch["batch_size_per_feature_per_rank"]
     training.tables(**batch).sum().backward()
@@ -179,7 +181,7 @@ def test_all_arguments_by_place() -> None:
 def test_lookups_that_change_nothing() -> None:
     training = Training()
     told: list[Tensor] = []
-    found = Fused(training.tables, told.extend, NOTHING, NOTHING)
+    found = FbgemmTables(training.tables, told.extend, NOTHING, NOTHING)
     with torch.no_grad():
         training.forward()
     training.forward()  # and nobody asks for the gradient
@@ -202,14 +204,14 @@ def test_which_are_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, holder = tables(), nn.Module()
     vars(holder)["_lookups"] = [nn.Sequential(hidden)]  # so TorchRec has it
     root = nn.ModuleList([plain, lamb, cached, decaying, nn.Linear(2, 2), holder])
-    assert list(modules([root, plain])) == [plain, hidden]
+    assert list(trackable_modules([root, plain])) == [plain, hidden]
 
     class DMPCollection(nn.Sequential):
         """Of TorchRec: its ranks change each other's tables, by collectives that count nothing."""
 
-    assert not list(modules([DMPCollection(plain)]))
+    assert not list(trackable_modules([DMPCollection(plain)]))
     monkeypatch.setattr(fused, "_has_compiled", lambda: True)
-    assert not list(modules([root]))
+    assert not list(trackable_modules([root]))
 
 
 @pytest.fixture
@@ -218,7 +220,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     for module in (fused, tracking):
         monkeypatch.setattr(module, "on_gpu", lambda _: True)
     monkeypatch.setattr(Gpu, "free", lambda _: 1 << 30)
-    return gpu(torch.device("cpu"))
+    return gpu_of(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("differ", [False, True])
@@ -229,7 +231,7 @@ def test_tables_on_a_gpu_share_what_is_known_of_their_rows(differ: bool) -> None
     images = Images(training, taker)
     before: list[Tensor] = []
     for number in range(6):
-        for _ in range(ages.LISTS + 3 if number == 4 else 3):
+        for _ in range(ages.MAX_LISTS + 3 if number == 4 else 3):
             training.step()
         last, before = before, training.clone()
         images.begin()
@@ -298,7 +300,7 @@ def test_without_room_on_the_gpu_what_may_change_unseen_is_waited_for(
 ) -> None:
     monkeypatch.setattr(Gpu, "free", lambda _: 0)
     live = torch.randn(shape).t()  # of one dimension it is contiguous
-    images, view, before = DeviceImages(as_on_a_gpu.device), torch.zeros(live.shape), live.clone()
+    images, view, before = DeviceTensors(as_on_a_gpu.device), torch.zeros(live.shape), live.clone()
     images.begin({0: live}, [view], fixed)
     live.zero_()
     assert images.drain()
@@ -309,7 +311,7 @@ def test_memory_of_a_gpu_in_pieces_that_are_too_small(
     as_on_a_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "empty_like", none_left)
-    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
+    images, live, view = DeviceTensors(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
     images.begin({0: live}, [view], set())
     live.zero_()
     assert images.drain()
@@ -329,13 +331,15 @@ def test_copies_of_tables_aside_are_given_back() -> None:
     taker.close()
 
 
-@pytest.mark.parametrize("fails", ["_gather", "_found", "_among_all"])
+@pytest.mark.parametrize("fails", ["_gather", "_marked_ids", "_among_all"])
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training()
     taker = StateCapture([], 2, [training.tables])
     images = Images(training, taker)
-    where: Any = {"_gather": DeviceRows, "_found": device_rows, "_among_all": Fused}[fails]
+    where: Any = {"_gather": DeviceRows, "_marked_ids": device_rows, "_among_all": FbgemmTables}[
+        fails
+    ]
     for number in range(5):
         with monkeypatch.context() as full:
             if number == 3:
@@ -351,7 +355,7 @@ def test_without_room_on_the_gpu_for_rows(fails: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings(r"ignore:.*\[image-failed\]")
-@pytest.mark.parametrize("fails", [(DeviceRows, "_gather"), (DeviceImages, "begin")])
+@pytest.mark.parametrize("fails", [(DeviceRows, "_gather"), (DeviceTensors, "begin")])
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_what_a_failed_image_leaves_is_not_in_the_next(
     fails: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
@@ -366,7 +370,7 @@ def test_what_a_failed_image_leaves_is_not_in_the_next(
     def second_fails(rows: Any, *args: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 2 or fails[0] is DeviceImages:
+        if calls == 2 or fails[0] is DeviceTensors:
             raise RuntimeError("no")
         return works(rows, *args)
 
@@ -398,7 +402,7 @@ def test_an_interrupt_in_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = list(training.state().values())
     views = [torch.zeros_like(tensor) for tensor in tensors]
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(DeviceImages, "begin", interrupted)
+        broken.setattr(DeviceTensors, "begin", interrupted)
         taker.take(0, tensors, views, lambda good, _: told.append(good))
     assert told == [False]
     training.step()
@@ -427,7 +431,7 @@ def test_a_first_image_in_inference_mode() -> None:
 def test_before_a_step_nobody_knows_what_memory_a_gpu_can_spare(
     copies: bool, as_on_a_gpu: Gpu
 ) -> None:
-    images, live, view = DeviceImages(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
+    images, live, view = DeviceTensors(as_on_a_gpu.device), torch.ones(9), torch.zeros(9)
     images.begin({0: live}, [view], set(), copies=copies)
     assert bool(images._aside) == copies
     live.zero_()
@@ -440,4 +444,4 @@ def test_what_a_gpu_has_free_is_counted_at_the_peak(monkeypatch: pytest.MonkeyPa
     cuda = {"mem_get_info": (8, 80), "memory_reserved": 72, "max_memory_allocated": 70}
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
-    assert gpu(torch.device("cpu")).free() == 6
+    assert gpu_of(torch.device("cpu")).free() == 6

@@ -10,8 +10,8 @@ from tests.support import lazy
 
 torch = lazy("torch")
 lanes_module = lazy("headway.checkpoint.engine.gpu_transfer")
-Lanes = lazy("headway.checkpoint.engine.gpu_transfer:PinnedTransfer")
-pieces = lazy("headway.checkpoint.engine.gpu_transfer:byte_blocks")
+PinnedTransfer = lazy("headway.checkpoint.engine.gpu_transfer:PinnedTransfer")
+byte_blocks = lazy("headway.checkpoint.engine.gpu_transfer:byte_blocks")
 
 pytestmark = pytest.mark.timeout(60)
 SHAPES = [(3, 5), (), (1000,), (0, 4), (7, 1)]
@@ -33,7 +33,7 @@ def tensors(seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("way", ["to_host", "to_device"])
 @pytest.mark.parametrize("piece", [16, 4096])
 def test_all_bytes_arrive(way: str, piece: int) -> None:
-    lanes = Lanes(torch.device("cpu"), lanes=3, piece=piece)
+    lanes = PinnedTransfer(torch.device("cpu"), lanes=3, piece=piece)
     for seed in (1, 2):  # buffers are used again
         source, target = tensors(seed), tensors(0)
         getattr(lanes, way)(list(zip(target, source, strict=True)))
@@ -47,7 +47,7 @@ def test_when_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     lanes, (source, target) = (
-        Lanes(torch.device("cpu"), lanes=3, piece=16),
+        PinnedTransfer(torch.device("cpu"), lanes=3, piece=16),
         (tensors(1), tensors(0)),
     )
     monkeypatch.setattr(threading.Thread, "start", refused)
@@ -60,8 +60,8 @@ def test_when_there_are_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_arrive_where_they_belong(
     shape: tuple[int, ...], numpy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes_module, "NUMPY", numpy)
-    lanes = Lanes(torch.device("cpu"), lanes=3, piece=64)
+    monkeypatch.setattr(lanes_module, "HAS_NUMPY", numpy)
+    lanes = PinnedTransfer(torch.device("cpu"), lanes=3, piece=64)
     ids = torch.tensor([8, 0, 3])
     parts, expected = [], []
     for dtype in types():
@@ -73,7 +73,7 @@ def test_rows_arrive_where_they_belong(
 
 
 def test_a_failure_in_a_lane_is_raised() -> None:
-    lanes = Lanes(torch.device("cpu"), lanes=2, piece=64)
+    lanes = PinnedTransfer(torch.device("cpu"), lanes=2, piece=64)
 
     def fails(*_: object) -> None:
         raise BufferError
@@ -84,4 +84,4 @@ def test_a_failure_in_a_lane_is_raised() -> None:
 
 def test_pieces_are_no_longer_than_asked_for() -> None:
     pairs = [(torch.zeros(10, 3), torch.zeros(10, 3)), (torch.zeros(2), torch.zeros(2))]
-    assert [len(a) for a, _ in pieces(pairs, 50)] == [50, 50, 20, 8]
+    assert [len(a) for a, _ in byte_blocks(pairs, 50)] == [50, 50, 20, 8]

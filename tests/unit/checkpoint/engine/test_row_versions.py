@@ -22,7 +22,7 @@ ROWS = 12
 
 
 def made_ages() -> RowVersions:
-    return ages_module.Ages(ROWS, torch.device("cpu"))
+    return ages_module.RowVersions(ROWS, torch.device("cpu"))
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -48,7 +48,7 @@ def test_an_image_lacks_what_has_changed_since(happens: list[list[int] | None]) 
 
 
 def test_after_many_saves_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ages_module, "KIND", torch.int8)
+    monkeypatch.setattr(ages_module, "VERSION_DTYPE", torch.int8)
     ages, times = made_ages(), []
     for number in range(300):
         times.append(ages.now() or 0)
@@ -75,7 +75,7 @@ def test_without_room_nothing_is_known(fails: str, monkeypatch: pytest.MonkeyPat
         full.setattr(torch, fails, none_left)
         if fails == "zeros":
             assert ages.now() is None
-        for _ in range(ages_module.LISTS):  # more than wait to be noted
+        for _ in range(ages_module.MAX_LISTS):  # more than wait to be noted
             ages.changed(torch.tensor([1]))
     assert time is not None and ages.younger(time, 0, ROWS) is None
     ages.changed(torch.tensor([1]))
@@ -117,7 +117,7 @@ def test_without_room_to_tell_which_it_may_be_told_later(monkeypatch: pytest.Mon
 
 
 def test_many_ids_are_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ages_module, "IDS", 4)
+    monkeypatch.setattr(ages_module, "MAX_IDS", 4)
     ages = made_ages()
     time = ages.now()
     same = torch.tensor([1, 2, 3])

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 nn = lazy("torch.nn")
 rows_module = lazy("headway.checkpoint.engine.rows")
-Rows = lazy("headway.checkpoint.engine.rows:HostRows")
+HostRows = lazy("headway.checkpoint.engine.rows:HostRows")
 DeviceRows = lazy("headway.checkpoint.engine.rows:DeviceRows")
-Tracker = lazy("headway.checkpoint.engine.tracking:RowTracker")
+RowTracker = lazy("headway.checkpoint.engine.tracking:RowTracker")
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -56,7 +56,7 @@ def test_an_image_is_the_table_at_the_moment_of_its_save(
     history: list[tuple[str, Any]], block: int
 ) -> None:
     table, kept = torch.randn(12, 3), torch.zeros(12)
-    rows = Rows([table, kept], images=2)
+    rows = HostRows([table, kept], images=2)
     rows.block = block
     images = [image_of([table, kept]) for _ in range(2)]
     going: tuple[int, list[Tensor]] | None = None
@@ -90,7 +90,7 @@ def test_an_image_is_the_table_at_the_moment_of_its_save(
 
 def test_only_rows_that_have_changed_are_copied_again() -> None:
     table = torch.randn(1000, 4)
-    rows = Rows([table], images=1)
+    rows = HostRows([table], images=1)
     image = image_of([table])
     rows.begin(0, image)
     assert rows.advance() == table.nbytes and rows.advance() == 0
@@ -105,7 +105,7 @@ def test_only_rows_that_have_changed_are_copied_again() -> None:
 
 def test_a_long_list_is_shortened_or_everything() -> None:
     table = torch.zeros(8, 1)
-    rows = Rows([table], images=1)
+    rows = HostRows([table], images=1)
     image = image_of([table])
     rows.begin(0, image)
     rows.finish()
@@ -127,7 +127,7 @@ def trained(steps: int, optimizer: str, save_at: list[int], block: int) -> None:
         "sparse adam": lambda p: torch.optim.SparseAdam(list(p), lr=0.1),
     }
     opt = kinds[optimizer](bags.parameters())
-    tracker = Tracker([opt], images=2)
+    tracker = RowTracker([opt], images=2)
     held: list[tuple[list[Tensor], list[Tensor]]] = []
     images: list[dict[int, Tensor]] = [{}, {}]
     threads: list[threading.Thread] = []
@@ -179,7 +179,7 @@ def test_real_training_while_images_are_made(optimizer: str) -> None:
 def test_a_change_past_the_optimizer_is_noticed() -> None:
     bag = nn.Embedding(50, 4, sparse=True)
     opt = torch.optim.Adagrad(bag.parameters())
-    tracker = Tracker([opt], images=1)
+    tracker = RowTracker([opt], images=1)
 
     def step() -> None:
         bag(torch.tensor([1, 2])).sum().backward()
@@ -213,7 +213,7 @@ def test_a_change_past_the_optimizer_is_noticed_though_others_step(shared: bool)
     bags = nn.ModuleList(nn.Embedding(50, 4, sparse=True) for _ in range(2))
     groups = [bags.parameters()] if shared else [bag.parameters() for bag in bags]
     opts = [torch.optim.SGD(group, lr=0.1) for group in groups]
-    tracker = Tracker(opts, images=1)
+    tracker = RowTracker(opts, images=1)
 
     def step(looked_up: Sequence[nn.Module]) -> None:
         for opt in opts:
@@ -239,7 +239,7 @@ def test_what_may_change_as_a_whole_is_not_tracked() -> None:
     dense, momentum = nn.Embedding(9, 2), nn.Embedding(9, 2, sparse=True)
     plain = torch.optim.Adagrad(dense.parameters())
     heavy = torch.optim.SGD(momentum.parameters(), lr=0.1, momentum=0.9)
-    tracker = Tracker([plain, heavy], images=2)
+    tracker = RowTracker([plain, heavy], images=2)
     for module, opt in ((dense, plain), (momentum, heavy)):
         module(torch.tensor([1])).sum().backward()
         opt.step()
@@ -250,7 +250,7 @@ def test_what_may_change_as_a_whole_is_not_tracked() -> None:
 def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
     bag = nn.Embedding(9, 2, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = Tracker([opt], images=1)
+    tracker = RowTracker([opt], images=1)
     bag(torch.tensor([1])).sum().backward()
     opt.step()
     live = {0: bag.weight.detach()}
@@ -265,7 +265,7 @@ def test_a_gradient_that_becomes_dense_ends_the_tracking() -> None:
 
 
 def test_blocks_are_small() -> None:
-    assert Rows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK
+    assert HostRows([torch.zeros(10, 4)], images=1).block * 16 <= rows_module.BLOCK_BYTES
 
 
 def gathered(images: int = 2) -> tuple[DeviceRows, list[Tensor], list[list[Tensor]]]:
@@ -340,7 +340,7 @@ def test_an_optimizer_does_not_wait_for_rows_that_nobody_wants() -> None:
 def test_a_change_past_the_optimizer_is_noticed_when_the_image_is_made() -> None:
     bag = nn.Embedding(50, 4, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = Tracker([opt], images=1)
+    tracker = RowTracker([opt], images=1)
 
     def step() -> None:
         bag(torch.tensor([1, 2])).sum().backward()
@@ -424,7 +424,7 @@ def test_an_image_is_right_or_torn_whatever_is_in_a_step(
     opt = getattr(torch.optim, optimizer)(list(bag.parameters()), lr=0.1)
     if hooked is not None and order == "first":
         hooked(opt, change)
-    tracker = Tracker([opt], images=2)
+    tracker = RowTracker([opt], images=2)
     if hooked is not None and order == "last":
         hooked(opt, change)
     step(bag, opt, draw)
@@ -456,7 +456,7 @@ def test_an_image_is_right_or_torn_whatever_is_in_a_step(
 def test_a_momentum_that_is_set_later_ends_the_tracking() -> None:
     bag = nn.Embedding(9, 2, sparse=True)
     opt = torch.optim.SGD(bag.parameters(), lr=0.1)
-    tracker = Tracker([opt], images=1)
+    tracker = RowTracker([opt], images=1)
     by_itself(bag, opt, None)
     live = {0: bag.weight.detach()}
     assert tracker.find(live)

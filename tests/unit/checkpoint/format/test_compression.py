@@ -23,6 +23,7 @@ from headway.errors import CheckpointDamaged, MissingExtra
 from headway.storage import codecs
 from headway.storage.codecs import UnreadableData
 from headway.storage.place import open_place
+from tests.checkpoint_items import planned_items
 from tests.support import code_of, has_code, lazy
 from tests.unit.checkpoint.format.test_rank_file import ITEMS
 from tests.unit.checkpoint.store.small_saves import damaged
@@ -31,6 +32,7 @@ zstandard = pytest.importorskip("zstandard")
 torch = lazy("torch")
 load = lazy("torch.distributed.checkpoint.state_dict_loader:load")
 dcp = lazy("headway.checkpoint.format.dcp")
+CheckpointReader = lazy("headway.checkpoint.format.checkpoint_reader:CheckpointReader")
 delta = lazy("headway.checkpoint.format.delta")
 pytestmark = pytest.mark.timeout(60)
 
@@ -40,9 +42,9 @@ def saved(store: str | Path, state: dict[str, torch.Tensor]) -> Checkpoint:
     planner.set_up_planner(state, is_coordinator=True)
     (plan,), metadata = planner.create_global_plan([planner.create_local_plan()])
     with Draft(store, 1, "id", 1) as draft:
-        items = dcp.items(planner.finish_plan(plan), planner)
+        items = planned_items(planner.finish_plan(plan), planner)
         write_part(draft.folder, 0, items, compress=True)
-        return commit(draft, lambda parts: dcp.metadata(metadata, parts))
+        return commit(draft, lambda parts: dcp.build_metadata(metadata, parts))
 
 
 def state() -> dict[str, torch.Tensor]:
@@ -90,7 +92,7 @@ def test_a_rate_is_of_the_bytes_on_the_disk(
 
 def test_the_frame_holds_what_torch_would_have_written(tmp_path: Path) -> None:
     given = torch.arange(300_000).view(300, 1000)
-    item = TensorItem("t", dcp.record(given.dtype, given.shape), dcp.raw(given))
+    item = TensorItem("t", dcp.tensor_pickle(given.dtype, given.shape), dcp.tensor_bytes(given))
     part = write_part(tmp_path, 0, [item], compress=True)
     with zstandard.ZstdDecompressor().stream_reader((tmp_path / part.file.name).open("rb")) as out:
         assert torch.equal(torch.load(io.BytesIO(out.read())), given)
@@ -124,7 +126,7 @@ def test_the_reader_reads_it(folder: str, mapped: bool) -> None:
     found = emptied()
     strided = torch.zeros(1000, 3000).t()
     found["zeros"] = strided.fill_(3)  # no room for its bytes in their order
-    load(found, storage_reader=dcp.Reader(one.path, check=True, mapped=mapped), no_dist=True)
+    load(found, storage_reader=CheckpointReader(one.path, check=True, mapped=mapped), no_dist=True)
     for name, tensor in found.items():
         assert torch.equal(tensor, state()[name]), name
     assert found["zeros"].data_ptr() == strided.data_ptr()
@@ -136,7 +138,7 @@ def test_what_is_unpacked_into_a_tensor_is_a_change_of_it(tmp_path: Path) -> Non
     conjugate = torch.zeros(100, dtype=torch.complex64).conj()
     found = {"t": torch.zeros(100), "c": conjugate}
     before = found["t"]._version
-    load(found, storage_reader=dcp.Reader(one.path, check=True), no_dist=True)
+    load(found, storage_reader=CheckpointReader(one.path, check=True), no_dist=True)
     assert torch.equal(found["t"], given["t"]) and torch.equal(conjugate, given["c"])
     assert found["t"]._version > before, "a table that is tracked is saved as a whole after it"
 
@@ -144,7 +146,7 @@ def test_what_is_unpacked_into_a_tensor_is_a_change_of_it(tmp_path: Path) -> Non
 def test_a_part_of_a_tensor_is_read(tmp_path: Path) -> None:
     """As by one of several ranks: it has less than the whole."""
     one = saved(tmp_path, state())
-    reader = dcp.Reader(one.path, check=True)
+    reader = CheckpointReader(one.path, check=True)
     metadata = reader.read_metadata()
     reader.set_up_storage_reader(metadata, True)
     planner = torch.distributed.checkpoint.DefaultLoadPlanner()
@@ -177,7 +179,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     content[item.data + item.size // 2] ^= 1
     path.write_bytes(content)
     assert code_of(Store(tmp_path).verify(one, "full")) == "checksum-mismatch"
-    reader = dcp.Reader(one.path, check=True)
+    reader = CheckpointReader(one.path, check=True)
     error = damaged(lambda: load(emptied(), storage_reader=reader, no_dist=True))
     assert (error.code, error.fields["item"]) == ("checksum-mismatch", "half")
 
@@ -190,7 +192,7 @@ def test_what_is_no_frame_is_damaged(content: bytes, code: str) -> None:
     with pytest.raises(UnreadableData, check=has_code(code)):
         checkpoint_reader.item_content(memoryview(content), item)
     with pytest.raises(CheckpointDamaged, check=has_code(code)) as raised:
-        delta._content("here", memoryview(content), item)
+        delta._decompressed("here", memoryview(content), item)
     assert raised.value.fields["item"] == "t"
 
 

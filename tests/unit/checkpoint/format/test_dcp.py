@@ -11,9 +11,9 @@ import pytest
 
 from headway.checkpoint.format.rank_file import write_part
 from headway.checkpoint.store.commit import Draft, commit
-from headway.checkpoint.store.layout import File, RankPart
 from headway.checkpoint.store.store import Checkpoint
 from headway.errors import CheckpointDamaged, SaveFailed
+from tests.checkpoint_items import planned_items
 from tests.support import has_code, lazy
 from tests.unit.checkpoint.store.small_saves import damaged
 
@@ -23,6 +23,7 @@ load = lazy("torch.distributed.checkpoint:load")
 FsspecReader = lazy("torch.distributed.checkpoint._fsspec_filesystem:FsspecReader")
 MetadataIndex = lazy("torch.distributed.checkpoint.metadata:MetadataIndex")
 dcp = lazy("headway.checkpoint.format.dcp")
+CheckpointReader = lazy("headway.checkpoint.format.checkpoint_reader:CheckpointReader")
 
 
 def state(seed: int) -> dict[str, Any]:
@@ -57,8 +58,8 @@ def planned(given: dict[str, Any]) -> tuple[Any, Any, Any]:
 def saved(store: str | Path, given: dict[str, Any], step: int = 7) -> Checkpoint:
     plan, planner, metadata = planned(given)
     with Draft(store, step, f"id{step}", 1) as draft:
-        write_part(draft.folder, 0, dcp.items(plan, planner))
-        return commit(draft, lambda parts: dcp.metadata(metadata, parts))
+        write_part(draft.folder, 0, planned_items(plan, planner))
+        return commit(draft, lambda parts: dcp.build_metadata(metadata, parts))
 
 
 @pytest.mark.timeout(60)
@@ -66,9 +67,9 @@ def saved(store: str | Path, given: dict[str, Any], step: int = 7) -> Checkpoint
     "reader",
     [
         lambda path: torch_dcp.FileSystemReader(path),
-        lambda path: dcp.Reader(path),
-        lambda path: dcp.Reader(path, check=True),
-        lambda path: dcp.Reader(path, mapped=False, check=True, threads=1),
+        lambda path: CheckpointReader(path),
+        lambda path: CheckpointReader(path, check=True),
+        lambda path: CheckpointReader(path, mapped=False, check=True, threads=1),
     ],
     ids=["torch", "mapped", "checked", "read"],
 )
@@ -81,7 +82,7 @@ def test_a_state_comes_back(reader: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "reader",
-    [lambda path: FsspecReader(path), lambda path: dcp.Reader(path)],
+    [lambda path: FsspecReader(path), lambda path: CheckpointReader(path)],
     ids=["torch", "headway"],
 )
 def test_from_a_url(reader: Any) -> None:
@@ -94,27 +95,18 @@ def test_from_a_url(reader: Any) -> None:
 def test_what_torch_has_written_is_read_as_torch_does(tmp_path: Path) -> None:
     torch_dcp.save(state(3), storage_writer=torch_dcp.FileSystemWriter(tmp_path))
     loaded = state(0)
-    load(loaded, storage_reader=dcp.Reader(tmp_path, check=True))
+    load(loaded, storage_reader=CheckpointReader(tmp_path, check=True))
     assert same(loaded, state(3))
-
-
-def test_the_metadata_is_known_before_a_byte_is_written(tmp_path: Path) -> None:
-    plan, planner, metadata = planned(state(3))
-    items = dcp.items(plan, planner)
-    spots = laid_out((one.name, getattr(one, "record", None), len(one.data)) for one in items)
-    file = File(name="__0_0.distcp", size=0, crc32=0, items=tuple(spots))
-    before = dcp.metadata(metadata, [RankPart(0, file)])
-    assert before == dcp.metadata(metadata, [write_part(tmp_path, 0, items)])
 
 
 def test_a_plan_and_its_parts_have_to_agree(tmp_path: Path) -> None:
     plan, planner, metadata = planned(state(3))
-    items = dcp.items(plan, planner)
+    items = planned_items(plan, planner)
     short = write_part(tmp_path, 0, items[:-1])
     with pytest.raises(SaveFailed, check=has_code("item-missing")):
-        dcp.metadata(metadata, [short])
+        dcp.build_metadata(metadata, [short])
     with pytest.raises(SaveFailed, check=has_code("item-not-planned")):
-        dcp.metadata(metadata, [write_part(tmp_path, 0, [*items, items[0]])])
+        dcp.build_metadata(metadata, [write_part(tmp_path, 0, [*items, items[0]])])
 
 
 def test_names_of_items() -> None:
@@ -130,31 +122,33 @@ def test_a_changed_byte_is_found_on_the_way(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[item.data + 1000] ^= 4
     path.write_bytes(content)
-    error = damaged(lambda: load(state(0), storage_reader=dcp.Reader(one.path, check=True)))
+    error = damaged(lambda: load(state(0), storage_reader=CheckpointReader(one.path, check=True)))
     assert (error.code, error.fields["item"]) == ("checksum-mismatch", "model.weight")
-    load(state(0), storage_reader=dcp.Reader(one.path))
+    load(state(0), storage_reader=CheckpointReader(one.path))
 
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_file_that_is_cut_is_found_on_the_way(mapped: bool, tmp_path: Path) -> None:
     one = saved(tmp_path, state(3))
     os.truncate(Path(one.path) / "__0_0.distcp", 5000)
-    error = damaged(lambda: load(state(0), storage_reader=dcp.Reader(one.path, mapped=mapped)))
+    error = damaged(
+        lambda: load(state(0), storage_reader=CheckpointReader(one.path, mapped=mapped))
+    )
     assert error.code == "truncated"
 
 
 def test_a_damaged_manifest_is_not_passed_over(tmp_path: Path) -> None:
     one = saved(tmp_path, state(3))
     (Path(one.path) / "manifest.json").write_bytes(b"{}")
-    reader = dcp.Reader(one.path)
+    reader = CheckpointReader(one.path)
     with pytest.raises(CheckpointDamaged, check=has_code("not-of-headway")):
         reader._known()
 
 
 def test_bytes_are_those_of_the_tensor() -> None:
     tensor = torch.arange(4)
-    view = dcp.raw(tensor)
+    view = dcp.tensor_bytes(tensor)
     tensor[0] = 77
     assert view[0] == 77, "no copy was made"
     with pytest.raises(ValueError):
-        dcp.raw(torch.zeros(4, 4).T)
+        dcp.tensor_bytes(torch.zeros(4, 4).T)

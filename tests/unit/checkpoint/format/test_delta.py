@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 torch = lazy("torch")
 stored = lazy("torch.distributed.checkpoint.metadata")
 dcp = lazy("headway.checkpoint.format.dcp")
+CheckpointReader = lazy("headway.checkpoint.format.checkpoint_reader:CheckpointReader")
 apply_rows = lazy("headway.checkpoint.format.delta:apply_rows")
 
 SHAPE = (40, 6)
@@ -88,11 +89,17 @@ def written(folder: Path, table: Tensor, rows: Rows) -> list[RankPart]:
         part = piece(table, chunk).contiguous()
         mine = items[number % 2]
         if ids is None:
-            mine.append(TensorItem(name(chunk), dcp.record(part.dtype, part.shape), dcp.raw(part)))
+            mine.append(
+                TensorItem(
+                    name(chunk), dcp.tensor_pickle(part.dtype, part.shape), dcp.tensor_bytes(part)
+                )
+            )
             continue
         which = torch.tensor(ids, dtype=torch.int64)
-        mine.append(BytesItem(name(chunk) + IDS_SUFFIX, bytes(dcp.raw(which))))
-        mine.append(BytesItem(name(chunk) + ROWS_SUFFIX, bytes(dcp.raw(part[which].contiguous()))))
+        mine.append(BytesItem(name(chunk) + IDS_SUFFIX, bytes(dcp.tensor_bytes(which))))
+        mine.append(
+            BytesItem(name(chunk) + ROWS_SUFFIX, bytes(dcp.tensor_bytes(part[which].contiguous())))
+        )
     folder.mkdir(exist_ok=True)
     return [write_part(folder, rank, mine) for rank, mine in enumerate(items)]
 
@@ -158,19 +165,19 @@ def test_a_tensor_with_a_shard_by_rows_is_not_told_of_to_others(tmp_path: Path) 
     table = torch.rand(SHAPE)
     parts = written(tmp_path / "delta", table, rows)
     with pytest.raises(SaveFailed, check=has_code("item-missing")) as raised:
-        dcp.metadata(planned, parts)
+        dcp.build_metadata(planned, parts)
     assert raised.value.fields["item"] == "other"
-    other = write_part(tmp_path, 2, [TensorItem("other", b"", dcp.raw(table))])
-    content = dcp.metadata(planned, [*parts, other])
+    other = write_part(tmp_path, 2, [TensorItem("other", b"", dcp.tensor_bytes(table))])
+    content = dcp.build_metadata(planned, [*parts, other])
     (tmp_path / ".metadata").write_bytes(content)
-    found = dcp.Reader(tmp_path).read_metadata()
+    found = CheckpointReader(tmp_path).read_metadata()
     assert list(found.state_dict_metadata) == ["other"]
     assert [index.fqn for index in found.storage_data] == ["other"]
     with pytest.raises(SaveFailed, check=has_code("item-missing")) as raised:
-        dcp.metadata(planned, [parts[0], other])
+        dcp.build_metadata(planned, [parts[0], other])
     assert raised.value.fields["item"] == name(chunks[1])
     odd = write_part(tmp_path, 3, [BytesItem("t[1, 0]" + IDS_SUFFIX, b"")])
     assert delta_tables(odd.file) == ["t[1, 0]"]
     with pytest.raises(SaveFailed, check=has_code("item-not-planned")) as raised:
-        dcp.metadata(planned, [*parts, other, odd])
+        dcp.build_metadata(planned, [*parts, other, odd])
     assert raised.value.fields == {"rank": 3, "item": "t[1, 0]"}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.checkpoint.format import rank_file as part_module
 from headway.checkpoint.format.rank_file import BytesItem, TensorItem, write_part
 from headway.checkpoint.store import layout as manifests
 from headway.errors import SaveFailed
+from headway.storage import output
 from headway.storage.output import RateLimit
 from headway.storage.place import open_place
 from tests.support import has_code
@@ -43,7 +43,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_everything_lies_where_it_is_said_to(
     spare: bool, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_module, "USE_PAGE_CACHE", spare)
+    monkeypatch.setattr(output, "USE_PAGE_CACHE", spare)
     part = write_part(folder, 3, iter(ITEMS))
     where = open_place(folder)
     stored = where.read("__3_0.distcp")
@@ -57,16 +57,6 @@ def test_everything_lies_where_it_is_said_to(
             assert item.data % 64 == 0
     assert manifests.part_from_bytes(where.read("part-3.json")) == part
     assert sorted(where.names()) == ["__3_0.distcp", "part-3.json"]
-
-
-def test_where_it_will_lie_is_known_before() -> None:
-    sizes = [
-        (one.name, one.record if isinstance(one, TensorItem) else None, len(one.data))
-        for one in ITEMS
-    ]
-    planned = [(item.offset, item.length, item.data) for item in laid_out(sizes)]
-    part = write_part(f"memory://{secrets.token_hex(8)}", 0, ITEMS)
-    assert planned == [(item.offset, item.length, item.data) for item in part.file.items]
 
 
 def test_a_rate_is_kept() -> None:
@@ -170,7 +160,7 @@ class Pieces:
 def test_pieces_are_one_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: bool, size: int
 ) -> None:
-    monkeypatch.setattr(part_module, "USE_PAGE_CACHE", spare)
+    monkeypatch.setattr(output, "USE_PAGE_CACHE", spare)
     pieces = Pieces(os.urandom(size), os.urandom(7), os.urandom(size))
     file = write_part(tmp_path, 0, [BytesItem("a", b"a"), BytesItem("b", pieces)]).file
     content = (tmp_path / file.name).read_bytes()

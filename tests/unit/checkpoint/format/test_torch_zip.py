@@ -27,8 +27,8 @@ def dtypes() -> list[torch.dtype]:
 
 
 def filed(tensor: torch.Tensor) -> bytes:
-    data = dcp.raw(tensor)
-    around = zip_frame(dcp.record(tensor.dtype, tensor.shape), data.nbytes)
+    data = dcp.tensor_bytes(tensor)
+    around = zip_frame(dcp.tensor_pickle(tensor.dtype, tensor.shape), data.nbytes)
     whole = around.head + bytes(data) + around.tail(zlib.crc32(data))
     assert len(whole) == around.length
     assert len(around.head) % ALIGNMENT == 0
@@ -40,7 +40,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
         left.dtype == right.dtype
         and left.shape == right.shape
         and left.stride() == right.stride()
-        and bytes(dcp.raw(left)) == bytes(dcp.raw(right))
+        and bytes(dcp.tensor_bytes(left)) == bytes(dcp.tensor_bytes(right))
     )
 
 
@@ -66,19 +66,19 @@ def test_the_record_is_that_of_torch(name: str) -> None:
     out = io.BytesIO()
     torch.save(tensor, out)
     with zipfile.ZipFile(out) as file:
-        assert file.read("archive/data.pkl") == dcp.record(dtype, (4, 3))
+        assert file.read("archive/data.pkl") == dcp.tensor_pickle(dtype, (4, 3))
 
 
 def test_what_cannot_be_saved_by_its_bytes_is_refused() -> None:
     with pytest.raises(UsageError, check=has_code("dtype-not-supported")) as raised:
-        dcp.record(torch.qint8, (3,))
+        dcp.tensor_pickle(torch.qint8, (3,))
     assert raised.value.fields["dtype"] == "torch.qint8"
 
 
 @pytest.mark.timeout(60)
 def test_more_than_4_gib(tmp_path: Path) -> None:
     size = (1 << 32) + 512
-    around = zip_frame(dcp.record(torch.uint8, (size,)), size)
+    around = zip_frame(dcp.tensor_pickle(torch.uint8, (size,)), size)
     tail = around.tail(0)
     path = tmp_path / "tensor"
     with open(path, "wb") as file:  # with a hole: nothing of that size is written

@@ -17,7 +17,7 @@ from tests.support import has_code, lazy
 
 torch = lazy("torch")
 from_store = lazy("headway.checkpoint.restore:from_store")
-Parts = lazy("headway.checkpoint.state_tree:StateTree")
+StateTree = lazy("headway.checkpoint.state_tree:StateTree")
 trust = lazy("headway.checkpoint.format.unpickling")
 saved = lazy("tests.unit.checkpoint.test_state:saved")
 described = lazy("torch.distributed.checkpoint.metadata")
@@ -44,38 +44,15 @@ class Runs:
 
 
 def restored(store: str | Path, **options: Any) -> Any:
-    found = from_store(str(store), Parts({"setting": lambda: None}, {}, 0), None, **options)
+    found = from_store(str(store), StateTree({"setting": lambda: None}, {}, 0), None, **options)
     assert found is not None
     return found.values["setting"].number
-
-
-def test_what_this_user_alone_can_write_is_its_own(tmp_path: Path) -> None:
-    folder = tmp_path / "store" / "step"
-    folder.mkdir(parents=True)
-    file = folder / "data"
-    file.write_bytes(b"")
-    assert trust.is_own(folder) and trust.is_own(f"file://{folder}")
-    for path in (folder.parent, folder, file):
-        mode = path.stat().st_mode
-        path.chmod(mode | 0o020)
-        assert not trust.is_own(folder), path.name
-        path.chmod(mode)
-    assert trust.is_own(folder)
-    assert not trust.is_own("memory://store/step") and not trust.is_own(tmp_path / "absent")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to give files away")
-def test_files_of_another_user_are_not_its_own(tmp_path: Path) -> None:
-    (tmp_path / "step").mkdir()
-    assert trust.is_own(tmp_path / "step")
-    os.chown(tmp_path / "step", 65534, 65534)
-    assert not trust.is_own(tmp_path / "step")
 
 
 @pytest.mark.parametrize("where", ["url", "folder"])
 def test_a_class_has_to_be_allowed_where_others_may_write(where: str, tmp_path: Path) -> None:
     store: Any = f"memory://{secrets.token_hex(8)}" if where == "url" else tmp_path / "store"
-    saved(store, Parts({"setting": Setting(3)}, {}, 0))
+    saved(store, StateTree({"setting": Setting(3)}, {}, 0))
     if where == "folder":
         assert restored(store) == 3, "it is its own"
         store.chmod(0o777)
@@ -99,8 +76,8 @@ def test_tensors_and_plain_values_need_no_permission() -> None:
         "kinds": [Counter("a"), OrderedDict(a=1), frozenset("a")],
     }
     parts = {"model": model, "adam": adam, "value": value}
-    saved(store, Parts(parts, {}, 0))
-    found = from_store(store, Parts({**parts, "value": None}, {}, 0), None)
+    saved(store, StateTree(parts, {}, 0))
+    found = from_store(store, StateTree({**parts, "value": None}, {}, 0), None)
     assert found is not None
     for name in ("words", "kinds"):
         assert found.values["value"][name] == value[name]
@@ -109,8 +86,8 @@ def test_tensors_and_plain_values_need_no_permission() -> None:
 def test_what_torch_cannot_make_by_its_rules_needs_trust() -> None:
     """Though its class is allowed."""
     store = f"memory://{secrets.token_hex(8)}"
-    saved(store, Parts({"value": lambda: defaultdict(None, a=1)}, {}, 0))
-    parts = Parts({"value": None}, {}, 0)
+    saved(store, StateTree({"value": lambda: defaultdict(None, a=1)}, {}, 0))
+    parts = StateTree({"value": None}, {}, 0)
     with (
         torch.serialization.safe_globals([defaultdict]),
         pytest.raises(CheckpointUntrusted, match="trust=True"),
@@ -122,11 +99,11 @@ def test_what_torch_cannot_make_by_its_rules_needs_trust() -> None:
 
 def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    saved(store, Parts({"x": torch.ones(3), "setting": Setting(1)}, {}, 0))
+    saved(store, StateTree({"x": torch.ones(3), "setting": Setting(1)}, {}, 0))
     store.chmod(0o777)
     x = torch.zeros(3)
     with pytest.raises(CheckpointUntrusted):
-        from_store(str(store), Parts({"x": x, "setting": None}, {}, 0), None)
+        from_store(str(store), StateTree({"x": x, "setting": None}, {}, 0), None)
     assert not x.any()
 
 

@@ -21,10 +21,9 @@ from tests.unit.checkpoint.store.small_saves import save
 GIVEN = AbortMark(1, "the disk is full")
 DEAD = """
 import os, sys
-from headway.checkpoint.store.commit import Draft
-from headway.checkpoint.store.commit import GivenUp, mark
+from headway.checkpoint.store.commit import AbortMark, Draft, write_abort_mark
 
-mark(Draft(sys.argv[1], 5, "dead", 2), GivenUp(0, "why"))
+write_abort_mark(Draft(sys.argv[1], 5, "dead", 2), AbortMark(0, "why"))
 os.kill(os.getpid(), 9)
 """
 

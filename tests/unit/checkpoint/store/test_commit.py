@@ -30,10 +30,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "memory":
         return f"memory://{secrets.token_hex(8)}/store"
     for module in (commits, places):  # a disk, but through fsspec and without a rename
-        monkeypatch.setattr(module, "place", lambda url: FsspecPlace(str(url)))
-    for name in ("read", "sweep", "part"):
+        monkeypatch.setattr(module, "open_place", lambda url: FsspecPlace(str(url)))
+    for name in ("store.store", "store.cleanup", "format.rank_file"):
         monkeypatch.setattr(
-            f"headway.checkpoint.store.{name}.place", lambda url: FsspecPlace(str(url))
+            f"headway.checkpoint.{name}.open_place", lambda url: FsspecPlace(str(url))
         )
     return f"file://{tmp_path}/store"
 

@@ -50,7 +50,7 @@ class Rank:
         self.client.reserve(1, 4096)
         protocol.close(self.client.images())
         state = {"w": torch.zeros(4)}
-        plan = plans.make(state)
+        plan = plans.make_plan(state)
         layout = layout_of(plan, plan.share(state).tensors, [0])
         if number:
             layout |= {"tensors": [], "values": []}

@@ -61,9 +61,6 @@ def test_words_for_whatever_a_store_says(junk: Any) -> None:
         )
 
 
-# -- words of a command -------------------------------------------------------------------------
-
-
 def test_the_code_of_a_job_is_in_its_scripts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("one")

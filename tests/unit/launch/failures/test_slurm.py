@@ -26,6 +26,29 @@ def test_scontrol() -> None:
     assert classify(slurm.from_scontrol(over)).category == "time_limit"
 
 
+@pytest.mark.parametrize(
+    ("fields", "source", "category", "code", "node"),
+    [
+        ("JobState=FAILED ExitCode=3:0 NodeList=vm", "exit", "unknown", 3, "vm"),
+        ("JobState=FAILED ExitCode=0:9 NodeList=(null)", "exit", "host_oom", -9, None),
+        ("JobState=TIMEOUT ExitCode=0:0 NodeList=vm", "scheduler", "time_limit", None, "vm"),
+        ("JobState=CANCELLED ExitCode=0:0 NodeList=None", "scheduler", "user_cancel", None, None),
+        ("JobState=NODE_FAIL ExitCode=0:0 NodeList=vm", "scheduler", "node_failure", None, "vm"),
+        ("JobState=PREEMPTED ExitCode=0:15 NodeList=vm", "scheduler", "preemption", None, "vm"),
+    ],
+)
+def test_each_state(
+    fields: str, source: str, category: str, code: int | None, node: str | None
+) -> None:
+    (fact,) = slurm.from_scontrol(f"JobId=3 {fields}")
+    assert (fact.source, classify([fact]).category) == (source, category)
+    assert (fact.code, fact.node) == (code, node)
+
+
+def test_a_state_that_tells_nothing() -> None:
+    assert slurm.from_scontrol("JobId=3 JobState=COMPLETED ExitCode=0:0 NodeList=vm") == []
+
+
 def test_what_a_preempted_job_itself_wrote() -> None:
     text = (REAL / "job_signals.txt").read_bytes()
     assert classify(read_log(io.BytesIO(text))).category == "preemption"

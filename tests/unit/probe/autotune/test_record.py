@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from headway.probe import recorder
 from headway.probe.autotune import record
 from headway.probe.autotune.record import KernelInfo, Timing, Tunings
 
@@ -97,6 +96,6 @@ def test_a_kernel_with_too_many_configs_tells_only_its_time(
 def test_a_forked_process_has_a_journal_of_its_own(lines: list[dict[str, Any]]) -> None:
     tunings = Tunings()
     tune(tunings, 1, [1.0])
-    recorder.recorder.pid = 2
+    record.recorder.pid = 2
     tune(tunings, 2, [1.0])
     assert [line["ev"] for line in lines] == ["autotune_kernel", "autotune"] * 2

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from headway.probe import recorder as room
-from headway.probe.hooks import compile_turns as hooks_compile_turns
+from headway.probe import step_clock
+from headway.probe.hooks import compile_turns
 from headway.probe.hooks.compile_turns import CompileQueue, worth_waiting
 from tests.support import NO_PROCESS
 
@@ -22,7 +23,7 @@ from tests.support import NO_PROCESS
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEADWAY_COMPILE", str(tmp_path))
     monkeypatch.setenv("HEADWAY_LAUNCH", "a")
-    monkeypatch.setattr(hooks_compile_turns, "worth_waiting", lambda: True)
+    monkeypatch.setattr(compile_turns, "worth_waiting", lambda: True)
     monkeypatch.setattr(room.recorder, "begin", lambda *_, **__: 1)
     monkeypatch.setattr(room.recorder, "end", lambda *_, **__: None)
     return tmp_path
@@ -35,7 +36,7 @@ class Clock:
         self.now = 1000.0
         self.at: dict[int, Callable[[], None]] = {}  # what happens in the sleep of that number
         self.sleeps = 0
-        monkeypatch.setattr(hooks_compile_turns, "time", self)
+        monkeypatch.setattr(compile_turns, "time", self)
 
     def monotonic(self) -> float:
         return self.now
@@ -57,7 +58,7 @@ def test_the_others_wait_until_the_first_is_done(clock: Clock) -> None:
     clock.at[10] = first.end
     second.begin("DYNAMO", "0/0")
     assert clock.sleeps == 10
-    assert second.waited_s == pytest.approx(10 * hooks_compile_turns.LOOK_S)
+    assert second.waited_s == pytest.approx(10 * compile_turns.LOOK_S)
     third = CompileQueue()
     third.begin("DYNAMO", "0/0")  # finds it done
     assert third.waited_s == 0
@@ -135,7 +136,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     distributed.distributed_c10d = SimpleNamespace(_add_ephemeral_timeout_for_all_pgs=add)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    monkeypatch.setattr(hooks_compile_turns, "worth_waiting", lambda: False)
+    monkeypatch.setattr(compile_turns, "worth_waiting", lambda: False)
     return seconds
 
 
@@ -156,10 +157,10 @@ def test_the_early_rank_gets_as_much_time_as_compiles_take(
     assert len(given) == 1
     compiles(turns, clock, 1000.0)
     compiles(turns, clock, 1000.0)
-    assert sum(given) == pytest.approx(hooks_compile_turns.GRACE_S)
-    monkeypatch.setattr(hooks_compile_turns.pace, "steps", 7)
+    assert sum(given) == pytest.approx(compile_turns.GRACE_S)
+    monkeypatch.setattr(step_clock, "steps", 7)
     compiles(turns, clock, 5.0)
-    assert sum(given) == pytest.approx(hooks_compile_turns.GRACE_S + 20.0)
+    assert sum(given) == pytest.approx(compile_turns.GRACE_S + 20.0)
 
 
 def test_without_a_process_group_there_is_no_timeout(clock: Clock, given: list[float]) -> None:

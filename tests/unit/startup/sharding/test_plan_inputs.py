@@ -123,7 +123,7 @@ def test_every_process_says_the_same() -> None:
     """Whatever order its sets have."""
     pytest.importorskip("torch")
     code = (
-        "from headway.startup.sharding.plan_inputs import facts\n"
+        "from headway.startup.sharding.plan_inputs import describe_inputs as facts\n"
         "from tests.unit.startup.sharding.test_plan_inputs import NAMES, Limits, Slotted, among\n"
         "print(facts([among, NAMES, Limits(), Slotted()]))"
     )

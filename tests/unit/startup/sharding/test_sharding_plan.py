@@ -105,8 +105,8 @@ def test_a_plan_is_the_same_after_a_journey() -> None:
 
 def test_a_hash_is_the_same_in_every_process() -> None:
     program = (
-        "from headway.startup.sharding import Plan, Shard, Table; import sys;"
-        "print(Plan((Table('t', 10, 4),), (Shard('t', (0, 0), (10, 4), 1),), 3).hash,"
+        "from headway.startup.sharding import ShardingPlan, Shard, Table; import sys;"
+        "print(ShardingPlan((Table('t', 10, 4),), (Shard('t', (0, 0), (10, 4), 1),), 3).hash,"
         "'torch' in sys.modules)"
     )
     done = subprocess.run(
