@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.journal import reader, run_files
-from headway.journal import run_files as notes
 from headway.ledger import boosters, publish
 from headway.ledger.build import build_ledger
 from headway.ledger.encode import mask_secrets
@@ -71,19 +70,19 @@ def load(path: str | os.PathLike[str]) -> Run:
         with tempfile.TemporaryDirectory() as copy:
             run_files.fetch_run(str(path), Path(copy))
             return _load(Path(copy), str(path).rstrip("/").rpartition("/")[2])
-    found = run_files.find_run(path)
-    return _load(found, found.resolve().name)
+    folder = run_files.find_run(path)
+    return _load(folder, folder.resolve().name)
 
 
-def _load(found: Path, default: str) -> Run:
-    identity = run_files.read_identity(found)
-    journals, problems = reader.read_journals(str(found / run_files.JOURNAL))
+def _load(folder: Path, default: str) -> Run:
+    identity = run_files.read_identity(folder)
+    journals, problems = reader.read_journals(str(folder / run_files.JOURNAL))
     for journal in journals:
         journal.gone = reader.has_ended(journal, time.time_ns())
     name = str(identity.get("run") or default)
     if not identity:
         problems.append(f"{run_files.RUN_JSON} is missing or damaged")
     ledger = build_ledger(journals, run=name, problems=problems, facts=identity)
-    ledger = replace(ledger, publish=publish.publish_from_note(notes.read_publish_note(found)))
+    ledger = replace(ledger, publish=publish.publish_from_note(run_files.read_publish_note(folder)))
     ledger = replace(ledger, auto=boosters.auto_run(ledger, journals))
-    return Run(path=found, name=name, ledger=mask_secrets(ledger))
+    return Run(path=folder, name=name, ledger=mask_secrets(ledger))

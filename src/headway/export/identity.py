@@ -11,12 +11,12 @@ from headway.ledger.model import Ledger
 
 def run_key(ledger: Ledger) -> str:
     """The same whenever a run is exported."""
-    made = ledger.facts.get("created") or ledger.started_at
-    told = json.dumps([ledger.run, made, ledger.facts.get("host")])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    created = ledger.facts.get("created") or ledger.started_at
+    text = json.dumps([ledger.run, created, ledger.facts.get("host")])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def run_labels(ledger: Ledger) -> dict[str, Any]:
     """What the run was labeled with; run.json may be written by others."""
-    found = ledger.facts.get("labels")
-    return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+    labels = ledger.facts.get("labels")
+    return {str(name): value for name, value in labels.items()} if isinstance(labels, dict) else {}

@@ -57,16 +57,20 @@ def _families(ledger: Ledger) -> Iterator[Family]:
     yield _seconds(
         "bucket",
         "Wall time by leaf; the leaves sum to the wall time.",
-        [({"leaf": leaf}, ledger.buckets[leaf]) for leaf in BUCKETS if ledger.buckets.get(leaf)],
+        [
+            ({"leaf": bucket}, ledger.buckets[bucket])
+            for bucket in BUCKETS
+            if ledger.buckets.get(bucket)
+        ],
     )
     yield _seconds(
         "rank_bucket",
         "Wall time of one rank by leaf.",
         [
-            ({"rank": str(rank.rank), "leaf": leaf}, rank.buckets[leaf])
+            ({"rank": str(rank.rank), "leaf": bucket}, rank.buckets[bucket])
             for rank in ledger.ranks
-            for leaf in BUCKETS
-            if rank.buckets.get(leaf)
+            for bucket in BUCKETS
+            if rank.buckets.get(bucket)
         ],
     )
     if ledger.time_to_start is not None:
@@ -112,8 +116,8 @@ def _seconds(name: str, help_text: str, samples: Iterable[tuple[dict[str, str], 
 
 
 def _labels(labels: dict[str, str]) -> str:
-    told = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
-    return f"{{{told}}}" if told else ""
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{text}}}" if text else ""
 
 
 def _escape(value: str) -> str:

@@ -55,9 +55,9 @@ def send(ledger: Ledger, endpoint: str) -> int:
     count = 0
     for request in trace_requests(ledger):
         body = json.dumps(request).encode()
-        asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        http_request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(http_request, timeout=TIMEOUT_S) as answer:
                 _check_accepted(url, answer.read())
         except (OSError, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError):
@@ -73,9 +73,9 @@ def send(ledger: Ledger, endpoint: str) -> int:
 def _check_accepted(url: str, answer: bytes) -> None:
     part = json.loads(answer or b"{}").get("partialSuccess") or {}
     if int(part.get("rejectedSpans") or 0):
-        told = part.get("errorMessage") or "no reason given"
+        message = part.get("errorMessage") or "no reason given"
         raise HeadwayError(
-            f"{url} rejected {part['rejectedSpans']} spans: {told}", code="spans-rejected"
+            f"{url} rejected {part['rejectedSpans']} spans: {message}", code="spans-rejected"
         )
 
 
@@ -88,19 +88,19 @@ def _resource(ledger: Ledger) -> dict[str, Any]:
 
 
 def _spans(ledger: Ledger) -> Iterator[Span]:
-    made = ledger.facts.get("created") or ledger.started_at
-    key = json.dumps([ledger.run, made, ledger.facts.get("host")])
+    created = ledger.facts.get("created") or ledger.started_at
+    key = json.dumps([ledger.run, created, ledger.facts.get("host")])
     trace, root = _id(key, 32), _id(key + "run", 16)
-    whole = {
+    run_attributes = {
         "ml.training.run.ett_percent": ledger.ett_percent,
         "ml.training.run.steps": ledger.steps,
         "ml.training.run.attempts": len(ledger.attempts),
         "ml.training.run.ranks": len(ledger.ranks),
     }
     last = ledger.attempts[-1].outcome if ledger.attempts else "running"
-    yield _span(ledger, trace, root, "", ledger.run, (0, ledger.wall), whole, last)
+    yield _span(ledger, trace, root, "", ledger.run, (0, ledger.wall), run_attributes, last)
     for attempt, (begin, end) in zip(ledger.attempts, ledger.windows, strict=True):
-        told = {
+        attributes = {
             "ml.training.attempt.index": attempt.index,
             "ml.training.attempt.outcome": attempt.outcome,
             "ml.training.attempt.first_step": attempt.first_step,
@@ -109,24 +109,24 @@ def _spans(ledger: Ledger) -> Iterator[Span]:
         }
         own = _id(f"{key} {attempt.index}", 16)
         name = f"attempt {attempt.index}"
-        span = _span(ledger, trace, own, root, name, (begin, end), told, attempt.outcome)
+        span = _span(ledger, trace, own, root, name, (begin, end), attributes, attempt.outcome)
         if attempt.index:
             span["links"] = [{"traceId": trace, "spanId": _id(f"{key} {attempt.index - 1}", 16)}]
         yield span
         for segment in _within(ledger.segments, begin, end):
-            here = (segment.start, segment.end)
+            interval = (segment.start, segment.end)
             phase = {
                 "ml.training.phase": segment.leaf,
                 "ml.training.phase.side": side(segment.leaf),
             }
             piece = _id(f"{key} {attempt.index} {segment.start}", 16)
-            yield _span(ledger, trace, piece, own, segment.leaf, here, phase, "running")
+            yield _span(ledger, trace, piece, own, segment.leaf, interval, phase, "running")
 
 
 def _within(segments: Sequence[Segment], begin: int, end: int) -> Iterator[Segment]:
-    for one in segments:
-        if one.end > begin and one.start < end:
-            yield Segment(max(one.start, begin), min(one.end, end), one.leaf)
+    for segment in segments:
+        if segment.end > begin and segment.start < end:
+            yield Segment(max(segment.start, begin), min(segment.end, end), segment.leaf)
 
 
 def _span(

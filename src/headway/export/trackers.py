@@ -32,7 +32,7 @@ def export_to_tracker(ledger: Ledger, tracker: str, to: str | None) -> str:
 
 def scalars(ledger: Ledger) -> dict[str, float]:
     """The figures of a run, by the names that trackers show."""
-    found: dict[str, float] = {
+    values: dict[str, float] = {
         "headway/ett_percent": ledger.ett_percent,
         "headway/idleness_percent": ledger.idleness_percent,
         "headway/failure_percent": ledger.failure_percent,
@@ -44,14 +44,14 @@ def scalars(ledger: Ledger) -> dict[str, float]:
     }
     for owner, number in ledger.failures_by_owner.items():
         if owner != "infra":
-            found[f"headway/failures_{owner}"] = number
+            values[f"headway/failures_{owner}"] = number
     if ledger.time_to_start is not None:
-        found["headway/time_to_start_s"] = ledger.time_to_start / NS
+        values["headway/time_to_start_s"] = ledger.time_to_start / NS
     if ledger.time_to_recover:
-        found["headway/time_to_recover_max_s"] = max(ledger.time_to_recover) / NS
-    for leaf, ns in ledger.buckets.items():
-        found[f"headway/bucket/{leaf}_s"] = ns / NS
-    return found
+        values["headway/time_to_recover_max_s"] = max(ledger.time_to_recover) / NS
+    for bucket, ns in ledger.buckets.items():
+        values[f"headway/bucket/{bucket}_s"] = ns / NS
+    return values
 
 
 def _client(tracker: str) -> Any:
@@ -76,20 +76,20 @@ def _wandb(wandb: Any, ledger: Ledger, project: str | None) -> str:
         settings=wandb.Settings(silent=True, console="off"),
     )
     run.summary.update(scalars(ledger))
-    told = str(getattr(run, "url", None) or run.dir)
+    url = str(getattr(run, "url", None) or run.dir)
     run.finish()
-    return told
+    return url
 
 
 def _mlflow(mlflow: Any, ledger: Ledger, experiment: str | None) -> str:
     chosen = mlflow.set_experiment(experiment or PROJECT)
-    found = mlflow.search_runs(
+    runs = mlflow.search_runs(
         [chosen.experiment_id],
         filter_string=f"tags.`headway.key` = '{run_key(ledger)}'",
         output_format="list",
     )
-    known = {"run_id": found[0].info.run_id} if found else {"run_name": ledger.run}
-    with mlflow.start_run(**known) as run:
+    identity = {"run_id": runs[0].info.run_id} if runs else {"run_name": ledger.run}
+    with mlflow.start_run(**identity) as run:
         labels = {f"headway.{name}": value for name, value in _labels(ledger).items()}
         mlflow.set_tags({"headway.key": run_key(ledger), "headway.run": ledger.run, **labels})
         # MLflow takes letters, digits and a few signs in the names of metrics.

@@ -14,18 +14,18 @@ from headway.ledger.record import AttemptRecord, Launch, RankRecord, exited_clea
 
 
 def find_launches(
-    launchers: Sequence[Journal], processes: Sequence[Journal], axis: ClockAlignment
+    launchers: Sequence[Journal], processes: Sequence[Journal], alignment: ClockAlignment
 ) -> list[Launch]:
     """Every launch, in order; one is made up for processes whose launcher left no journal."""
     known = {x.launch for x in launchers}
     groups: dict[str, list[Journal]] = {}
     for launcher in launchers:
         groups.setdefault(launcher.launch, []).append(launcher)
-    launches = [_launch(group, processes, axis) for group in groups.values()]
+    launches = [_launch(group, processes, alignment) for group in groups.values()]
     for name in sorted({p.launch for p in processes} - known):
         members = [p for p in processes if p.launch == name]
-        begin = min(axis.at(p, p.begin) for p in members)
-        end = max(axis.at(p, p.last_sign()) for p in members)
+        begin = min(alignment.at(p, p.begin) for p in members)
+        end = max(alignment.at(p, p.last_sign()) for p in members)
         silent = [p for p in members if not any(True for _ in p.named("exit"))]
         ended = all(p.gone for p in silent)
         raised = any(True for p in members for _ in p.named("error"))
@@ -38,17 +38,19 @@ def find_launches(
     return launches
 
 
-def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: ClockAlignment) -> Launch:
+def _launch(
+    group: Sequence[Journal], processes: Sequence[Journal], alignment: ClockAlignment
+) -> Launch:
     """From the launchers of one launch: one, or one on each node."""
     members = [p for p in processes if p.launch == group[0].launch]
     exits = [(x, event) for x in group for event in list(x.named("exit"))[:1]]
-    begin = min(axis.at(x, x.begin) for x in group)
-    ends = [begin, *(axis.at(x, event["t"]) for x, event in exits)]
+    begin = min(alignment.at(x, x.begin) for x in group)
+    ends = [begin, *(alignment.at(x, event["t"]) for x, event in exits)]
     silent = [x for x in group if not any(True for _ in x.named("exit"))]
     decided = any(True for x in group for _ in x.named("decision"))
     over = decided or all(x.gone for x in silent)
     if (silent and not decided) or not exits:
-        ends += [axis.at(x, x.last_sign()) for x in (*group, *members)]
+        ends += [alignment.at(x, x.last_sign()) for x in (*group, *members)]
     codes = [event.get("code") for _, event in exits]
     launch = Launch(
         name=group[0].launch,
@@ -62,14 +64,16 @@ def _launch(group: Sequence[Journal], processes: Sequence[Journal], axis: ClockA
         for launcher in group:
             value = launcher.facts.get(key)
             if type(value) is int and 0 < value <= launcher.wall:
-                since = axis.at(launcher, launcher.opened) - (launcher.wall - value)
+                since = alignment.at(launcher, launcher.opened) - (launcher.wall - value)
                 setattr(launch, key, min(since, launch.begin, getattr(launch, key) or since))
     signals = [
-        (axis.at(x, e["t"]), str(x.name), e.get("signal")) for x in group for e in x.named("signal")
+        (alignment.at(x, e["t"]), str(x.name), e.get("signal"))
+        for x in group
+        for e in x.named("signal")
     ]
     if signals:
         launch.stopped_at, _, launch.stop_signal = min(signals, key=lambda signal: signal[:2])
-    spawns = [axis.at(x, e["t"]) for x in group for e in x.named("spawn")]
+    spawns = [alignment.at(x, e["t"]) for x in group for e in x.named("spawn")]
     launch.spawned = min(spawns, default=None)
     return launch
 
@@ -84,10 +88,10 @@ class UncountedTime(NamedTuple):
 
 
 def uncounted_time(
-    launches: Sequence[Launch], drafts: Sequence[AttemptRecord]
+    launches: Sequence[Launch], attempts: Sequence[AttemptRecord]
 ) -> list[UncountedTime]:
     """What lies before each launch and is not accounted for."""
-    last = {draft.launch.name: draft for draft in drafts}
+    last = {attempt.launch.name: attempt for attempt in attempts}
     out = []
     end = launches[0].end if launches else 0
     for earlier, launch in pairwise(launches):
@@ -102,10 +106,10 @@ def uncounted_time(
 
 
 def find_attempts(
-    launches: Sequence[Launch], processes: Sequence[Journal], axis: ClockAlignment
+    launches: Sequence[Launch], processes: Sequence[Journal], alignment: ClockAlignment
 ) -> list[AttemptRecord]:
     """Each life of the run, in order, with its start, its end and how it ended."""
-    drafts: list[AttemptRecord] = []
+    attempts: list[AttemptRecord] = []
     trained = {program(p) for p in processes if p.windows}
     for launch in launches:
         members = [p for p in processes if p.launch == launch.name]
@@ -113,20 +117,20 @@ def find_attempts(
         ranks = _ranks(members, agents, trained, _failed_pids(launch))
         known = {id(p) for p in (*agents, *ranks)}
         others = [p for p in members if id(p) not in known]
-        generations = _generations(ranks, axis) or [[]]
-        for index, lives in enumerate(generations):
-            draft = AttemptRecord(launch, lives, 0, agents=agents, others=others)
-            draft.begin = launch.begin
+        generations = _generations(ranks, alignment) or [[]]
+        for index, generation in enumerate(generations):
+            attempt = AttemptRecord(launch, generation, 0, agents=agents, others=others)
+            attempt.begin = launch.begin
             if index:
-                born = min(life.begin for life in draft.lives)
-                draft.begin = min(max(born, launch.begin), launch.end)
-            drafts.append(draft)
-    following: list[AttemptRecord | None] = [*drafts[1:], None]
-    for draft, after in zip(drafts, following, strict=False):
-        _settle_end(draft, after, axis)
+                first_begin = min(rank.begin for rank in attempt.lives)
+                attempt.begin = min(max(first_begin, launch.begin), launch.end)
+            attempts.append(attempt)
+    following: list[AttemptRecord | None] = [*attempts[1:], None]
+    for attempt, after in zip(attempts, following, strict=False):
+        _settle_end(attempt, after, alignment)
         if after is not None:
-            after.recovers = draft.outcome in ("failed", "preempted")
-    return drafts
+            after.recovers = attempt.outcome in ("failed", "preempted")
+    return attempts
 
 
 def _ranks(
@@ -152,8 +156,8 @@ def _ranks(
     same = [p for p in plain if program(p) in trained]
     if not ranks:
         return same or plain
-    died = [p for p in same if not exited_cleanly(p) or _is_among(p, failed)]
-    return ranks + [p for p in died if not any(_ran_together(p, rank) for rank in ranks)]
+    dead = [p for p in same if not exited_cleanly(p) or _is_among(p, failed)]
+    return ranks + [p for p in dead if not any(_ran_together(p, rank) for rank in ranks)]
 
 
 def program(journal: Journal) -> tuple[str, ...]:
@@ -161,10 +165,10 @@ def program(journal: Journal) -> tuple[str, ...]:
     return next(((word,) for word in journal.argv[1:] if not word.startswith("-")), ())
 
 
-def _ran_together(one: Journal, other: Journal) -> bool:
+def _ran_together(journal: Journal, other: Journal) -> bool:
     """Whether both lived at one instant; they belong to one launch."""
-    return one.boot != other.boot or (
-        one.begin < other.last_sign() and other.begin < one.last_sign()
+    return journal.boot != other.boot or (
+        journal.begin < other.last_sign() and other.begin < journal.last_sign()
     )
 
 
@@ -178,8 +182,8 @@ def _failed_pids(launch: Launch) -> list[tuple[Journal, int]]:
     ]
 
 
-def _is_among(journal: Journal, seen: Iterable[tuple[Journal, int]]) -> bool:
-    return any(pid == journal.pid and shares_pids(witness, journal) for witness, pid in seen)
+def _is_among(journal: Journal, deaths: Iterable[tuple[Journal, int]]) -> bool:
+    return any(pid == journal.pid and shares_pids(witness, journal) for witness, pid in deaths)
 
 
 def shares_pids(witness: Journal, journal: Journal) -> bool:
@@ -188,14 +192,17 @@ def shares_pids(witness: Journal, journal: Journal) -> bool:
     return witness.boot == journal.boot and len(spaces) < 2
 
 
-def _generations(ranks: Sequence[Journal], axis: ClockAlignment) -> list[list[RankRecord]]:
+def _generations(ranks: Sequence[Journal], alignment: ClockAlignment) -> list[list[RankRecord]]:
     """A rank that appears again, after its first process ended, is another life."""
     by_key: dict[tuple[int, int], list[RankRecord]] = {}
-    ordered = sorted(ranks, key=lambda p: (p.restart, axis.at(p, p.begin), p.name))
+    ordered = sorted(ranks, key=lambda p: (p.restart, alignment.at(p, p.begin), p.name))
     last: dict[tuple[int, int], tuple[int, int]] = {}  # (restart, rank) -> (generation, end)
     nameless: dict[int, list[int]] = {}  # ends of those that never said which rank they are
     for journal in ordered:
-        begin, end = axis.at(journal, journal.begin), axis.at(journal, journal.last_sign())
+        begin, end = (
+            alignment.at(journal, journal.begin),
+            alignment.at(journal, journal.last_sign()),
+        )
         rank = journal.rank
         if rank is None:
             rank = _free_slot(nameless.setdefault(journal.restart, []), begin, end)
@@ -207,12 +214,12 @@ def _generations(ranks: Sequence[Journal], axis: ClockAlignment) -> list[list[Ra
             if any(peer.rank == rank for peer in peers):  # two claim one rank at one time
                 rank = _lowest_free_rank(peers)
         last[journal.restart, rank] = (generation, end)
-        life = RankRecord(journal, rank, axis.shifts[journal.name])
-        by_key.setdefault((journal.restart, generation), []).append(life)
+        record = RankRecord(journal, rank, alignment.shifts[journal.name])
+        by_key.setdefault((journal.restart, generation), []).append(record)
     generations = list(by_key.values())
-    for lives in generations:
-        lives.sort(key=lambda life: life.rank)
-    return sorted(generations, key=lambda lives: min(life.begin for life in lives))
+    for records in generations:
+        records.sort(key=lambda record: record.rank)
+    return sorted(generations, key=lambda records: min(record.begin for record in records))
 
 
 def _free_slot(ends: list[int], begin: int, end: int) -> int:
@@ -224,66 +231,70 @@ def _free_slot(ends: list[int], begin: int, end: int) -> int:
     return len(ends) - 1
 
 
-def _lowest_free_rank(lives: Iterable[RankRecord]) -> int:
-    taken = {life.rank for life in lives}
-    return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+def _lowest_free_rank(records: Iterable[RankRecord]) -> int:
+    used = {record.rank for record in records}
+    return next(rank for rank in range(len(used) + 1) if rank not in used)
 
 
-def _settle_end(draft: AttemptRecord, after: AttemptRecord | None, axis: ClockAlignment) -> None:
-    launch = draft.launch
+def _settle_end(
+    attempt: AttemptRecord, after: AttemptRecord | None, alignment: ClockAlignment
+) -> None:
+    launch = attempt.launch
     next_in_launch = after is not None and after.launch is launch
     if launch.stopped_at is not None and not next_in_launch:
-        draft.told_to_stop = launch.stopped_at
-    draft.last = not next_in_launch
-    draft.outcome = _outcome(draft, after if next_in_launch else None)
-    if draft.outcome in ("completed", "running"):
-        draft.end = launch.end
+        attempt.told_to_stop = launch.stopped_at
+    attempt.last = not next_in_launch
+    attempt.outcome = _outcome(attempt, after if next_in_launch else None)
+    if attempt.outcome in ("completed", "running"):
+        attempt.end = launch.end
     else:
-        draft.end = min(
-            max(_first_death_seen(draft, axis, next_in_launch), draft.begin), launch.end
+        attempt.end = min(
+            max(_first_death_seen(attempt, alignment, next_in_launch), attempt.begin), launch.end
         )
     if after is not None:
-        draft.end = min(draft.end, after.begin)
-    draft.end = max(draft.end, draft.begin)
+        attempt.end = min(attempt.end, after.begin)
+    attempt.end = max(attempt.end, attempt.begin)
 
 
-def _outcome(draft: AttemptRecord, following: AttemptRecord | None) -> Outcome:
+def _outcome(attempt: AttemptRecord, following: AttemptRecord | None) -> Outcome:
     """`following`: another attempt of the same launch."""
-    launch = draft.launch
+    launch = attempt.launch
     if following is not None:
-        return "completed" if _handed_over(draft, following) else "failed"
+        return "completed" if _handed_over(attempt, following) else "failed"
     if not launch.ended:
         return "running"
-    if launch.stop_signal is None and _all_ranks_acknowledged(draft):
+    if launch.stop_signal is None and _all_ranks_acknowledged(attempt):
         return "preempted"
     if launch.stop_signal is None and launch.exit_code == 0:
         return "completed"
     if launch.stop_signal is None:
-        return "stopped" if _interrupted(draft) else "failed"
+        return "stopped" if _interrupted(attempt) else "failed"
     return "stopped" if launch.stop_signal == signal.SIGINT else "preempted"
 
 
-def _handed_over(draft: AttemptRecord, following: AttemptRecord) -> bool:
+def _handed_over(attempt: AttemptRecord, following: AttemptRecord) -> bool:
     """All ranks ended in order, and no agent has restarted them: another program follows."""
-    failed = _failed_pids(draft.launch)
-    restarts = [max(life.journal.restart for life in one.lives) for one in (draft, following)]
+    failed = _failed_pids(attempt.launch)
+    restarts = [
+        max(rank.journal.restart for rank in record.lives) for record in (attempt, following)
+    ]
     return restarts[0] >= restarts[1] and all(
-        life.left_in_order and not _is_among(life.journal, failed) for life in draft.lives
+        rank.left_in_order and not _is_among(rank.journal, failed) for rank in attempt.lives
     )
 
 
-def _all_ranks_acknowledged(draft: AttemptRecord) -> bool:
+def _all_ranks_acknowledged(attempt: AttemptRecord) -> bool:
     """Every rank has left its loop as it was told to, also where the launcher was not."""
-    trainers = draft.trainers()
-    told = [any(True for _ in life.journal.named("preempted")) for life in trainers]
-    return bool(told) and all(told)
+    trainers = attempt.trainers()
+    acknowledged = [any(True for _ in rank.journal.named("preempted")) for rank in trainers]
+    return bool(acknowledged) and all(acknowledged)
 
 
-def _interrupted(draft: AttemptRecord) -> bool:
+def _interrupted(attempt: AttemptRecord) -> bool:
     """A SIGINT that the launcher did not get: then only the job can tell."""
-    if draft.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
+    if attempt.launch.exit_code in (-signal.SIGINT, 128 + signal.SIGINT):
         return True
-    journals = [*draft.agents, *(life.journal for life in draft.lives)]
+    journals = [*attempt.agents, *(rank.journal for rank in attempt.lives)]
     errors = [
         (str(e.get("type")), str(e.get("message"))) for j in journals for e in j.named("error")
     ]
@@ -294,34 +305,38 @@ def _interrupted(draft: AttemptRecord) -> bool:
     )
 
 
-def _first_death_seen(draft: AttemptRecord, axis: ClockAlignment, next_in_launch: bool) -> int:
+def _first_death_seen(
+    attempt: AttemptRecord, alignment: ClockAlignment, next_in_launch: bool
+) -> int:
     """When the launcher or an agent saw the first rank that did not leave in order dead.
 
     If all left in order, when it saw the last one: until then they saved what they had to.
     """
-    seen: list[int] = []
-    deaths = [*_deaths(draft.launch.journals, axis, "death")]
-    deaths += _deaths(draft.agents, axis, "worker_failed")
-    unclean = [life for life in draft.lives if not life.left_in_order]
-    for life in unclean or draft.lives:
-        who = life.journal
-        times = sorted(t for x, pid, t in deaths if pid == who.pid and shares_pids(x, who))
-        seen += [t for t in times if t >= life.begin][:1]  # later ones are of others with its pid
-    if seen:
-        return min(seen) if unclean else max(seen)
-    if draft.launch.exit_code is not None and not next_in_launch:
-        return draft.launch.end
-    signs = [life.last_sign for life in draft.lives]
+    seen_at: list[int] = []
+    deaths = [*_deaths(attempt.launch.journals, alignment, "death")]
+    deaths += _deaths(attempt.agents, alignment, "worker_failed")
+    unclean = [rank for rank in attempt.lives if not rank.left_in_order]
+    for rank in unclean or attempt.lives:
+        journal = rank.journal
+        times = sorted(t for x, pid, t in deaths if pid == journal.pid and shares_pids(x, journal))
+        seen_at += [t for t in times if t >= rank.begin][
+            :1
+        ]  # later ones are of others with its pid
+    if seen_at:
+        return min(seen_at) if unclean else max(seen_at)
+    if attempt.launch.exit_code is not None and not next_in_launch:
+        return attempt.launch.end
+    signs = [rank.last_sign for rank in attempt.lives]
     if not next_in_launch:  # the launchers died too, and had not seen it until then
-        signs += [axis.at(x, x.last_sign()) for x in draft.launch.journals]
-    return max(signs, default=draft.launch.end)
+        signs += [alignment.at(x, x.last_sign()) for x in attempt.launch.journals]
+    return max(signs, default=attempt.launch.end)
 
 
 def _deaths(
-    witnesses: Iterable[Journal], axis: ClockAlignment, event: str
+    witnesses: Iterable[Journal], alignment: ClockAlignment, event: str
 ) -> Iterable[tuple[Journal, int, int]]:
     """Who saw which process die, and when."""
     for witness in witnesses:
-        for found in witness.named(event):
-            if type(found.get("pid")) is int:
-                yield witness, found["pid"], axis.at(witness, found["t"])
+        for fields in witness.named(event):
+            if type(fields.get("pid")) is int:
+                yield witness, fields["pid"], alignment.at(witness, fields["t"])

@@ -27,12 +27,12 @@ def active_boosters(ledger: Ledger) -> frozenset[str]:
     """Boosters that a run had, as far as that is known, or that --auto left out for a reason."""
     on = set(_texts(ledger.facts.get("boosters")))
     if ledger.auto is not None:
-        on |= {one.name for one in ledger.auto.boosters}
+        on |= {booster.name for booster in ledger.auto.boosters}
     if ledger.archives or ledger.archived:
         on.add("compile_cache")
     if ledger.behind is not None:
         on.add("async_save")
-    if any((one.decision or "").startswith("restart") for one in ledger.failures):
+    if any((failure.decision or "").startswith("restart") for failure in ledger.failures):
         on.add("restarts")
     return frozenset(on)
 
@@ -46,28 +46,30 @@ def auto_run(ledger: Ledger, journals: Sequence[Journal]) -> AutoRun | None:
     versions = ledger.facts.get("versions")
     torch = str(versions.get("torch") or "") if isinstance(versions, Mapping) else ""
     kind = comparison_key(torch, _texts(first.get("gpus")), len(ledger.ranks))
-    known = _mapping(_mapping(first.get("known")).get(kind))
-    seen = _RunEvidence(ledger, journals, {str(name): _ns(value) for name, value in known.items()})
+    baselines = _mapping(_mapping(first.get("known")).get(kind))
+    evidence = _RunEvidence(
+        ledger, journals, {str(name): _ns(value) for name, value in baselines.items()}
+    )
     off = {**_mapping(first.get("off")), **_mapping(last.get("off"))}
     on = _texts(first.get("on"))
-    found = [_result(name, seen, str(off.get(name) or "")) for name in on]
-    found += [
+    results = [_result(name, evidence, str(off.get(name) or "")) for name in on]
+    results += [
         BoosterResult(name=str(name), state="off", why=str(why))
         for name, why in off.items()
         if name not in on
     ]
-    return AutoRun(job=str(first.get("job") or ""), kind=kind, boosters=tuple(found))
+    return AutoRun(job=str(first.get("job") or ""), kind=kind, boosters=tuple(results))
 
 
-def _result(name: str, seen: _RunEvidence, taken_back: str) -> BoosterResult:
-    acted, what, here, before = _EFFECTS.get(name, _nothing)(seen)
+def _result(name: str, evidence: _RunEvidence, taken_back: str) -> BoosterResult:
+    acted, what, time, baseline = _EFFECTS.get(name, _nothing)(evidence)
     return BoosterResult(
         name=name,
         state="acted" if acted else ("off" if taken_back else "on"),
         what=what,
         why=taken_back,
-        here=here if acted else None,
-        before=before if acted else None,
+        here=time if acted else None,
+        before=baseline if acted else None,
     )
 
 
@@ -84,12 +86,14 @@ class _RunEvidence:
 
     def warm(self) -> list[bool]:
         """For each attempt, whether its ranks were forked; nothing if that cannot be told."""
-        lives: dict[tuple[str, int], bool] = {}
+        warm_by_start: dict[tuple[str, int], bool] = {}
         ranks = [j for j in self.journals if j.role != "launcher" and not j.helper]
-        for one in sorted(ranks, key=lambda journal: journal.wall):
-            if one.rank is not None or len(self.ledger.ranks) == 1:
-                lives.setdefault((one.launch, one.restart), one.facts.get("warm") is True)
-        return list(lives.values()) if len(lives) == len(self.ledger.attempts) else []
+        for rank in sorted(ranks, key=lambda rank: rank.wall):
+            if rank.rank is not None or len(self.ledger.ranks) == 1:
+                is_warm = rank.facts.get("warm") is True
+                warm_by_start.setdefault((rank.launch, rank.restart), is_warm)
+        complete = len(warm_by_start) == len(self.ledger.attempts)
+        return list(warm_by_start.values()) if complete else []
 
     def recoveries(self, warm: bool) -> list[int]:
         """How long each restart of that kind took."""
@@ -103,86 +107,86 @@ def cold_recovery(ledger: Ledger, journals: Sequence[Journal]) -> int | None:
     return sorted(times)[len(times) // 2] if times else None
 
 
-def _compile_cache(seen: _RunEvidence) -> Effect:
-    brought = [one for one in seen.ledger.archives if one.level != "miss"]
-    if not brought:
-        kept = seen.ledger.archived
-        return False, "an archive was made for the next run" if kept else "", None, None
-    first = [one for one in brought if one.attempt == brought[0].attempt]
-    what = f"{sum(one.files for one in first)} files of compiled code"
-    return True, what, max(one.here for one in first), seen.known.get("compile_s")
+def _compile_cache(evidence: _RunEvidence) -> Effect:
+    hits = [load for load in evidence.ledger.archives if load.level != "miss"]
+    if not hits:
+        saved = evidence.ledger.archived
+        return False, "an archive was made for the next run" if saved else "", None, None
+    first = [load for load in hits if load.attempt == hits[0].attempt]
+    what = f"{sum(load.files for load in first)} files of compiled code"
+    return True, what, max(load.here for load in first), evidence.known.get("compile_s")
 
 
-def _learn(seen: _RunEvidence) -> Effect:
-    marked = any(e.get("learned") for e in seen.launcher("auto"))
-    here = recompile_time(seen.ledger)
+def _learn(evidence: _RunEvidence) -> Effect:
+    marked = any(e.get("learned") for e in evidence.launcher("auto"))
+    time = recompile_time(evidence.ledger)
     return (
         marked,
         "sources marked as dynamic" if marked else "",
-        here,
-        seen.known.get("recompile_s"),
+        time,
+        evidence.known.get("recompile_s"),
     )
 
 
 def recompile_time(ledger: Ledger) -> int:
     """Seconds of compiling again, on the rank where they were most."""
     by_rank: dict[int, int] = {}
-    for one in ledger.compiles:
-        if one.recompile:
-            by_rank[one.rank] = by_rank.get(one.rank, 0) + one.ns
+    for c in ledger.compiles:
+        if c.recompile:
+            by_rank[c.rank] = by_rank.get(c.rank, 0) + c.ns
     return max(by_rank.values(), default=0)
 
 
-def _autotune(seen: _RunEvidence) -> Effect:
-    tuned = any(True for j in seen.journals for _ in j.named("autotune"))
-    here = seen.ledger.compile_parts.get("autotune", 0)
-    return tuned, "pruned configs" if tuned else "", here, seen.known.get("autotune_s")
+def _autotune(evidence: _RunEvidence) -> Effect:
+    tuned = any(True for j in evidence.journals for _ in j.named("autotune"))
+    time = evidence.ledger.compile_parts.get("autotune", 0)
+    return tuned, "pruned configs" if tuned else "", time, evidence.known.get("autotune_s")
 
 
-def _async_save(seen: _RunEvidence) -> Effect:
-    told = seen.ledger.behind
-    if told is None or not told.saves:
+def _async_save(evidence: _RunEvidence) -> Effect:
+    saves = evidence.ledger.behind
+    if saves is None or not saves.saves:
         return False, "", None, None
-    ledger = seen.ledger
+    ledger = evidence.ledger
     # As the figure that is known: of a checkpoint, with what is saved in the loop all the same.
-    here = ledger.buckets.get("waste.checkpoint_block", 0)
-    here += told.waited // max(len(ledger.ranks), 1)
-    each = seen.known.get("save_s")
-    before = None if each is None or not ledger.saves else each * ledger.saves
-    return True, f"{told.saves} file(s) of {ledger.saves} checkpoint(s)", here, before
+    time = ledger.buckets.get("waste.checkpoint_block", 0)
+    time += saves.waited // max(len(ledger.ranks), 1)
+    each = evidence.known.get("save_s")
+    baseline = None if each is None or not ledger.saves else each * ledger.saves
+    return True, f"{saves.saves} file(s) of {ledger.saves} checkpoint(s)", time, baseline
 
 
-def _restarts(seen: _RunEvidence) -> Effect:
-    made = sum(e.get("action") == "restart" for e in seen.launcher("decision"))
-    return made > 0, f"{made} restart(s)" if made else "", None, None
+def _restarts(evidence: _RunEvidence) -> Effect:
+    restarts = sum(e.get("action") == "restart" for e in evidence.launcher("decision"))
+    return restarts > 0, f"{restarts} restart(s)" if restarts else "", None, None
 
 
-def _warm(seen: _RunEvidence) -> Effect:
-    forked, cold = seen.recoveries(warm=True), seen.recoveries(warm=False)
+def _warm(evidence: _RunEvidence) -> Effect:
+    forked, cold = evidence.recoveries(warm=True), evidence.recoveries(warm=False)
     if not forked:
-        if any(seen.warm()):
+        if any(evidence.warm()):
             return True, "forked starts", None, None
         return False, f"{len(cold)} restart(s) started cold" if cold else "", None, None
     times = [*forked, *cold]  # a cold one may have waited for what was to be forked
-    before = seen.known.get("recover_s")
+    baseline = evidence.known.get("recover_s")
     what = f"{len(forked)} of {len(times)} restart(s) forked"
-    return True, what, sum(times), None if before is None else before * len(times)
+    return True, what, sum(times), None if baseline is None else baseline * len(times)
 
 
-def _hang_watch(seen: _RunEvidence) -> Effect:
-    hangs = seen.launcher("hang")
+def _hang_watch(evidence: _RunEvidence) -> Effect:
+    hangs = evidence.launcher("hang")
     return bool(hangs), f"{len(hangs)} hang(s) noticed" if hangs else "", None, None
 
 
-def _publish(seen: _RunEvidence) -> Effect:
-    told = seen.ledger.publish
-    if told is None:
+def _publish(evidence: _RunEvidence) -> Effect:
+    publish = evidence.ledger.publish
+    if publish is None:
         return False, "", None, None
-    what = f"failed: {told.error}" if told.error else "handed to a job of its own"
-    return not told.error, what, 0, told.took
+    what = f"failed: {publish.error}" if publish.error else "handed to a job of its own"
+    return not publish.error, what, 0, publish.took
 
 
-def _nothing(seen: _RunEvidence) -> Effect:
+def _nothing(evidence: _RunEvidence) -> Effect:
     return False, "", None, None
 
 
@@ -203,7 +207,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _texts(value: Any) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, (list, tuple)) else []
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []
 
 
 def _ns(value: Any) -> int | None:

@@ -33,21 +33,21 @@ BUCKETS: Final = (
 )
 
 
-def group(leaf: str) -> str:
+def group(bucket: str) -> str:
     """The part of a leaf before the dot: `start`, `train`, `waste`, ... or `unknown`."""
-    return leaf.partition(".")[0]
+    return bucket.partition(".")[0]
 
 
-def side(leaf: str) -> Side:
+def side(bucket: str) -> Side:
     """On which side of `100 % = ETT % + idleness % + failure %` a leaf counts."""
-    if leaf == EFFECTIVE:
+    if bucket == EFFECTIVE:
         return "effective"
-    return "failure" if group(leaf) in ("failure", "recover") else "idleness"
+    return "failure" if group(bucket) in ("failure", "recover") else "idleness"
 
 
-def stage_of(leaf: str) -> str:
+def stage_of(bucket: str) -> str:
     """A leaf without its group: `start.pt2_compile` is `pt2_compile`."""
-    return leaf.rpartition(".")[2]
+    return bucket.rpartition(".")[2]
 
 
 GROUPS: Final = ("start", "train", "waste", "failure", "recover", "stop", "unknown")

@@ -19,7 +19,6 @@ from headway.ledger import (
     publish,
     startup_stages,
 )
-from headway.ledger import segments as ledger_segments
 from headway.ledger.attempts import UncountedTime, find_attempts, find_launches, uncounted_time
 from headway.ledger.buckets import DOWNTIME, SHUTDOWN, UNKNOWN
 from headway.ledger.clocks import ClockAlignment, align_clocks
@@ -44,7 +43,7 @@ from headway.ledger.resume import (
     resume_points,
     rolled_back_ranges,
 )
-from headway.ledger.segments import Segment
+from headway.ledger.segments import Segment, join, time_by_bucket
 
 
 def build_ledger(
@@ -58,77 +57,80 @@ def build_ledger(
     ordered = sorted(journals, key=lambda j: (j.begin, j.name))
     launchers = sorted((j for j in ordered if j.role == "launcher"), key=_launch_order)
     processes = [j for j in ordered if j.role != "launcher"]
-    axis = align_clocks(launchers, processes)
-    launches = find_launches(launchers, processes, axis)
-    drafts = find_attempts(launches, processes, axis)
-    outside = uncounted_time(launches, drafts)
+    alignment = align_clocks(launchers, processes)
+    launches = find_launches(launchers, processes, alignment)
+    attempts = find_attempts(launches, processes, alignment)
+    outside = uncounted_time(launches, attempts)
     if outside:
-        _remove_uncounted_time(outside, launches, ordered, axis)
-        launches = find_launches(launchers, processes, axis)
-        drafts = find_attempts(launches, processes, axis)
+        _remove_uncounted_time(outside, launches, ordered, alignment)
+        launches = find_launches(launchers, processes, alignment)
+        attempts = find_attempts(launches, processes, alignment)
     zero, end = _bounds(launches)
-    resumes = resume_points(drafts)
-    lived = [account_attempt(index, draft, zero) for index, draft in enumerate(drafts)]
-    recoveries = _recoveries(drafts, lived)
-    segments = _run_segments(drafts, resumes, lived, zero, end)
-    ranks = _rank_ledgers(drafts, resumes, lived, zero, end)
-    failures = _failures(drafts, lived, axis)
-    saves = tuple(_shift_save(s, zero) for s in find_checkpoints(drafts, resumes))
-    told = checkpoints.checkpoint_outcomes(drafts, zero)
-    buckets = ledger_segments.time_by_bucket(segments)
+    resumes = resume_points(attempts)
+    timelines = [account_attempt(index, attempt, zero) for index, attempt in enumerate(attempts)]
+    recoveries = _recoveries(attempts, timelines)
+    segments = _run_segments(attempts, resumes, timelines, zero, end)
+    ranks = _rank_ledgers(attempts, resumes, timelines, zero, end)
+    failures = _failures(attempts, timelines, alignment)
+    saves = tuple(_shift_save(s, zero) for s in find_checkpoints(attempts, resumes))
+    outcomes = checkpoints.checkpoint_outcomes(attempts, zero)
+    buckets = time_by_bucket(segments)
     count, between = checkpoints.count_saves(saves)
-    rhythms = checkpoints.save_intervals(drafts)
-    to_disk = next((one for one in rhythms if one.level == "disk"), None)
+    rhythms = checkpoints.save_intervals(attempts)
+    to_disk = next((interval for interval in rhythms if interval.level == "disk"), None)
     recommended = to_disk.recommended if to_disk else None
     if recommended is None:
-        recommended = checkpoints.recommended_interval(told, saves, failures, end - zero)
+        recommended = checkpoints.recommended_interval(outcomes, saves, failures, end - zero)
     return Ledger(
         run=run,
         wall=end - zero,
         segments=_from_start(zero, segments),
         buckets=buckets,
         ranks=ranks,
-        steps=new_steps(drafts, resumes),
+        steps=new_steps(attempts, resumes),
         attempts=tuple(
-            _attempt(i, d, r, zero) for i, (d, r) in enumerate(zip(drafts, resumes, strict=True))
+            _attempt(i, d, r, zero) for i, (d, r) in enumerate(zip(attempts, resumes, strict=True))
         ),
         failures=tuple(replace(f, at=f.at - zero) for f in failures),
-        time_to_start=_time_to_start(lived, zero),
+        time_to_start=_time_to_start(timelines, zero),
         time_to_recover=tuple(recovery.ns for recovery in recoveries),
-        hidden=_hidden(lived),
+        hidden=_hidden(timelines),
         queue_capacity=_queue_capacity(launches, outside),
         checkpoints=saves,
         saves=count,
         save_interval=between,
         recommended_interval=recommended,
-        compiles=compiles.find_compiles(drafts, zero),
-        compile_parts=compiles.compile_parts(drafts, lived),
-        rank_compiles=compiles.compiles_by_rank(drafts, lived),
-        gave_up=compiles.recompile_limit_hits(drafts, zero),
-        gaps=notes.longest_gaps(lived, zero),
-        notes=notes.collect_notes(problems, axis, launches, drafts, ordered),
-        started_at=_started_at(launches, ordered, axis, zero),
-        running=bool(drafts) and drafts[-1].outcome == "running",
+        compiles=compiles.find_compiles(attempts, zero),
+        compile_parts=compiles.compile_parts(attempts, timelines),
+        rank_compiles=compiles.compiles_by_rank(attempts, timelines),
+        gave_up=compiles.recompile_limit_hits(attempts, zero),
+        gaps=notes.longest_gaps(timelines, zero),
+        notes=notes.collect_notes(problems, alignment, launches, attempts, ordered),
+        started_at=_started_at(launches, ordered, alignment, zero),
+        running=bool(attempts) and attempts[-1].outcome == "running",
         command=_command(launchers),
         exit_code=_exit_code(launches),
-        batches_per_step=_batches_per_step(drafts),
+        batches_per_step=_batches_per_step(attempts),
         facts=dict(facts or {}),
-        archives=compile_cache.compile_cache_loads(drafts),
-        stages=startup_stages.stage_graphs(drafts, zero),
-        archived=compile_cache.count_archives_saved(drafts),
-        groups_made=communication.process_groups(drafts),
-        early_calls=communication.pre_step_collectives(drafts),
-        behind=checkpoints.async_saves(drafts),
-        notices=preemption.notices(drafts, resumes, lived, durable_saves(told, saves), zero),
-        faults=tuple(
-            replace(f, at=f.at - zero) for f in fault_injection.find_faults(drafts, failures, axis)
+        archives=compile_cache.compile_cache_loads(attempts),
+        stages=startup_stages.stage_graphs(attempts, zero),
+        archived=compile_cache.count_archives_saved(attempts),
+        groups_made=communication.process_groups(attempts),
+        early_calls=communication.pre_step_collectives(attempts),
+        behind=checkpoints.async_saves(attempts),
+        notices=preemption.notices(
+            attempts, resumes, timelines, durable_saves(outcomes, saves), zero
         ),
-        saved=told,
+        faults=tuple(
+            replace(f, at=f.at - zero)
+            for f in fault_injection.find_faults(attempts, failures, alignment)
+        ),
+        saved=outcomes,
         rhythms=rhythms,
-        publishes=publish.publish_from_events(drafts),
+        publishes=publish.publish_from_events(attempts),
         recovered=tuple((recovery.attempt, recovery.until) for recovery in recoveries),
-        rolled_back=rolled_back_ranges(drafts, resumes),
-        paused=sum(one.paused for one in outside),
+        rolled_back=rolled_back_ranges(attempts, resumes),
+        paused=sum(item.paused for item in outside),
         outside=_uncounted_stretches(outside, launches, zero),
     )
 
@@ -137,21 +139,21 @@ def _remove_uncounted_time(
     outside: Sequence[UncountedTime],
     launches: Sequence[Launch],
     journals: Sequence[Journal],
-    axis: ClockAlignment,
+    alignment: ClockAlignment,
 ) -> None:
     """Move what comes after time that does not count to where that time began."""
-    before = {one.launch: one.length for one in outside}
+    before = {item.launch: item.length for item in outside}
     by = 0
     for launch in launches:
         by += before.get(launch.name, 0)
-        axis.earlier((j for j in journals if by and j.launch == launch.name), by)
+        alignment.earlier((j for j in journals if by and j.launch == launch.name), by)
 
 
 def _uncounted_stretches(
     outside: Sequence[UncountedTime], launches: Sequence[Launch], zero: int
 ) -> tuple[tuple[int, int], ...]:
     """When, on the axis without that time, and how much."""
-    lengths = {one.launch: one.length for one in outside}
+    lengths = {item.launch: item.length for item in outside}
     return tuple(
         (
             (launch.begin if launch.allocated is None else launch.allocated) - zero,
@@ -176,79 +178,83 @@ def _bounds(launches: Sequence[Launch]) -> tuple[int, int]:
 
 
 def _run_segments(
-    drafts: Sequence[AttemptRecord],
+    attempts: Sequence[AttemptRecord],
     resumes: Sequence[Resume],
-    lived: Sequence[AttemptTimeline],
+    timelines: Sequence[AttemptTimeline],
     zero: int,
     end: int,
 ) -> list[Segment]:
     pieces = []
-    for draft, resume, life in zip(drafts, resumes, lived, strict=True):
-        lost = lost_intervals(draft.trainers(), resume)
-        pieces.append(mark_lost(life.segments, lost))
-    return _compose(drafts, pieces, zero, end)
+    for attempt, resume, timeline in zip(attempts, resumes, timelines, strict=True):
+        lost = lost_intervals(attempt.trainers(), resume)
+        pieces.append(mark_lost(timeline.segments, lost))
+    return _compose(attempts, pieces, zero, end)
 
 
 def _compose(
-    drafts: Sequence[AttemptRecord], pieces: Sequence[Sequence[Segment]], zero: int, end: int
+    attempts: Sequence[AttemptRecord], pieces: Sequence[Sequence[Segment]], zero: int, end: int
 ) -> list[Segment]:
     """Attempts one after the other, and what lies between them."""
     out: list[Segment] = []
     at = zero
-    for draft, piece in zip(drafts, pieces, strict=True):
-        out += _gap_before(draft, at)
+    for attempt, piece in zip(attempts, pieces, strict=True):
+        out += _gap_before(attempt, at)
         out += piece
-        at = max(at, draft.end)
+        at = max(at, attempt.end)
     out.append(Segment(at, end, SHUTDOWN))
-    return ledger_segments.join(out)
+    return join(out)
 
 
-def _gap_before(draft: AttemptRecord, at: int) -> list[Segment]:
+def _gap_before(attempt: AttemptRecord, at: int) -> list[Segment]:
     """From the end of the last attempt to the start of this one."""
-    if at >= draft.begin:
+    if at >= attempt.begin:
         return []
-    group, gap = ("recover", DOWNTIME) if draft.recovers else ("start", SHUTDOWN)
-    given = draft.launch.allocated
-    given = draft.begin if given is None else min(max(given, at), draft.begin)
-    if draft.begin > draft.launch.begin:  # restarted within the launch, nothing was allocated
-        given = draft.begin
+    group, gap = ("recover", DOWNTIME) if attempt.recovers else ("start", SHUTDOWN)
+    allocated = attempt.launch.allocated
+    allocated = attempt.begin if allocated is None else min(max(allocated, at), attempt.begin)
+    if attempt.begin > attempt.launch.begin:  # restarted within the launch, nothing was allocated
+        allocated = attempt.begin
     return [
-        Segment(at, given, gap),
-        Segment(given, draft.begin, f"{group}.hardware_setup"),
+        Segment(at, allocated, gap),
+        Segment(allocated, attempt.begin, f"{group}.hardware_setup"),
     ]
 
 
 def _rank_ledgers(
-    drafts: Sequence[AttemptRecord],
+    attempts: Sequence[AttemptRecord],
     resumes: Sequence[Resume],
-    lived: Sequence[AttemptTimeline],
+    timelines: Sequence[AttemptTimeline],
     zero: int,
     end: int,
 ) -> tuple[RankLedger, ...]:
-    numbers = sorted({life.rank for draft in drafts for life in draft.lives})
+    numbers = sorted({record.rank for attempt in attempts for record in attempt.lives})
     out = []
     for rank in numbers:
         pieces: list[list[Segment]] = []
         steps = 0
         hosts: dict[int, str] = {}
         absent = 0
-        for index, (draft, resume, lives) in enumerate(zip(drafts, resumes, lived, strict=True)):
-            mine = [x for x in draft.lives if x.rank == rank]
-            theirs = [x for x in lives.lives if x.rank == rank]
-            if not mine or not theirs:
-                pieces.append([Segment(draft.begin, draft.end, UNKNOWN)])
-                absent += draft.end - draft.begin if rank >= (_world(draft) or rank + 1) else 0
+        for index, (attempt, resume, timeline) in enumerate(
+            zip(attempts, resumes, timelines, strict=True)
+        ):
+            records = [x for x in attempt.lives if x.rank == rank]
+            accounts = [x for x in timeline.lives if x.rank == rank]
+            if not records or not accounts:
+                pieces.append([Segment(attempt.begin, attempt.end, UNKNOWN)])
+                absent += (
+                    attempt.end - attempt.begin if rank >= (_world(attempt) or rank + 1) else 0
+                )
                 continue
-            lost = lost_intervals(mine, resume)
-            pieces.append(mark_lost(theirs[0].segments, lost))
-            steps += mine[0].steps
-            hosts[index] = mine[0].journal.host
-        segments = _compose(drafts, pieces, zero, end)
+            lost = lost_intervals(records, resume)
+            pieces.append(mark_lost(accounts[0].segments, lost))
+            steps += records[0].steps
+            hosts[index] = records[0].journal.host
+        segments = _compose(attempts, pieces, zero, end)
         out.append(
             RankLedger(
                 rank,
                 _from_start(zero, segments),
-                ledger_segments.time_by_bucket(segments),
+                time_by_bucket(segments),
                 steps,
                 tuple(dict.fromkeys(hosts.values())),
                 hosts,
@@ -262,36 +268,38 @@ def _from_start(zero: int, segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(Segment(s.start - zero, s.end - zero, s.leaf) for s in segments)
 
 
-def _attempt(index: int, draft: AttemptRecord, resume: Resume, zero: int) -> Attempt:
-    steps = min((life.steps for life in draft.trainers()), default=0)
+def _attempt(index: int, attempt: AttemptRecord, resume: Resume, zero: int) -> Attempt:
+    steps = min((rank.steps for rank in attempt.trainers()), default=0)
     known = resume.base or (index and steps)  # before that it may still load something
     return Attempt(
         index=index,
-        start=draft.begin - zero,
-        end=draft.end - zero,
-        outcome=draft.outcome,
-        ranks=tuple(life.rank for life in draft.lives),
-        world=_world(draft),
+        start=attempt.begin - zero,
+        end=attempt.end - zero,
+        outcome=attempt.outcome,
+        ranks=tuple(rank.rank for rank in attempt.lives),
+        world=_world(attempt),
         first_step=resume.base + 1 if steps else None,
         last_step=resume.last_step(steps) if steps else None,
         resumed_from=resume.base if known else None,
-        resumed_by=checkpoints.resume_level(draft),
+        resumed_by=checkpoints.resume_level(attempt),
     )
 
 
-def _world(draft: AttemptRecord) -> int | None:
-    worlds = [life.journal.world for life in draft.lives if life.journal.world is not None]
+def _world(attempt: AttemptRecord) -> int | None:
+    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world is not None]
     return max(worlds, default=None)
 
 
 def _failures(
-    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline], axis: ClockAlignment
+    attempts: Sequence[AttemptRecord],
+    timelines: Sequence[AttemptTimeline],
+    alignment: ClockAlignment,
 ) -> list[Failure]:
     out = []
-    for index, (draft, lives) in enumerate(zip(drafts, lived, strict=True)):
-        if draft.outcome in ("failed", "preempted"):
-            hung = [life.rank for life in lives.trainers if life.hung]
-            out.append(failures.explain(draft, index, axis, hung))
+    for index, (attempt, timeline) in enumerate(zip(attempts, timelines, strict=True)):
+        if attempt.outcome in ("failed", "preempted"):
+            hung = [account.rank for account in timeline.trainers if account.hung]
+            out.append(failures.explain(attempt, index, alignment, hung))
     return out
 
 
@@ -301,13 +309,13 @@ def _shift_save(s: Checkpoint, zero: int) -> Checkpoint:
 
 
 def _started_at(
-    launches: Sequence[Launch], journals: Sequence[Journal], axis: ClockAlignment, zero: int
+    launches: Sequence[Launch], journals: Sequence[Journal], alignment: ClockAlignment, zero: int
 ) -> int:
     """By the wall clock of the first launcher, else of the process that was there first."""
     if not journals:
         return 0
-    first = min(launches[0].journals or journals, key=lambda j: (axis.at(j, j.opened), j.name))
-    return first.wall - (axis.at(first, first.opened) - zero)
+    first = min(launches[0].journals or journals, key=lambda j: (alignment.at(j, j.opened), j.name))
+    return first.wall - (alignment.at(first, first.opened) - zero)
 
 
 def _command(launchers: Sequence[Journal]) -> tuple[str, ...]:
@@ -323,14 +331,14 @@ def _exit_code(launches: Sequence[Launch]) -> int | None:
     return None if status is None else shell_code(status)
 
 
-def _time_to_start(lived: Sequence[AttemptTimeline], zero: int) -> int | None:
+def _time_to_start(timelines: Sequence[AttemptTimeline], zero: int) -> int | None:
     """Allocation to the first training, over as many attempts as that took."""
-    ready = next((life.ready for life in lived if life.ready is not None), None)
+    ready = next((timeline.ready for timeline in timelines if timeline.ready is not None), None)
     return None if ready is None else ready - zero
 
 
 def _recoveries(
-    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+    attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> tuple[Recovery, ...]:
     """Of each interruption the way from the last sign of progress to training again.
 
@@ -339,31 +347,33 @@ def _recoveries(
     """
     out = []
     since: int | None = None  # the attempt that was interrupted
-    for index, (draft, life) in enumerate(zip(drafts, lived, strict=True)):
-        if life.ready is None:
+    for index, (attempt, timeline) in enumerate(zip(attempts, timelines, strict=True)):
+        if timeline.ready is None:
             continue
         if since is not None:
-            out.append(Recovery(since, index, max(life.ready - lived[since].progress_until, 0)))
-        since = index if draft.outcome in ("failed", "preempted") else None
+            out.append(
+                Recovery(since, index, max(timeline.ready - timelines[since].progress_until, 0))
+            )
+        since = index if attempt.outcome in ("failed", "preempted") else None
     return tuple(out)
 
 
-def _hidden(lived: Sequence[AttemptTimeline]) -> dict[str, int]:
+def _hidden(timelines: Sequence[AttemptTimeline]) -> dict[str, int]:
     """Per attempt the rank that hid most of each leaf; ranks hide in parallel."""
     out: dict[str, int] = {}
-    for lives in lived:
+    for timeline in timelines:
         most: dict[str, int] = {}
-        for life in lives.trainers:
-            for leaf, ns in life.hidden.items():
-                most[leaf] = max(most.get(leaf, 0), ns)
-        for leaf, ns in most.items():
-            out[leaf] = out.get(leaf, 0) + ns
+        for account in timeline.trainers:
+            for bucket, ns in account.hidden.items():
+                most[bucket] = max(most.get(bucket, 0), ns)
+        for bucket, ns in most.items():
+            out[bucket] = out.get(bucket, 0) + ns
     return out
 
 
 def _queue_capacity(launches: Sequence[Launch], outside: Sequence[UncountedTime]) -> int | None:
     """How long the run waited for capacity, as the scheduler's records tell it."""
-    later = {one.launch: one.queued for one in outside}
+    later = {item.launch: item.queued for item in outside}
     waits = [
         later.get(x.name, 0)
         if place
@@ -374,11 +384,11 @@ def _queue_capacity(launches: Sequence[Launch], outside: Sequence[UncountedTime]
     return sum(max(wait, 0) for wait in waits) if waits else None
 
 
-def _batches_per_step(drafts: Sequence[AttemptRecord]) -> float | None:
+def _batches_per_step(attempts: Sequence[AttemptRecord]) -> float | None:
     """Above 1 where gradients are accumulated; None when no loader was seen."""
     batches = steps = 0
-    for draft in drafts:
-        for life in draft.trainers():
-            batches += sum(life.journal.windows.batches)
-            steps += life.steps
+    for attempt in attempts:
+        for rank in attempt.trainers():
+            batches += sum(rank.journal.windows.batches)
+            steps += rank.steps
     return round(batches / steps, 2) if steps and batches else None

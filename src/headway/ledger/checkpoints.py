@@ -24,49 +24,50 @@ from headway.ledger.model import (
 )
 from headway.ledger.record import AttemptRecord, RankRecord
 from headway.ledger.resume import merge_files
-from headway.ledger.resume import merge_files as gathered
 from headway.units import NS
 
 LEVELS = ("memory", "disk")
 
 
 def checkpoint_outcomes(
-    drafts: Sequence[AttemptRecord], zero: int
+    attempts: Sequence[AttemptRecord], zero: int
 ) -> tuple[CheckpointOutcome, ...]:
     """Each save of all ranks, in the order in which its end was known."""
-    found: dict[tuple[int, int, str], CheckpointOutcome] = {}
-    for index, draft in enumerate(drafts):
-        for life in draft.lives:
-            for event in _events(life, "checkpoint"):
-                one = _outcome(index, event, event["t"] + life.shift - zero)
-                key = (one.attempt, one.step, one.level)
-                found[key] = _merge_ranks(found[key], one) if key in found else one
-    return tuple(sorted(found.values(), key=lambda one: (one.at, one.step, one.level)))
+    outcomes: dict[tuple[int, int, str], CheckpointOutcome] = {}
+    for index, attempt in enumerate(attempts):
+        for rank in attempt.lives:
+            for event in _events(rank, "checkpoint"):
+                outcome = _outcome(index, event, event["t"] + rank.shift - zero)
+                key = (outcome.attempt, outcome.step, outcome.level)
+                outcomes[key] = _merge_ranks(outcomes[key], outcome) if key in outcomes else outcome
+    return tuple(
+        sorted(outcomes.values(), key=lambda outcome: (outcome.at, outcome.step, outcome.level))
+    )
 
 
-def save_intervals(drafts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...]:
+def save_intervals(attempts: Sequence[AttemptRecord]) -> tuple[SaveInterval, ...]:
     """Of each level what was said last, by the lowest rank that says it: rank 0's counts."""
-    found = {}
-    for draft in drafts:
-        for life in sorted(draft.lives, key=lambda life: -life.rank):
-            for event in _events(life, "checkpoint"):
+    by_level = {}
+    for attempt in attempts:
+        for rank in sorted(attempt.lives, key=lambda rank: -rank.rank):
+            for event in _events(rank, "checkpoint"):
                 if (interval := _seconds(event.get("interval_s"))) is not None:
-                    found[event["level"]] = _save_interval(event, interval)
-    return tuple(found[level] for level in LEVELS if level in found)
+                    by_level[event["level"]] = _save_interval(event, interval)
+    return tuple(by_level[level] for level in LEVELS if level in by_level)
 
 
-def resume_level(draft: AttemptRecord) -> str | None:
+def resume_level(attempt: AttemptRecord) -> str | None:
     """Which level the attempt went on from."""
-    for life in sorted(draft.lives, key=lambda life: life.rank):
-        for event in _events(life, "restored"):
-            first = life.first_step_end
-            if first is None or event["t"] + life.shift < first:
+    for rank in sorted(attempt.lives, key=lambda rank: rank.rank):
+        for event in _events(rank, "restored"):
+            first = rank.first_step_end
+            if first is None or event["t"] + rank.shift < first:
                 return str(event["level"])
     return None
 
 
-def _events(life: RankRecord, name: str) -> Iterator[dict[str, Any]]:
-    for event in life.journal.named(name):
+def _events(rank: RankRecord, name: str) -> Iterator[dict[str, Any]]:
+    for event in rank.journal.named(name):
         if event.get("level") in LEVELS and type(event.get("step")) is int:
             yield event
 
@@ -86,18 +87,18 @@ def _outcome(attempt: int, event: dict[str, Any], at: int) -> CheckpointOutcome:
     )
 
 
-def _merge_ranks(one: CheckpointOutcome, other: CheckpointOutcome) -> CheckpointOutcome:
+def _merge_ranks(first: CheckpointOutcome, second: CheckpointOutcome) -> CheckpointOutcome:
     """Of two ranks: it is there when the last one has it, and failed if one has."""
     return CheckpointOutcome(
-        attempt=one.attempt,
-        step=one.step,
-        at=max(one.at, other.at),
-        level=one.level,
-        blocked=max(one.blocked, other.blocked),
-        slower=max(one.slower, other.slower),
-        durable=max(one.durable, other.durable),
-        size=one.size + other.size,
-        error=one.error or other.error,
+        attempt=first.attempt,
+        step=first.step,
+        at=max(first.at, second.at),
+        level=first.level,
+        blocked=max(first.blocked, second.blocked),
+        slower=max(first.slower, second.slower),
+        durable=max(first.durable, second.durable),
+        size=first.size + second.size,
+        error=first.error or second.error,
     )
 
 
@@ -127,16 +128,16 @@ def _ns(value: Any) -> int:
 
 def count_saves(checkpoints: Sequence[Checkpoint]) -> tuple[int, int | None]:
     """How many saves (files of one step are one), and the mean time between two of an attempt."""
-    made = merge_files(checkpoints)
+    saves = merge_files(checkpoints)
     gaps = [
-        after.at - before.at for before, after in pairwise(made) if before.attempt == after.attempt
+        after.at - before.at for before, after in pairwise(saves) if before.attempt == after.attempt
     ]
-    return len(made), sum(gaps) // len(gaps) if gaps else None
+    return len(saves), sum(gaps) // len(gaps) if gaps else None
 
 
-def async_saves(drafts: Sequence[AttemptRecord]) -> AsyncSave | None:
+def async_saves(attempts: Sequence[AttemptRecord]) -> AsyncSave | None:
     """Over all ranks and attempts; None where nothing was saved so."""
-    events = [e for d in drafts for life in d.lives for e in life.journal.named("behind")]
+    events = [e for d in attempts for rank in d.lives for e in rank.journal.named("behind")]
     if not events:
         return None
     written = [event for event in events if "bytes" in event]
@@ -196,13 +197,13 @@ def interval_inputs(
     wall: int,
 ) -> IntervalInputs | None:
     """None where no save was seen. What a Checkpointer tells goes before what was seen of it."""
-    to_disk = [one for one in saved if one.level == "disk" and not one.error]
-    seen = gathered(checkpoints)
-    if not wall or not (to_disk or seen):
+    to_disk = [outcome for outcome in saved if outcome.level == "disk" and not outcome.error]
+    files = merge_files(checkpoints)
+    if not wall or not (to_disk or files):
         return None
-    costs = [one.blocked + one.slower for one in to_disk] or [one.blocked for one in seen]
-    late = [max(one.durable - one.blocked, 0) for one in to_disk] or [
-        max((one.written or 0) - one.blocked, 0) for one in seen
+    costs = [s.blocked + s.slower for s in to_disk] or [s.blocked for s in files]
+    late = [max(s.durable - s.blocked, 0) for s in to_disk] or [
+        max((s.written or 0) - s.blocked, 0) for s in files
     ]
     return IntervalInputs(
         cost=sum(costs) / len(costs) / NS,
@@ -225,10 +226,10 @@ def recommended_interval(
     wall: int,
 ) -> int | None:
     """In ns; None where no failure or no cost of a save was seen."""
-    known = interval_inputs(saved, checkpoints, failures, wall)
-    if known is None or not known.failures or not known.cost:
+    inputs = interval_inputs(saved, checkpoints, failures, wall)
+    if inputs is None or not inputs.failures or not inputs.cost:
         return None
-    return round(known.best().interval * NS)
+    return round(inputs.best().interval * NS)
 
 
 def count_restartable(failures: Sequence[Failure]) -> int:
@@ -238,6 +239,8 @@ def count_restartable(failures: Sequence[Failure]) -> int:
 
 def blocked_each(ledger: Ledger) -> int | None:
     """What one save to disk blocks on average, in ns."""
-    times = [one.blocked for one in ledger.saved if one.level == "disk" and not one.error]
-    times = times or [one.blocked for one in gathered(ledger.checkpoints)]
+    times = [
+        outcome.blocked for outcome in ledger.saved if outcome.level == "disk" and not outcome.error
+    ]
+    times = times or [save.blocked for save in merge_files(ledger.checkpoints)]
     return sum(times) // len(times) if times else None

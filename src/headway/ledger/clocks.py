@@ -37,24 +37,24 @@ class ClockAlignment:
 
 def align_clocks(launchers: Sequence[Journal], processes: Sequence[Journal]) -> ClockAlignment:
     """Place all journals; `launchers` in the order in which they joined the run."""
-    axis = ClockAlignment()
+    alignment = ClockAlignment()
     boots = Boots(_ties(launchers, processes))  # one shift for each, whichever launch it is in
     end: int | None = None
     for launcher in launchers:
-        if launcher.name in axis.shifts:
+        if launcher.name in alignment.shifts:
             continue
-        end = _place_launcher(launcher, launchers[0], end, axis, boots)
+        end = _place_launcher(launcher, launchers[0], end, alignment, boots)
         # Launchers of the same launch on other nodes are placed with the ranks beside them.
         beside = [x for x in launchers if x.launch == launcher.launch and x is not launcher]
         members = [*beside, *_members(launcher.launch, processes)]
-        _place_members(launcher, launcher, members, axis, boots)
+        _place_members(launcher, launcher, members, alignment, boots)
     for launch in sorted({p.launch for p in processes} - {x.launch for x in launchers}):
         members = _members(launch, processes)
         reference = _first(members)
         anchor = launchers[0] if launchers else _first(processes)
         boots.place(reference.boot, _offset(reference, anchor))
-        _place_members(reference, None, members, axis, boots)
-    return axis
+        _place_members(reference, None, members, alignment, boots)
+    return alignment
 
 
 class Boots:
@@ -93,10 +93,10 @@ def _ties(launchers: Sequence[Journal], processes: Sequence[Journal]) -> dict[st
             if end is not None:
                 by_restart.setdefault(member.restart, {}).setdefault(member.boot, end)
         for _, ends in sorted(by_restart.items()):
-            (first, mine), *others = sorted(ends.items())
+            (first, own), *others = sorted(ends.items())
             for boot, theirs in others:
-                ties.setdefault(first, {}).setdefault(boot, mine - theirs)
-                ties.setdefault(boot, {}).setdefault(first, theirs - mine)
+                ties.setdefault(first, {}).setdefault(boot, own - theirs)
+                ties.setdefault(boot, {}).setdefault(first, theirs - own)
     return ties
 
 
@@ -112,14 +112,14 @@ def _members(launch: str, processes: Sequence[Journal]) -> list[Journal]:
 
 
 def _place_launcher(
-    launcher: Journal, first: Journal, end: int | None, axis: ClockAlignment, boots: Boots
+    launcher: Journal, first: Journal, end: int | None, alignment: ClockAlignment, boots: Boots
 ) -> int:
     """Returns until when this launcher and those before it lived."""
     if launcher.boot not in boots.shifts:
         shift = _offset(launcher, first)
         if end is not None and launcher.begin + shift < end:
             behind = (end - launcher.begin - shift) / 1e9
-            axis.notes.append(
+            alignment.notes.append(
                 with_code(
                     f"the clock of {launcher.host} is at least {behind:.3f} s behind "
                     f"{first.host}; the downtime before its attempt is not known",
@@ -128,7 +128,7 @@ def _place_launcher(
             )
             shift = end - launcher.begin
         boots.place(launcher.boot, shift)
-    axis.shifts[launcher.name] = boots.shifts[launcher.boot]
+    alignment.shifts[launcher.name] = boots.shifts[launcher.boot]
     lived_until = launcher.last_sign() + boots.shifts[launcher.boot]
     return lived_until if end is None else max(end, lived_until)
 
@@ -137,16 +137,16 @@ def _place_members(
     reference: Journal,
     launcher: Journal | None,
     members: Sequence[Journal],
-    axis: ClockAlignment,
+    alignment: ClockAlignment,
     boots: Boots,
 ) -> None:
-    axis.seen.add(reference.boot)
+    alignment.seen.add(reference.boot)
     home = boots.shifts[reference.boot]
     for boot, group in sorted(_by_boot(members).items()):
-        if boot not in axis.seen:
-            _place_foreign(boot, reference, launcher, group, home, axis, boots)
+        if boot not in alignment.seen:
+            _place_foreign(boot, reference, launcher, group, home, alignment, boots)
         for member in group:
-            axis.shifts[member.name] = boots.shifts[boot]
+            alignment.shifts[member.name] = boots.shifts[boot]
 
 
 def _place_foreign(
@@ -155,11 +155,11 @@ def _place_foreign(
     launcher: Journal | None,
     group: Sequence[Journal],
     home: int,
-    axis: ClockAlignment,
+    alignment: ClockAlignment,
     boots: Boots,
 ) -> None:
     """A host that is not the launcher's, when it is seen for the first time."""
-    axis.seen.add(boot)
+    alignment.seen.add(boot)
     guess = home + _offset(_first(group), reference)
     shift = boots.shifts.get(boot, guess)
     if launcher is not None and not any(member.role == "launcher" for member in group):
@@ -167,7 +167,7 @@ def _place_foreign(
     boots.shifts.pop(boot, None)
     boots.place(boot, shift)
     if abs(shift - guess) > CLOCK_TOLERANCE:
-        axis.notes.append(
+        alignment.notes.append(
             with_code(
                 f"the clock of {group[0].host} differs from {reference.host}'s by "
                 f"{abs(shift - guess) / 1e9:.3f} s; its ranks were placed by the launcher's clock",

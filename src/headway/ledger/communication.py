@@ -17,56 +17,56 @@ CALL = ("where", "what")
 TEXTS = ("where", "what", "desc", "backend")
 
 
-def process_groups(drafts: Sequence[AttemptRecord]) -> tuple[ProcessGroups, ...]:
+def process_groups(attempts: Sequence[AttemptRecord]) -> tuple[ProcessGroups, ...]:
     """By place; the costliest first."""
-    rows = _merge_rows(drafts, "groups", GROUP, _groups, _add_attempts)
-    return tuple(sorted(rows, key=lambda one: (-one.needless, -one.ns, one.where, one.desc)))
+    rows = _merge_rows(attempts, "groups", GROUP, _groups, _add_attempts)
+    return tuple(sorted(rows, key=lambda row: (-row.needless, -row.ns, row.where, row.desc)))
 
 
-def pre_step_collectives(drafts: Sequence[AttemptRecord]) -> tuple[PreStepCollectives, ...]:
+def pre_step_collectives(attempts: Sequence[AttemptRecord]) -> tuple[PreStepCollectives, ...]:
     """By place; the costliest first."""
 
-    def plus(one: PreStepCollectives, other: PreStepCollectives) -> PreStepCollectives:
+    def plus(first: PreStepCollectives, second: PreStepCollectives) -> PreStepCollectives:
         return replace(
-            other,
-            ranks=max(one.ranks, other.ranks),
-            times=max(one.times, other.times),
-            ns=one.ns + other.ns,
-            least=one.least + other.least,
-            bytes=max(one.bytes, other.bytes),
+            second,
+            ranks=max(first.ranks, second.ranks),
+            times=max(first.times, second.times),
+            ns=first.ns + second.ns,
+            least=first.least + second.least,
+            bytes=max(first.bytes, second.bytes),
         )
 
-    rows = _merge_rows(drafts, "calls", CALL, _calls, plus)
-    return tuple(sorted(rows, key=lambda one: (-one.ns, one.where, one.what)))
+    rows = _merge_rows(attempts, "calls", CALL, _calls, plus)
+    return tuple(sorted(rows, key=lambda row: (-row.ns, row.where, row.what)))
 
 
 def _merge_rows(
-    drafts: Sequence[AttemptRecord],
+    attempts: Sequence[AttemptRecord],
     kind: str,
     names: tuple[str, ...],
     of_attempt: Callable[[Key, list[Row]], T],
     plus: Callable[[T, T], T],
 ) -> Iterable[T]:
     """Rows of all ranks of an attempt are one; so are those of all attempts."""
-    found: dict[Key, T] = {}
-    for draft in drafts:
+    merged: dict[Key, T] = {}
+    for attempt in attempts:
         by_place: dict[Key, list[Row]] = {}
-        for row in _rows(draft, kind):
+        for row in _rows(attempt, kind):
             by_place.setdefault(tuple(row.get(name) for name in names), []).append(row)
         for key, rows in by_place.items():
-            one = of_attempt(key, rows)
-            found[key] = plus(found[key], one) if key in found else one
-    return found.values()
+            result = of_attempt(key, rows)
+            merged[key] = plus(merged[key], result) if key in merged else result
+    return merged.values()
 
 
-def _rows(draft: AttemptRecord, kind: str) -> Iterator[Row]:
+def _rows(attempt: AttemptRecord, kind: str) -> Iterator[Row]:
     """What each rank told last."""
-    for life in draft.lives:
-        told = list(life.journal.named("communication"))
-        rows = told[-1].get(kind) if told else None
+    for rank in attempt.lives:
+        events = list(rank.journal.named("communication"))
+        rows = events[-1].get(kind) if events else None
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, dict) and isinstance(row.get("where"), str):
-                yield {**_texts_and_counts(row), "settled": told[-1].get("at") == "exit"}
+                yield {**_texts_and_counts(row), "settled": events[-1].get("at") == "exit"}
 
 
 def _texts_and_counts(row: Row) -> Row:
@@ -109,19 +109,19 @@ def _avoidable(row: Row) -> int:
     return sum(int(row.get(name, 0)) for name in names)
 
 
-def _add_attempts(one: ProcessGroups, other: ProcessGroups) -> ProcessGroups:
+def _add_attempts(first: ProcessGroups, second: ProcessGroups) -> ProcessGroups:
     """The same place in two attempts."""
     return replace(
-        other,
-        ranks=max(one.ranks, other.ranks),
-        calls=max(one.calls, other.calls),
-        made=max(one.made, other.made),
-        used=max(one.used, other.used),
-        unused=min(one.unused, other.unused),
-        again=max(one.again, other.again),
-        ns=one.ns + other.ns,
-        needless=one.needless + other.needless,
-        settled=one.settled or other.settled,
+        second,
+        ranks=max(first.ranks, second.ranks),
+        calls=max(first.calls, second.calls),
+        made=max(first.made, second.made),
+        used=max(first.used, second.used),
+        unused=min(first.unused, second.unused),
+        again=max(first.again, second.again),
+        ns=first.ns + second.ns,
+        needless=first.needless + second.needless,
+        settled=first.settled or second.settled,
     )
 
 

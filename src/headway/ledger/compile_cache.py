@@ -12,21 +12,21 @@ from headway.units import NS
 COMPILING = ("compile", "compile_cache", "compile_turn")
 
 
-def compile_cache_loads(drafts: Sequence[AttemptRecord]) -> tuple[CompileCacheLoad, ...]:
+def compile_cache_loads(attempts: Sequence[AttemptRecord]) -> tuple[CompileCacheLoad, ...]:
     """Each archive that was asked for, by attempt and node."""
     return tuple(
-        _load(index, draft, event)
-        for index, draft in enumerate(drafts)
-        for event in _events(draft, "load")
+        _load(index, attempt, event)
+        for index, attempt in enumerate(attempts)
+        for event in _events(attempt, "load")
     )
 
 
-def count_archives_saved(drafts: Sequence[AttemptRecord]) -> int:
+def count_archives_saved(attempts: Sequence[AttemptRecord]) -> int:
     """How often something was saved for later jobs."""
-    return sum(1 for draft in drafts for _ in _events(draft, "save"))
+    return sum(1 for attempt in attempts for _ in _events(attempt, "save"))
 
 
-def _load(index: int, draft: AttemptRecord, event: dict[str, Any]) -> CompileCacheLoad:
+def _load(index: int, attempt: AttemptRecord, event: dict[str, Any]) -> CompileCacheLoad:
     return CompileCacheLoad(
         attempt=index,
         level=str(event.get("level") or "miss"),
@@ -35,25 +35,25 @@ def _load(index: int, draft: AttemptRecord, event: dict[str, Any]) -> CompileCac
         bytes=_number(event.get("bytes")),
         load=max(_number(event.get("end")) - event["t"], 0),
         cold=int(_seconds(event.get("cold_s")) * NS),
-        here=max((_compiling(life) for life in draft.lives), default=0),
+        here=max((_compiling(rank) for rank in attempt.lives), default=0),
     )
 
 
-def _events(draft: AttemptRecord, what: str) -> Iterator[dict[str, Any]]:
-    for journal in draft.launch.journals:
+def _events(attempt: AttemptRecord, what: str) -> Iterator[dict[str, Any]]:
+    for journal in attempt.launch.journals:
         for event in journal.named("cache"):
             if event.get("what") == what:
                 yield event
 
 
-def _compiling(life: RankRecord) -> int:
+def _compiling(rank: RankRecord) -> int:
     """What a rank spent on compiles before its first step, without imports."""
-    end = life.first_step_end
-    spans = [s for s in life.journal.spans if s.name in COMPILING and s.end is not None]
+    end = rank.first_step_end
+    spans = [s for s in rank.journal.spans if s.name in COMPILING and s.end is not None]
     return sum(
         (span.end or span.start) - span.start
         for span in spans
-        if end is None or span.start + life.shift < end
+        if end is None or span.start + rank.shift < end
     )
 
 

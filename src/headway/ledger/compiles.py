@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from headway.journal.reader import Span
-from headway.ledger import segments
-from headway.ledger import segments as ledger_segments
 from headway.ledger.merge import AttemptTimeline
 from headway.ledger.model import Compile, Ledger, RankCompiles, RecompileLimitHit
 from headway.ledger.record import AttemptRecord, RankRecord
-from headway.ledger.segments import Segment
+from headway.ledger.segments import Segment, by_priority, clip, innermost, paint, time_by_bucket
 
 PT2 = ("start.pt2_compile", "recover.pt2_compile")
 BACKWARD_TRIGGERS = ("LAZY_BACKWARD", "CUDAGRAPH_RECORDING")  # of a graph that was compiled before
@@ -28,50 +26,50 @@ WHOLE = {
 }
 
 
-def find_compiles(drafts: Sequence[AttemptRecord], zero: int) -> tuple[Compile, ...]:
+def find_compiles(attempts: Sequence[AttemptRecord], zero: int) -> tuple[Compile, ...]:
     """All finished compiles, as each rank saw them."""
     out = [
-        one
-        for index, draft in enumerate(drafts)
-        for life in draft.lives
-        for one in _of_life(index, life, zero)
+        compiled
+        for index, attempt in enumerate(attempts)
+        for rank in attempt.lives
+        for compiled in _of_life(index, rank, zero)
     ]
     return tuple(sorted(out, key=lambda c: (c.start, c.rank)))
 
 
-def _of_life(index: int, life: RankRecord, zero: int) -> list[Compile]:
+def _of_life(index: int, rank: RankRecord, zero: int) -> list[Compile]:
     """One for each graph: its backward part is compiled later, under the same number."""
-    found: list[Compile] = []
+    compiles: list[Compile] = []
     places: dict[str, int] = {}
-    ahead = _compiled_ahead(life)
-    for span in _graph_spans(life):
+    ahead = _compiled_ahead(rank)
+    for span in _graph_spans(rank):
         number = str(span.fields.get("compile_id") or "")
         place = places.get(number) if span.fields.get("trigger") in BACKWARD_TRIGGERS else None
         if place is None or not number:
-            places[number] = len(found)
-            found.append(
-                replace(_compile(index, life, span, zero), missed=_missed_precompile(span, ahead))
+            places[number] = len(compiles)
+            compiles.append(
+                replace(_compile(index, rank, span, zero), missed=_missed_precompile(span, ahead))
             )
             continue
-        whole = found[place]
-        cached = whole.cached and span.fields.get("cached") is not False
-        later = whole.later + (span.end or span.start) - span.start
-        found[place] = replace(whole, later=later, cached=cached)
-    return found
+        first = compiles[place]
+        cached = first.cached and span.fields.get("cached") is not False
+        later = first.later + (span.end or span.start) - span.start
+        compiles[place] = replace(first, later=later, cached=cached)
+    return compiles
 
 
-def _compiled_ahead(life: RankRecord) -> dict[str, int]:
+def _compiled_ahead(rank: RankRecord) -> dict[str, int]:
     """Places that were compiled ahead, and when that was done; none before a step was seen."""
     done = [
         (span.start, span.end)
-        for span in life.journal.spans
+        for span in rank.journal.spans
         if span.fields.get("what") == AHEAD and span.end is not None
     ]
-    if life.first_step_end is None:
+    if rank.first_step_end is None:
         return {}
     return {
         str(span.fields["where"]): end
-        for span in _graph_spans(life)
+        for span in _graph_spans(rank)
         for start, end in done
         if span.fields.get("where") and start <= span.start < end
     }
@@ -83,25 +81,25 @@ def _missed_precompile(span: Span, ahead: Mapping[str, int]) -> bool:
     return done is not None and span.start >= done and span.fields.get("step") == 0
 
 
-def _graph_spans(life: RankRecord) -> list[Span]:
+def _graph_spans(rank: RankRecord) -> list[Span]:
     """The finished compiles; not those that a user has declared around torch's own."""
-    spans = [s for s in life.journal.spans if s.name == "compile" and s.end is not None]
+    spans = [s for s in rank.journal.spans if s.name == "compile" and s.end is not None]
     own = [s for s in spans if s.fields.get("compile_id")]
     return [
         span
         for span in spans
         if span.fields.get("compile_id")
-        or not any(span.start <= one.start < (span.end or 0) for one in own)
+        or not any(span.start <= inner.start < (span.end or 0) for inner in own)
     ]
 
 
-def _compile(index: int, life: RankRecord, span: Span, zero: int) -> Compile:
-    fields, shift = span.fields, life.shift - zero
-    started = life.first_step_end is not None and span.start + life.shift >= life.first_step_end
-    reason, seen = str(fields.get("reason") or ""), fields.get("seen")
+def _compile(index: int, rank: RankRecord, span: Span, zero: int) -> Compile:
+    fields, shift = span.fields, rank.shift - zero
+    started = rank.first_step_end is not None and span.start + rank.shift >= rank.first_step_end
+    reason, guard_values = str(fields.get("reason") or ""), fields.get("seen")
     return Compile(
         attempt=index,
-        rank=life.rank,
+        rank=rank.rank,
         start=span.start + shift,
         end=(span.end or span.start) + shift,
         where=str(fields.get("where") or fields.get("compile_id") or "?"),
@@ -110,47 +108,47 @@ def _compile(index: int, life: RankRecord, span: Span, zero: int) -> Compile:
         recompile=bool(reason) or started,
         cached=fields.get("cached") is True,
         caller=str(fields.get("caller") or ""),
-        seen=seen if isinstance(seen, dict) else {},
+        seen=guard_values if isinstance(guard_values, dict) else {},
     )
 
 
 def recompile_limit_hits(
-    drafts: Sequence[AttemptRecord], zero: int
+    attempts: Sequence[AttemptRecord], zero: int
 ) -> tuple[RecompileLimitHit, ...]:
     """Where torch has reached its limit of recompiles."""
     return tuple(
         RecompileLimitHit(
             attempt=index,
-            rank=life.rank,
-            at=event["t"] + life.shift - zero,
+            rank=rank.rank,
+            at=event["t"] + rank.shift - zero,
             where=str(event.get("where") or "?"),
             limit=str(event.get("limit") or "recompile_limit"),
             reason=str(event.get("reason") or ""),
         )
-        for index, draft in enumerate(drafts)
-        for life in draft.lives
-        for event in life.journal.named("recompile_limit")
+        for index, attempt in enumerate(attempts)
+        for rank in attempt.lives
+        for event in rank.journal.named("recompile_limit")
     )
 
 
 def compiles_by_rank(
-    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+    attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> tuple[RankCompiles, ...]:
     """What each rank's time in the compiler went to, and what its caches had."""
-    found: dict[int, RankCompiles] = {}
-    for draft, lives in zip(drafts, lived, strict=True):
-        for life, account in zip(draft.lives, lives.lives, strict=True):
-            one = _caches(life)
-            parts = segments.time_by_bucket(split_compile_time(life, account.segments))
-            if not parts and not one.asked:
+    by_rank: dict[int, RankCompiles] = {}
+    for attempt, timeline in zip(attempts, timelines, strict=True):
+        for record, account in zip(attempt.lives, timeline.lives, strict=True):
+            caches = _caches(record)
+            parts = time_by_bucket(split_compile_time(record, account.segments))
+            if not parts and not caches.asked:
                 continue
-            before = found.get(life.rank, RankCompiles(rank=life.rank))
-            found[life.rank] = before.plus(replace(one, parts=parts))
-    return tuple(found[rank] for rank in sorted(found))
+            before = by_rank.get(record.rank, RankCompiles(rank=record.rank))
+            by_rank[record.rank] = before.plus(replace(caches, parts=parts))
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
 def compile_parts(
-    drafts: Sequence[AttemptRecord], lived: Sequence[AttemptTimeline]
+    attempts: Sequence[AttemptRecord], timelines: Sequence[AttemptTimeline]
 ) -> dict[str, int]:
     """What the run's own time in the compiler went to; it sums to those buckets, exactly.
 
@@ -158,32 +156,31 @@ def compile_parts(
     unless another one is known to do something that all wait for.
     """
     sums: dict[str, int] = {}
-    for draft, lives in zip(drafts, lived, strict=True):
-        accounts = dict(zip(map(id, draft.lives), lives.lives, strict=True))
-        ranks = [split_compile_time(life, accounts[id(life)].segments) for life in draft.trainers()]
+    for attempt, timeline in zip(attempts, timelines, strict=True):
+        accounts = dict(zip(map(id, attempt.lives), timeline.lives, strict=True))
+        ranks = [
+            split_compile_time(rank, accounts[id(rank)].segments) for rank in attempt.trainers()
+        ]
         ranks.sort(key=lambda parts: -parts[-1].end if parts else 0)
         layers = [[part for part in parts if part.leaf != "other"] for parts in ranks]
-        whole = [Segment(s.start, s.end, "other") for s in lives.segments if s.leaf in PT2]
-        painted = segments.paint(whole, segments.by_priority(layers))
-        for name, ns in segments.time_by_bucket(painted).items():
+        compiling = [Segment(s.start, s.end, "other") for s in timeline.segments if s.leaf in PT2]
+        painted = paint(compiling, by_priority(layers))
+        for name, ns in time_by_bucket(painted).items():
             sums[name] = sums.get(name, 0) + ns
     return sums
 
 
-def split_compile_time(life: RankRecord, segments: Sequence[Segment]) -> list[Segment]:
+def split_compile_time(rank: RankRecord, segments: Sequence[Segment]) -> list[Segment]:
     """This rank's time in the compiler, each piece with its part as the leaf."""
-    whole = [Segment(s.start, s.end, "other") for s in segments if s.leaf in PT2]
-    if not whole:
+    compiling = [Segment(s.start, s.end, "other") for s in segments if s.leaf in PT2]
+    if not compiling:
         return []
-    spans = [s for s in life.journal.spans if s.end is not None]
+    spans = [s for s in rank.journal.spans if s.end is not None]
     named = [Segment(s.start, s.end or 0, WHOLE[s.name]) for s in spans if s.name in WHOLE]
-    inner = ledger_segments.innermost(named)
-    layers = [inner, _graphs(_graph_spans(life), inner)]
-    found = [
-        Segment(s.start + life.shift, s.end + life.shift, s.leaf)
-        for s in ledger_segments.by_priority(layers)
-    ]
-    return ledger_segments.paint(whole, found)
+    inner = innermost(named)
+    layers = [inner, _graphs(_graph_spans(rank), inner)]
+    parts = [Segment(s.start + rank.shift, s.end + rank.shift, s.leaf) for s in by_priority(layers)]
+    return paint(compiling, parts)
 
 
 def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
@@ -198,7 +195,7 @@ def _graphs(spans: Sequence[Span], inner: Sequence[Segment]) -> list[Segment]:
         if start >= end:
             continue  # within another one, of another thread
         at = end
-        nested = sum(s.end - s.start for s in segments.clip(inner, start, end))
+        nested = sum(s.end - s.start for s in clip(inner, start, end))
         room = end - start - nested
         for name, ns in _exclusive(span.fields, room, nested):
             start = _lay(out, inner, start, end, name, ns)
@@ -210,14 +207,14 @@ def _lay(
     out: list[Segment], inner: Sequence[Segment], start: int, end: int, name: str, ns: int
 ) -> int:
     """`ns` of a part from `start` on, around what is nested there; where it ends."""
-    for one in segments.clip(inner, start, end):
+    for nested in clip(inner, start, end):
         if ns <= 0:
             break
-        piece = min(one.start - start, ns)
+        piece = min(nested.start - start, ns)
         if piece > 0:
             out.append(Segment(start, start + piece, name))
             ns -= piece
-        start = start + piece if ns <= 0 else one.end
+        start = start + piece if ns <= 0 else nested.end
     if ns > 0:
         piece = min(ns, end - start)
         out.append(Segment(start, start + piece, name))
@@ -230,14 +227,14 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
 
     torch's times hold what is nested in them: imports, mostly, in the time of AOTAutograd.
     """
-    told = fields.get("parts_us")
-    us = {name: _ns(told.get(name)) for name in _BELOW} if isinstance(told, dict) else {}
+    parts_us = fields.get("parts_us")
+    us = {name: _ns(parts_us.get(name)) for name in _BELOW} if isinstance(parts_us, dict) else {}
     kernels, tuning = us.get("triton", 0) + us.get("cpp", 0), us.get("autotune", 0)
     inductor = max(us.get("inductor", 0), kernels + tuning)
     aot = max(us.get("aot_autograd", 0), inductor)
     dynamo = max(us.get("dynamo", 0), aot)
     own_aot = max(aot - inductor - nested, 0)
-    found = {
+    parts = {
         "dynamo": dynamo - aot,
         "cache_load" if _loaded_from_cache(fields) else "aot_autograd": own_aot,
         "inductor": inductor - kernels - tuning,
@@ -245,7 +242,7 @@ def _exclusive(fields: Mapping[str, Any], room: int, nested: int) -> Iterator[tu
         "cpp": us.get("cpp", 0),
         "autotune": tuning,
     }
-    for name, ns in found.items():
+    for name, ns in parts.items():
         piece = min(ns, room)
         room -= piece
         yield name, piece
@@ -260,21 +257,23 @@ def _loaded_from_cache(fields: Mapping[str, Any]) -> bool:
     return bool(hits) and not misses
 
 
-def _caches(life: RankRecord) -> RankCompiles:
-    found = RankCompiles(rank=life.rank)
-    for span in life.journal.spans:
+def _caches(rank: RankRecord) -> RankCompiles:
+    total = RankCompiles(rank=rank.rank)
+    for span in rank.journal.spans:
         if span.name == "compile":
             fx, aot = (_counts(span.fields.get("cache"), name) for name in ("fx", "aot"))
-            told = span.fields.get("bypassed")
-            reasons = [str(text) for text in told] if isinstance(told, list) else []
-            one = RankCompiles(rank=life.rank, fx=fx, aot=aot, bypassed=dict.fromkeys(reasons, 1))
-            found = found.plus(one)
-    return found
+            bypassed = span.fields.get("bypassed")
+            reasons = [str(text) for text in bypassed] if isinstance(bypassed, list) else []
+            caches = RankCompiles(
+                rank=rank.rank, fx=fx, aot=aot, bypassed=dict.fromkeys(reasons, 1)
+            )
+            total = total.plus(caches)
+    return total
 
 
-def _counts(told: Any, name: str) -> tuple[int, int]:
-    pair = told.get(name) if isinstance(told, dict) else None
-    if isinstance(pair, list) and len(pair) == 2 and all(type(one) is int for one in pair):
+def _counts(cache: Any, name: str) -> tuple[int, int]:
+    pair = cache.get(name) if isinstance(cache, dict) else None
+    if isinstance(pair, list) and len(pair) == 2 and all(type(value) is int for value in pair):
         return pair[0], pair[1]
     return 0, 0
 
@@ -285,4 +284,4 @@ def _ns(us: Any) -> int:
 
 def first_compiles(ledger: Ledger, attempt: int | None = None) -> list[Compile]:
     """Those that no recompile is, of one attempt or of all."""
-    return [one for one in ledger.compiles if not one.recompile and attempt in (None, one.attempt)]
+    return [c for c in ledger.compiles if not c.recompile and attempt in (None, c.attempt)]

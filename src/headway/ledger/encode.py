@@ -56,7 +56,7 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
         "attempts": [_attempt(a) for a in ledger.attempts],
         "failures": [_failure(f) for f in ledger.failures],
         "failures_by_owner": ledger.failures_by_owner,
-        **({"stages": [_stage_graph(one) for one in ledger.stages]} if ledger.stages else {}),
+        **({"stages": [_stage_graph(graph) for graph in ledger.stages]} if ledger.stages else {}),
         **({"notices": [_notice(n) for n in ledger.notices]} if ledger.notices else {}),
         **({"faults": [_fault(f) for f in ledger.faults]} if ledger.faults else {}),
         "checkpoints": {
@@ -86,14 +86,14 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
                 if c.recompile
             ],
             "parts": _parts(ledger.compile_parts),
-            "by_rank": [_rank_compiles(one) for one in ledger.rank_compiles],
-            "gave_up": [_recompile_limit_hit(one) for one in ledger.gave_up],
-            "archives": [_compile_cache_load(one) for one in ledger.archives],
+            "by_rank": [_rank_compiles(rank) for rank in ledger.rank_compiles],
+            "gave_up": [_recompile_limit_hit(hit) for hit in ledger.gave_up],
+            "archives": [_compile_cache_load(load) for load in ledger.archives],
             "archived": ledger.archived,
         },
         "communication": {
-            "groups": [_process_groups(one) for one in ledger.groups_made],
-            "calls": [_pre_step_collectives(one) for one in ledger.early_calls],
+            "groups": [_process_groups(groups) for groups in ledger.groups_made],
+            "calls": [_pre_step_collectives(calls) for calls in ledger.early_calls],
         },
         "per_rank": [
             {"rank": r.rank, "steps": r.steps, "buckets": _seconds(r.buckets)} for r in ledger.ranks
@@ -105,50 +105,50 @@ def to_dict(ledger: Ledger) -> dict[str, Any]:
 
 def _levels(ledger: Ledger) -> list[dict[str, Any]]:
     """Each level of a Checkpointer: what its saves cost, and how often to make them."""
-    rhythms = {one.level: one for one in ledger.rhythms}
-    found = []
+    intervals = {outcome.level: outcome for outcome in ledger.rhythms}
+    levels = []
     for level in ("memory", "disk"):
-        good = [one for one in ledger.saved if one.level == level and not one.error]
+        good = [outcome for outcome in ledger.saved if outcome.level == level and not outcome.error]
         if not good:
             continue
-        rhythm = rhythms.get(level)
-        found.append(
+        interval = intervals.get(level)
+        levels.append(
             {
                 "level": level,
                 "saves": len(good),
-                "blocked_s": sum(one.blocked for one in good) / NS,
-                "slower_s": sum(one.slower for one in good) / NS,
-                "durable_s": max(one.durable for one in good) / NS,
-                "bytes": sum(one.size for one in good),
-                **(_save_interval(rhythm) if rhythm else {}),
+                "blocked_s": sum(outcome.blocked for outcome in good) / NS,
+                "slower_s": sum(outcome.slower for outcome in good) / NS,
+                "durable_s": max(outcome.durable for outcome in good) / NS,
+                "bytes": sum(outcome.size for outcome in good),
+                **(_save_interval(interval) if interval else {}),
             }
         )
-    return found
+    return levels
 
 
-def _save_interval(one: SaveInterval) -> dict[str, Any]:
+def _save_interval(interval: SaveInterval) -> dict[str, Any]:
     return {
-        "interval_s": one.interval / NS,
-        "recommended_interval_s": _s(one.recommended),
-        "wasted_percent": one.wasted_percent,
-        "recommended_percent": one.recommended_percent,
-        "failures_per_hour": one.failures_per_hour,
-        "failures_low": one.failures_low,
-        "failures_high": one.failures_high,
+        "interval_s": interval.interval / NS,
+        "recommended_interval_s": _s(interval.recommended),
+        "wasted_percent": interval.wasted_percent,
+        "recommended_percent": interval.recommended_percent,
+        "failures_per_hour": interval.failures_per_hour,
+        "failures_low": interval.failures_low,
+        "failures_high": interval.failures_high,
     }
 
 
 def _failed_saves(ledger: Ledger) -> list[dict[str, Any]]:
     return [
         {
-            "attempt": one.attempt,
-            "step": one.step,
-            "at_s": one.at / NS,
-            "level": one.level,
-            "error": one.error,
+            "attempt": outcome.attempt,
+            "step": outcome.step,
+            "at_s": outcome.at / NS,
+            "level": outcome.level,
+            "error": outcome.error,
         }
-        for one in ledger.saved
-        if one.error
+        for outcome in ledger.saved
+        if outcome.error
     ]
 
 
@@ -158,33 +158,33 @@ def _s(ns: int | None) -> float | None:
 
 def _seconds(buckets: Mapping[str, int]) -> dict[str, float]:
     """In the order of the vocabulary, so that two ledgers read alike."""
-    return {leaf: buckets[leaf] / NS for leaf in BUCKETS if buckets.get(leaf)}
+    return {bucket: buckets[bucket] / NS for bucket in BUCKETS if buckets.get(bucket)}
 
 
 def _parts(parts: Mapping[str, int]) -> dict[str, float]:
     return {name: parts[name] / NS for name in COMPILE_PARTS if parts.get(name)}
 
 
-def _rank_compiles(one: RankCompiles) -> dict[str, Any]:
+def _rank_compiles(rank: RankCompiles) -> dict[str, Any]:
     return {
-        "rank": one.rank,
-        "parts": _parts(one.parts),
-        "fx_hits": one.fx[0],
-        "fx_misses": one.fx[1],
-        "aot_hits": one.aot[0],
-        "aot_misses": one.aot[1],
-        "bypassed": dict(one.bypassed),
+        "rank": rank.rank,
+        "parts": _parts(rank.parts),
+        "fx_hits": rank.fx[0],
+        "fx_misses": rank.fx[1],
+        "aot_hits": rank.aot[0],
+        "aot_misses": rank.aot[1],
+        "bypassed": dict(rank.bypassed),
     }
 
 
-def _recompile_limit_hit(one: RecompileLimitHit) -> dict[str, Any]:
+def _recompile_limit_hit(hit: RecompileLimitHit) -> dict[str, Any]:
     return {
-        "attempt": one.attempt,
-        "rank": one.rank,
-        "at_s": one.at / NS,
-        "where": one.where,
-        "limit": one.limit,
-        "reason": one.reason,
+        "attempt": hit.attempt,
+        "rank": hit.rank,
+        "at_s": hit.at / NS,
+        "where": hit.where,
+        "limit": hit.limit,
+        "reason": hit.reason,
     }
 
 
@@ -209,17 +209,17 @@ def _stage_graph(graph: StageGraph) -> dict[str, Any]:
     }
 
 
-def _compile_cache_load(one: CompileCacheLoad) -> dict[str, Any]:
+def _compile_cache_load(load: CompileCacheLoad) -> dict[str, Any]:
     return {
-        "attempt": one.attempt,
-        "level": one.level,
-        "why": one.why,
-        "files": one.files,
-        "bytes": one.bytes,
-        "load_s": one.load / NS,
-        "cold_s": one.cold / NS,
-        "compile_s": one.here / NS,
-        "saved_s": one.saved / NS,
+        "attempt": load.attempt,
+        "level": load.level,
+        "why": load.why,
+        "files": load.files,
+        "bytes": load.bytes,
+        "load_s": load.load / NS,
+        "cold_s": load.cold / NS,
+        "compile_s": load.here / NS,
+        "saved_s": load.saved / NS,
     }
 
 
@@ -229,80 +229,80 @@ def _auto(auto: AutoRun) -> dict[str, Any]:
         "kind": auto.kind,
         "boosters": [
             {
-                "name": one.name,
-                "state": one.state,
-                "what": one.what or None,
-                "why": one.why or None,
-                "here_s": _s(one.here),
-                "without_s": _s(one.before),
-                "saved_s": _s(one.saved),
+                "name": booster.name,
+                "state": booster.state,
+                "what": booster.what or None,
+                "why": booster.why or None,
+                "here_s": _s(booster.here),
+                "without_s": _s(booster.before),
+                "saved_s": _s(booster.saved),
             }
-            for one in auto.boosters
+            for booster in auto.boosters
         ],
     }
 
 
-def _async_save(one: AsyncSave) -> dict[str, Any]:
+def _async_save(saves: AsyncSave) -> dict[str, Any]:
     return {
-        "saves": one.saves,
-        "blocked_s": one.blocked / NS,
-        "written_s": one.written / NS,
-        "waited_s": one.waited / NS,
-        "failed": one.failed,
-        "plain": dict(one.plain),
+        "saves": saves.saves,
+        "blocked_s": saves.blocked / NS,
+        "written_s": saves.written / NS,
+        "waited_s": saves.waited / NS,
+        "failed": saves.failed,
+        "plain": dict(saves.plain),
     }
 
 
-def _publish(one: Publish) -> dict[str, Any]:
+def _publish(published: Publish) -> dict[str, Any]:
     return {
-        "run": one.run,
-        "folder": one.folder,
-        "anchor": one.anchor,
-        "store": one.store,
-        "snapshot": one.snapshot or None,
-        "error": one.error or None,
-        "seconds": _s(one.took),
+        "run": published.run,
+        "folder": published.folder,
+        "anchor": published.anchor,
+        "store": published.store,
+        "snapshot": published.snapshot or None,
+        "error": published.error or None,
+        "seconds": _s(published.took),
     }
 
 
-def _publish_of(ledger: Ledger, one: Publish) -> dict[str, Any]:
+def _publish_of(ledger: Ledger, published: Publish) -> dict[str, Any]:
     held = publish.accelerators_held(ledger)
     return {
-        **_publish(one),
+        **_publish(published),
         "accelerators": held,
-        "would_cost_s": None if one.took is None else held * one.took / NS,
+        "would_cost_s": None if published.took is None else held * published.took / NS,
         "did_cost_s": held * publish.time_after_training(ledger) / NS,
     }
 
 
-def _process_groups(one: ProcessGroups) -> dict[str, Any]:
+def _process_groups(groups: ProcessGroups) -> dict[str, Any]:
     return {
-        "where": one.where,
-        "what": one.what,
-        "desc": one.desc,
-        "backend": one.backend,
-        "size": one.size,
-        "ranks": one.ranks,
-        "calls": one.calls,
-        "made": one.made,
-        "used": one.used,
-        "unused": one.unused,
-        "again": one.again,
-        "seconds": one.ns / NS,
-        "needless_s": one.needless / NS,
-        "settled": one.settled,
+        "where": groups.where,
+        "what": groups.what,
+        "desc": groups.desc,
+        "backend": groups.backend,
+        "size": groups.size,
+        "ranks": groups.ranks,
+        "calls": groups.calls,
+        "made": groups.made,
+        "used": groups.used,
+        "unused": groups.unused,
+        "again": groups.again,
+        "seconds": groups.ns / NS,
+        "needless_s": groups.needless / NS,
+        "settled": groups.settled,
     }
 
 
-def _pre_step_collectives(one: PreStepCollectives) -> dict[str, Any]:
+def _pre_step_collectives(calls: PreStepCollectives) -> dict[str, Any]:
     return {
-        "where": one.where,
-        "what": one.what,
-        "ranks": one.ranks,
-        "times": one.times,
-        "seconds": one.ns / NS,
-        "least_s": one.least / NS,
-        "bytes": one.bytes,
+        "where": calls.where,
+        "what": calls.what,
+        "ranks": calls.ranks,
+        "times": calls.times,
+        "seconds": calls.ns / NS,
+        "least_s": calls.least / NS,
+        "bytes": calls.bytes,
     }
 
 
@@ -373,15 +373,15 @@ _UNMASKED_FIELDS = frozenset({"run", "segments", "ranks", "buckets"})
 
 def mask_secrets(ledger: Ledger) -> Ledger:
     """Every text in it but the run's name."""
-    made: Ledger = _mask_fields(ledger, _UNMASKED_FIELDS)
-    return made
+    masked: Ledger = _mask_fields(ledger, _UNMASKED_FIELDS)
+    return masked
 
 
-def _mask_fields(value: Any, kept: frozenset[str] = frozenset()) -> Any:
+def _mask_fields(value: Any, unmasked: frozenset[str] = frozenset()) -> Any:
     changed = {}
     for field in fields(value):
         old = getattr(value, field.name)
-        if field.name not in kept and (new := _mask_value(old)) != old:
+        if field.name not in unmasked and (new := _mask_value(old)) != old:
             changed[field.name] = new
     return replace(value, **changed) if changed else value
 

@@ -49,130 +49,134 @@ class _Clue(NamedTuple):
 
 
 def explain(
-    draft: AttemptRecord, index: int, axis: ClockAlignment, hung_ranks: list[int]
+    attempt: AttemptRecord, index: int, alignment: ClockAlignment, hung_ranks: list[int]
 ) -> Failure:
     """The first cause of a failed attempt."""
-    told = _launcher_event(draft, "verdict")
-    above = told is not None and str(told.get("category")) in EXTERNAL_CAUSES
+    verdict = _launcher_event(attempt, "verdict")
+    above = verdict is not None and str(verdict.get("category")) in EXTERNAL_CAUSES
     watched = (
-        _launcher_event(draft, "decision") is not None
+        _launcher_event(attempt, "decision") is not None
     )  # by a supervisor, who knows a hang from a kill
-    if told is not None and hung_ranks and told.get("category") != "hang" and not watched:
-        told = None  # it was found hanging, by whoever ended it then
-    if told is not None and (draft.outcome == "failed" or above):
-        return _from_verdict(told, draft, index)
-    clue = _first_clue(draft, axis, hung_ranks)
+    if verdict is not None and hung_ranks and verdict.get("category") != "hang" and not watched:
+        verdict = None  # it was found hanging, by whoever ended it then
+    if verdict is not None and (attempt.outcome == "failed" or above):
+        return _from_verdict(verdict, attempt, index)
+    clue = _first_clue(attempt, alignment, hung_ranks)
     owner, retry = OWNERS[clue.category]
     return Failure(
         attempt=index,
-        at=draft.end,
+        at=attempt.end,
         category=clue.category,
         owner=owner,
         retry=retry,
         root_rank=clue.rank if clue.rank >= 0 else None,
         evidence=clue.evidence,
-        decision=_decision(draft),
+        decision=_decision(attempt),
     )
 
 
-def _launcher_event(draft: AttemptRecord, event: str) -> dict[str, Any] | None:
+def _launcher_event(attempt: AttemptRecord, event: str) -> dict[str, Any] | None:
     """What the launcher says of the end of its launch; all nodes say the same."""
-    if not draft.last:
+    if not attempt.last:
         return None
-    found = [e for launcher in draft.launch.journals for e in launcher.named(event)]
-    return found[0] if found else None
+    events = [e for launcher in attempt.launch.journals for e in launcher.named(event)]
+    return events[0] if events else None
 
 
-def _from_verdict(told: dict[str, Any], draft: AttemptRecord, index: int) -> Failure:
-    category = str(told.get("category"))
+def _from_verdict(verdict: dict[str, Any], attempt: AttemptRecord, index: int) -> Failure:
+    category = str(verdict.get("category"))
     owner, retry = OWNERS.get(category, OWNERS["unknown"])
     return Failure(
         attempt=index,
-        at=draft.end,
+        at=attempt.end,
         category=category if category in OWNERS else "unknown",
-        owner=str(told.get("owner") or owner),
-        retry=str(told.get("retry") or retry),
-        root_rank=told.get("rank"),
-        evidence=str(told.get("evidence") or ""),
-        node=_text(told.get("node")),
-        confidence=_text(told.get("confidence")),
-        fingerprint=_text(told.get("fingerprint")),
-        decision=_decision(draft),
+        owner=str(verdict.get("owner") or owner),
+        retry=str(verdict.get("retry") or retry),
+        root_rank=verdict.get("rank"),
+        evidence=str(verdict.get("evidence") or ""),
+        node=_text(verdict.get("node")),
+        confidence=_text(verdict.get("confidence")),
+        fingerprint=_text(verdict.get("fingerprint")),
+        decision=_decision(attempt),
     )
 
 
-def _decision(draft: AttemptRecord) -> str | None:
+def _decision(attempt: AttemptRecord) -> str | None:
     """What the supervisor did, in words."""
-    told = _launcher_event(draft, "decision")
-    return None if told is None else f"{told.get('action')}: {told.get('why')}"
+    decision = _launcher_event(attempt, "decision")
+    return None if decision is None else f"{decision.get('action')}: {decision.get('why')}"
 
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _first_clue(draft: AttemptRecord, axis: ClockAlignment, hung_ranks: list[int]) -> _Clue:
-    launch = draft.launch
+def _first_clue(attempt: AttemptRecord, alignment: ClockAlignment, hung_ranks: list[int]) -> _Clue:
+    launch = attempt.launch
     if hung_ranks:  # whoever ended it then, and how
         text = f"rank {hung_ranks[0]} lived but made no step before it was ended"
         return _Clue(False, 0, hung_ranks[0], "hang", text)
-    if draft.outcome == "preempted" and launch.stop_signal is not None:
+    if attempt.outcome == "preempted" and launch.stop_signal is not None:
         name = _signal_name(launch.stop_signal)
-        return _Clue(False, draft.end, -1, "preemption", f"the launcher was sent {name}")
-    if draft.outcome == "preempted":
-        return _Clue(False, draft.end, -1, "preemption", "the ranks were told to stop")
-    clues = [clue for life in draft.lives for clue in _clues(life, draft, axis)]
-    clues = clues or _parents_clues(draft, axis)
+        return _Clue(False, attempt.end, -1, "preemption", f"the launcher was sent {name}")
+    if attempt.outcome == "preempted":
+        return _Clue(False, attempt.end, -1, "preemption", "the ranks were told to stop")
+    clues = [clue for rank in attempt.lives for clue in _clues(rank, attempt, alignment)]
+    clues = clues or _parents_clues(attempt, alignment)
     if clues:
         return min(clues)
-    code = launch.exit_code if draft.last else None
+    code = launch.exit_code if attempt.last else None
     if code is not None and code != 0:
-        return _Clue(True, draft.end, -1, _of_code(code), f"the command ended with {_code(code)}")
-    return _Clue(True, draft.end, -1, "unknown", "it ended without leaving a reason")
+        return _Clue(True, attempt.end, -1, _of_code(code), f"the command ended with {_code(code)}")
+    return _Clue(True, attempt.end, -1, "unknown", "it ended without leaving a reason")
 
 
-def _parents_clues(draft: AttemptRecord, axis: ClockAlignment) -> list[_Clue]:
+def _parents_clues(attempt: AttemptRecord, alignment: ClockAlignment) -> list[_Clue]:
     """What a process that trains nothing, such as the parent of mp.spawn, died of."""
-    found = []
-    for journal in draft.others:
+    clues = []
+    for journal in attempt.others:
         for error in journal.named("error"):
             kind, message = str(error.get("type", "")), str(error.get("message", ""))
             category = "unknown" if "ProcessExited" in kind else _of_exception(kind, message)
             text = f"process {journal.pid} raised {kind}: {_first_line(message)}"[:300]
-            found.append(_Clue(True, axis.at(journal, error["t"]), -1, category, text))
-    return found
+            clues.append(_Clue(True, alignment.at(journal, error["t"]), -1, category, text))
+    return clues
 
 
 def _first_line(message: str) -> str:
     return message.strip().splitlines()[0] if message.strip() else ""
 
 
-def _clues(life: RankRecord, draft: AttemptRecord, axis: ClockAlignment) -> list[_Clue]:
-    found = []
-    for error in life.journal.named("error"):
+def _clues(rank: RankRecord, attempt: AttemptRecord, alignment: ClockAlignment) -> list[_Clue]:
+    clues = []
+    for error in rank.journal.named("error"):
         kind, message = str(error.get("type", "")), str(error.get("message", ""))
         category = _of_exception(kind, message)
         symptom = category == "network" or any(text in message for text in _PEER_LOST)
-        text = f"rank {life.rank} raised {kind}: {_first_line(message)}"[:300]
-        found.append(_Clue(symptom, error["t"] + life.shift, life.rank, category, text))
-    told = [(agent, event) for agent in draft.agents for event in agent.named("worker_failed")]
-    told += [(one, event) for one in draft.launch.journals for event in one.named("death")]
-    for witness, event in told:
-        if event.get("pid") != life.journal.pid or found:
+        text = f"rank {rank.rank} raised {kind}: {_first_line(message)}"[:300]
+        clues.append(_Clue(symptom, error["t"] + rank.shift, rank.rank, category, text))
+    deaths = [(agent, event) for agent in attempt.agents for event in agent.named("worker_failed")]
+    deaths += [
+        (launcher, event)
+        for launcher in attempt.launch.journals
+        for event in launcher.named("death")
+    ]
+    for witness, event in deaths:
+        if event.get("pid") != rank.journal.pid or clues:
             continue
-        if not shares_pids(witness, life.journal):
+        if not shares_pids(witness, rank.journal):
             continue
         code = event.get("code")
         if not isinstance(code, int) or code in (0, -signal.SIGTERM):
             continue  # ended by its agent because another rank failed
-        text = f"rank {life.rank} ended with {_code(code)}"
-        at = axis.at(witness, event["t"])
-        found.append(_Clue(code > 0, at, life.rank, _of_code(code), text))
-    if not found and draft.last and len(draft.lives) == 1 and draft.launch.exit_code:
-        code = draft.launch.exit_code
-        text = f"rank {life.rank} ended with {_code(code)}"
-        found.append(_Clue(code > 0, life.last_sign, life.rank, _of_code(code), text))
-    return found
+        text = f"rank {rank.rank} ended with {_code(code)}"
+        at = alignment.at(witness, event["t"])
+        clues.append(_Clue(code > 0, at, rank.rank, _of_code(code), text))
+    if not clues and attempt.last and len(attempt.lives) == 1 and attempt.launch.exit_code:
+        code = attempt.launch.exit_code
+        text = f"rank {rank.rank} ended with {_code(code)}"
+        clues.append(_Clue(code > 0, rank.last_sign, rank.rank, _of_code(code), text))
+    return clues
 
 
 def _of_exception(kind: str, message: str) -> str:

@@ -19,56 +19,60 @@ _FaultEvent = tuple[
 
 
 def find_faults(
-    drafts: Sequence[AttemptRecord], failures: Sequence[Failure], axis: ClockAlignment
+    attempts: Sequence[AttemptRecord], failures: Sequence[Failure], alignment: ClockAlignment
 ) -> tuple[Fault, ...]:
     """Every fault that was injected, in the order of time; then those whose moment never came."""
-    found: list[_FaultEvent] = []
-    for journal in _journals(drafts):
+    events: list[_FaultEvent] = []
+    for journal in _journals(attempts):
         for event in journal.named("fault"):
-            at = axis.at(journal, event["t"])
-            index = _attempt(drafts, journal.launch, at)
-            found.append((at, index, journal.name, event))
-    found = _merge_ranks(sorted(found, key=lambda entry: entry[:3]))
-    led = _caused_failure(found, failures)
+            at = alignment.at(journal, event["t"])
+            index = _attempt(attempts, journal.launch, at)
+            events.append((at, index, journal.name, event))
+    events = _merge_ranks(sorted(events, key=lambda entry: entry[:3]))
+    failure_of = _caused_failure(events, failures)
     return tuple(
-        _fault(at, index, event, led.get(place), failures)
-        for place, (at, index, _, event) in enumerate([*found, *_never_fired(drafts, found, axis)])
+        _fault(at, index, event, failure_of.get(place), failures)
+        for place, (at, index, _, event) in enumerate(
+            [*events, *_never_fired(attempts, events, alignment)]
+        )
     )
 
 
 def _never_fired(
-    drafts: Sequence[AttemptRecord], found: Sequence[_FaultEvent], axis: ClockAlignment
+    attempts: Sequence[AttemptRecord], events: Sequence[_FaultEvent], alignment: ClockAlignment
 ) -> Iterator[_FaultEvent]:
     """Lines of the plan that have hit nothing, once the run is over."""
-    if not drafts or drafts[-1].outcome == "running":
+    if not attempts or attempts[-1].outcome == "running":
         return
-    came = [event.get("fault") for _, _, _, event in found]
-    told = [(x, e) for draft in drafts for x in draft.launch.journals for e in x.named("plan")]
-    for journal, event in told[:1]:
+    fired = [event.get("fault") for _, _, _, event in events]
+    plans = [
+        (x, e) for attempt in attempts for x in attempt.launch.journals for e in x.named("plan")
+    ]
+    for journal, event in plans[:1]:
         lines = event.get("faults")
         for number, line in enumerate(lines if isinstance(lines, list) else [], 1):
-            if number not in came and isinstance(line, dict):
-                left = {**line, "who": "nobody", "missed": NEVER_FIRED}
-                yield axis.at(journal, event["t"]), len(drafts) - 1, journal.name, left
+            if number not in fired and isinstance(line, dict):
+                fields = {**line, "who": "nobody", "missed": NEVER_FIRED}
+                yield alignment.at(journal, event["t"]), len(attempts) - 1, journal.name, fields
 
 
-def _journals(drafts: Sequence[AttemptRecord]) -> Iterator[Journal]:
+def _journals(attempts: Sequence[AttemptRecord]) -> Iterator[Journal]:
     """Each one once; launchers, agents and helpers are shared by the attempts of a launch."""
-    seen: set[str] = set()
-    for draft in drafts:
-        ranks = [life.journal for life in draft.lives]
-        for journal in (*draft.launch.journals, *draft.agents, *draft.others, *ranks):
-            if journal.name not in seen:
-                seen.add(journal.name)
+    names: set[str] = set()
+    for attempt in attempts:
+        ranks = [rank.journal for rank in attempt.lives]
+        for journal in (*attempt.launch.journals, *attempt.agents, *attempt.others, *ranks):
+            if journal.name not in names:
+                names.add(journal.name)
                 yield journal
 
 
-def _merge_ranks(found: Sequence[_FaultEvent]) -> list[_FaultEvent]:
+def _merge_ranks(events: Sequence[_FaultEvent]) -> list[_FaultEvent]:
     """What several ranks did to themselves by one line of the plan is one fault."""
     out: dict[tuple[Any, ...], _FaultEvent] = {}
-    for place, (at, index, name, event) in enumerate(found):
-        known = event.get("fault"), event.get("key", place), event.get("kind")
-        same = (index, *map(str, known))
+    for place, (at, index, name, event) in enumerate(events):
+        identity = event.get("fault"), event.get("key", place), event.get("kind")
+        same = (index, *map(str, identity))
         if same in out:
             first = out[same][3]
             out[same] = (*out[same][:3], {**first, "who": _joined(first, event)})
@@ -88,30 +92,32 @@ def _in_order(word: str) -> tuple[int, str]:
     return (int(word), "") if word.isdecimal() else (0, word)
 
 
-def _attempt(drafts: Sequence[AttemptRecord], launch: str, at: int) -> int:
+def _attempt(attempts: Sequence[AttemptRecord], launch: str, at: int) -> int:
     """The attempt of that launch which was going on."""
-    own = [index for index, draft in enumerate(drafts) if draft.launch.name == launch]
-    begun = [index for index in own if drafts[index].begin <= at]
-    return begun[-1] if begun else own[0]
+    own = [index for index, attempt in enumerate(attempts) if attempt.launch.name == launch]
+    started = [index for index in own if attempts[index].begin <= at]
+    return started[-1] if started else own[0]
 
 
-def _caused_failure(found: Sequence[_FaultEvent], failures: Sequence[Failure]) -> dict[int, int]:
+def _caused_failure(events: Sequence[_FaultEvent], failures: Sequence[Failure]) -> dict[int, int]:
     """Of each failure the last fault before it in its attempt, with those of the same plan line."""
-    led: dict[int, int] = {}
+    failure_of: dict[int, int] = {}
     for number, failure in enumerate(failures):
         before = [
             place
-            for place, (at, index, _, _) in enumerate(found)
+            for place, (at, index, _, _) in enumerate(events)
             if index == failure.attempt and at <= failure.at
         ]
         if not before:
             continue
-        last = max(before, key=lambda place: (not _is_non_fatal(found[place][3]), found[place][0]))
-        line = found[last][3].get("fault")
+        last = max(
+            before, key=lambda place: (not _is_non_fatal(events[place][3]), events[place][0])
+        )
+        line = events[last][3].get("fault")
         for place in before:
-            if found[place][3].get("fault") == line:
-                led[place] = number
-    return led
+            if events[place][3].get("fault") == line:
+                failure_of[place] = number
+    return failure_of
 
 
 def _is_non_fatal(event: dict[str, Any]) -> bool:
@@ -120,7 +126,7 @@ def _is_non_fatal(event: dict[str, Any]) -> bool:
 
 
 def _fault(
-    at: int, index: int, event: dict[str, Any], led: int | None, failures: Sequence[Failure]
+    at: int, index: int, event: dict[str, Any], failure: int | None, failures: Sequence[Failure]
 ) -> Fault:
     missed = event.get("missed")
     return Fault(
@@ -131,7 +137,7 @@ def _fault(
         planned=str(event.get("planned") or ""),
         step=event.get("step"),
         missed=None if missed is None else str(missed),
-        failure=led,
-        detected=None if led is None else failures[led].category,
-        detected_after=None if led is None else failures[led].at - at,
+        failure=failure,
+        detected=None if failure is None else failures[failure].category,
+        detected_after=None if failure is None else failures[failure].at - at,
     )

@@ -6,11 +6,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.ledger import segments
 from headway.ledger.buckets import DETECTION, DOWNTIME, EFFECTIVE, HANG, UNKNOWN
 from headway.ledger.rank import AttemptEnd, RankAccount, account_rank
 from headway.ledger.record import AttemptRecord
-from headway.ledger.segments import Segment
+from headway.ledger.segments import Segment, join
 
 
 def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str]) -> list[Segment]:
@@ -25,21 +24,21 @@ def merge_ranks(timelines: Sequence[Sequence[Segment]], waiting: frozenset[str])
     if len(timelines) == 1:
         return list(timelines[0])
     edges = heapq.merge(*(_edges(rank, t, waiting) for rank, t in enumerate(timelines)))
-    idle: dict[int, _Claim] = {}
+    not_training: dict[int, _Claim] = {}
     out: list[Segment] = []
     at: int | None = None
     for time, rank, state in edges:
         if at is not None and at < time:
-            leaf = max(idle.values())[4] if idle else EFFECTIVE
-            if out and out[-1].leaf == leaf and out[-1].end == at:
-                out[-1] = Segment(out[-1].start, time, leaf)
+            bucket = max(not_training.values())[4] if not_training else EFFECTIVE
+            if out and out[-1].leaf == bucket and out[-1].end == at:
+                out[-1] = Segment(out[-1].start, time, bucket)
             else:
-                out.append(Segment(at, time, leaf))
+                out.append(Segment(at, time, bucket))
         at = time
         if state is None:
-            idle.pop(rank, None)
+            not_training.pop(rank, None)
         else:
-            idle[rank] = state
+            not_training[rank] = state
     return out
 
 
@@ -54,17 +53,17 @@ def _edges(
 ) -> list[tuple[int, int, _State]]:
     """At which times a rank changes its state: None for training, else its claim."""
     edges: list[tuple[int, int, _State]] = []
-    back = timeline[-1].end  # when this rank is where the others wait for it
+    resumes_at = timeline[-1].end  # when this rank is where the others wait for it
     for segment in reversed(timeline):
         if segment.leaf == EFFECTIVE:
             edges.append((segment.start, rank, None))
-            back = segment.start
+            resumes_at = segment.start
         else:
-            known = 0 if segment.leaf in waiting else 1 if segment.leaf == UNKNOWN else 2
-            claim = (known, back, _TIES.get(segment.leaf, 2), -rank, segment.leaf)
-            edges.append((segment.start, rank, claim))
+            certainty = 0 if segment.leaf in waiting else 1 if segment.leaf == UNKNOWN else 2
+            priority = (certainty, resumes_at, _TIES.get(segment.leaf, 2), -rank, segment.leaf)
+            edges.append((segment.start, rank, priority))
             if segment.leaf in waiting:
-                back = segment.start  # who comes last to the collective holds the others up
+                resumes_at = segment.start  # who comes last to the collective holds the others up
     edges.reverse()
     edges.append((timeline[-1].end, rank, None))
     return edges
@@ -85,44 +84,44 @@ class AttemptTimeline:
     ready: int | None
 
 
-def account_attempt(index: int, draft: AttemptRecord, zero: int) -> AttemptTimeline:
+def account_attempt(index: int, attempt: AttemptRecord, zero: int) -> AttemptTimeline:
     """Account for every rank of an attempt, and for the attempt as a whole."""
-    group = "recover" if draft.recovers else "start"
-    raised = min((t for life in draft.lives if (t := life.raised) is not None), default=None)
-    fate = AttemptEnd(
-        draft.begin, draft.end, group, draft.outcome, draft.told_to_stop, zero, raised
+    group = "recover" if attempt.recovers else "start"
+    raised = min((t for rank in attempt.lives if (t := rank.raised) is not None), default=None)
+    end = AttemptEnd(
+        attempt.begin, attempt.end, group, attempt.outcome, attempt.told_to_stop, zero, raised
     )
-    trainers = draft.trainers()
-    accounts = {id(life): account_rank(life, fate, index) for life in draft.lives}
-    merged = [accounts[id(life)] for life in trainers]
+    trainers = attempt.trainers()
+    accounts = {id(rank): account_rank(rank, end, index) for rank in attempt.lives}
+    merged = [accounts[id(rank)] for rank in trainers]
     if merged:
         timelines = [m.segments for m in merged if m.segments]
         segments = merge_ranks(timelines, COLLECTIVE_WAIT) if timelines else []
     else:
-        segments = _without_ranks(draft, group)
-    steps = [life.last_step_end for life in trainers if life.last_step_end is not None]
-    signs = [life.last_sign for life in draft.lives]
+        segments = _without_ranks(attempt, group)
+    steps = [rank.last_step_end for rank in trainers if rank.last_step_end is not None]
+    signs = [rank.last_sign for rank in attempt.lives]
     ready = [m.ready for m in merged if m.ready is not None]
     return AttemptTimeline(
         lives=tuple(accounts.values()),
         trainers=tuple(merged),
         segments=tuple(segments),
-        progress_until=_within_attempt(draft, max(steps or signs or [draft.begin])),
-        ready=_within_attempt(draft, max(ready)) if ready and len(ready) == len(merged) else None,
+        progress_until=_within_attempt(attempt, max(steps or signs or [attempt.begin])),
+        ready=_within_attempt(attempt, max(ready)) if ready and len(ready) == len(merged) else None,
     )
 
 
-def _within_attempt(draft: AttemptRecord, t: int) -> int:
-    return min(max(t, draft.begin), draft.end)
+def _within_attempt(attempt: AttemptRecord, t: int) -> int:
+    return min(max(t, attempt.begin), attempt.end)
 
 
-def _without_ranks(draft: AttemptRecord, group: str) -> list[Segment]:
+def _without_ranks(attempt: AttemptRecord, group: str) -> list[Segment]:
     """No rank left a journal: what the launcher did is known, and nothing else."""
-    spawned = draft.begin if draft.launch.spawned is None else draft.launch.spawned
-    spawned = min(max(spawned, draft.begin), draft.end)
-    return segments.join(
+    spawned = attempt.begin if attempt.launch.spawned is None else attempt.launch.spawned
+    spawned = min(max(spawned, attempt.begin), attempt.end)
+    return join(
         [
-            Segment(draft.begin, spawned, f"{group}.launcher_init"),
-            Segment(spawned, draft.end, UNKNOWN),
+            Segment(attempt.begin, spawned, f"{group}.launcher_init"),
+            Segment(spawned, attempt.end, UNKNOWN),
         ]
     )

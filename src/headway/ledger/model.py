@@ -327,8 +327,8 @@ class RankCompiles:
         )
 
 
-def _add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in [*one, *other]}
+def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in [*first, *second]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,7 +499,7 @@ class Ledger:
 
     def side_total(self, which: str) -> int:
         """All seconds on one side of the account, in ns."""
-        return sum(ns for leaf, ns in self.buckets.items() if side(leaf) == which)
+        return sum(ns for bucket, ns in self.buckets.items() if side(bucket) == which)
 
     def to_dict(self) -> dict[str, Any]:
         """The contract of `ledger.json` and `headway report --json`: seconds, rounded to 1 ns."""

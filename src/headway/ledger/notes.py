@@ -17,13 +17,13 @@ MAX_NOTE_LENGTH = 300  # of a text without its code
 
 def collect_notes(
     problems: Sequence[str],
-    axis: ClockAlignment,
+    alignment: ClockAlignment,
     launches: Sequence[Launch],
-    drafts: Sequence[AttemptRecord],
+    attempts: Sequence[AttemptRecord],
     journals: Sequence[Journal],
 ) -> tuple[str, ...]:
-    """One sentence each, without repeats, at most `LIMIT`."""
-    notes = [*problems, *axis.notes]
+    """One sentence each, without repeats, at most `MAX_NOTES`."""
+    notes = [*problems, *alignment.notes]
     if not any(launch.journals for launch in launches) and launches:
         notes.append(
             with_code(
@@ -33,18 +33,18 @@ def collect_notes(
         )
     zero = min((launch.begin for launch in launches), default=0)
     for launch in launches:
-        notes += _silent_launchers(launch, axis, zero)
-    for index, draft in enumerate(drafts):
-        notes += _missing_ranks(index, draft)
+        notes += _silent_launchers(launch, alignment, zero)
+    for index, attempt in enumerate(attempts):
+        notes += _missing_ranks(index, attempt)
     for journal in journals:
-        who = f"rank {journal.rank}" if journal.rank is not None else f"process {journal.pid}"
+        process = f"rank {journal.rank}" if journal.rank is not None else f"process {journal.pid}"
         for event in journal.named("note"):
-            text = f"{who}: {event.get('hook', '')}: {event.get('text', '')}"[:MAX_NOTE_LENGTH]
+            text = f"{process}: {event.get('hook', '')}: {event.get('text', '')}"[:MAX_NOTE_LENGTH]
             notes.append(with_code(text, code=str(event.get("code", ""))))
         for event in journal.named("lost"):
             notes.append(
                 with_code(
-                    f"{who} could not write {event.get('lines')} line(s) of its journal: "
+                    f"{process} could not write {event.get('lines')} line(s) of its journal: "
                     f"{event.get('why')}",
                     code="journal-lines-lost",
                 )
@@ -55,12 +55,12 @@ def collect_notes(
     return tuple(unique)
 
 
-def _silent_launchers(launch: Launch, axis: ClockAlignment, zero: int) -> list[str]:
+def _silent_launchers(launch: Launch, alignment: ClockAlignment, zero: int) -> list[str]:
     """Those that have ended without a word: they were killed, or their machine has failed."""
     notes = []
     for journal in launch.journals:
         if journal.gone and not any(True for _ in journal.named("exit", "decision")):
-            seconds = (axis.at(journal, journal.last_sign()) - zero) / 1e9
+            seconds = (alignment.at(journal, journal.last_sign()) - zero) / 1e9
             notes.append(
                 with_code(
                     f"the launcher on {journal.host} died {seconds:.1f} s after the start of the "
@@ -71,11 +71,11 @@ def _silent_launchers(launch: Launch, axis: ClockAlignment, zero: int) -> list[s
     return notes
 
 
-def _missing_ranks(index: int, draft: AttemptRecord) -> list[str]:
-    worlds = [life.journal.world for life in draft.lives if life.journal.world]
-    if not worlds or not draft.lives:
+def _missing_ranks(index: int, attempt: AttemptRecord) -> list[str]:
+    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world]
+    if not worlds or not attempt.lives:
         return []
-    have = {life.rank for life in draft.lives}
+    have = {rank.rank for rank in attempt.lives}
     missing = max(worlds) - len(have)
     if missing <= 0:
         return []
@@ -89,10 +89,10 @@ def _missing_ranks(index: int, draft: AttemptRecord) -> list[str]:
     ]
 
 
-def longest_gaps(lived: Sequence[AttemptTimeline], zero: int) -> tuple[Gap, ...]:
+def longest_gaps(timelines: Sequence[AttemptTimeline], zero: int) -> tuple[Gap, ...]:
     """The longest stretches that no span covers."""
-    found = [gap for lives in lived for life in lives.trainers for gap in life.gaps]
-    found.sort(key=lambda g: (g.start - g.end, g.attempt, g.rank))
+    gaps = [gap for timeline in timelines for account in timeline.trainers for gap in account.gaps]
+    gaps.sort(key=lambda g: (g.start - g.end, g.attempt, g.rank))
     return tuple(
-        Gap(g.attempt, g.rank, g.start - zero, g.end - zero, g.after, g.before) for g in found[:20]
+        Gap(g.attempt, g.rank, g.start - zero, g.end - zero, g.after, g.before) for g in gaps[:20]
     )

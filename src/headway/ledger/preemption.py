@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.ledger import segments
 from headway.ledger.buckets import EFFECTIVE
 from headway.ledger.merge import AttemptTimeline
 from headway.ledger.model import NoticeResponse, PreemptionNotice
 from headway.ledger.record import AttemptRecord
 from headway.ledger.resume import DurableSave, Resume, lost_intervals
+from headway.ledger.segments import clip, time_by_bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,54 +23,60 @@ class _SavePoint:
 
 
 def notices(
-    drafts: Sequence[AttemptRecord],
+    attempts: Sequence[AttemptRecord],
     resumes: Sequence[Resume],
-    lived: Sequence[AttemptTimeline],
+    timelines: Sequence[AttemptTimeline],
     saves: Sequence[DurableSave],
     zero: int,
 ) -> tuple[PreemptionNotice, ...]:
     """One for each attempt that was preempted; `saves` are in ns from the run's start, `zero`."""
-    found = []
-    for index, (draft, resume, life) in enumerate(zip(drafts, resumes, lived, strict=True)):
-        if draft.outcome == "preempted":
-            mine = [_SavePoint(s.step, s.taken + zero) for s in saves if s.attempt == index]
-            mine.sort(key=lambda mark: mark.at)
-            found.append(_notice(index, draft, resume, life, mine, zero))
-    return tuple(found)
+    result = []
+    for index, (attempt, resume, timeline) in enumerate(
+        zip(attempts, resumes, timelines, strict=True)
+    ):
+        if attempt.outcome == "preempted":
+            own_saves = [_SavePoint(s.step, s.taken + zero) for s in saves if s.attempt == index]
+            own_saves.sort(key=lambda mark: mark.at)
+            result.append(_notice(index, attempt, resume, timeline, own_saves, zero))
+    return tuple(result)
 
 
 def _notice(
     index: int,
-    draft: AttemptRecord,
+    attempt: AttemptRecord,
     resume: Resume,
-    life: AttemptTimeline,
+    timeline: AttemptTimeline,
     saves: Sequence[_SavePoint],
     zero: int,
 ) -> PreemptionNotice:
-    told = [event for rank in draft.trainers() for event in rank.journal.named("preempted")]
-    at = _received_at(draft)
-    stood = max(
-        (s for s in saves if s.at < at), key=_instant, default=_SavePoint(resume.base, draft.begin)
+    events = [event for rank in attempt.trainers() for event in rank.journal.named("preempted")]
+    at = _received_at(attempt)
+    before_notice = max(
+        (s for s in saves if s.at < at),
+        key=_instant,
+        default=_SavePoint(resume.base, attempt.begin),
     )
     last = max((s for s in saves if s.at >= at), key=_instant, default=None)
-    again = (
-        None if resume.keep is None else _SavePoint(resume.keep, _last_kept_instant(draft, resume))
+    resumed = (
+        None
+        if resume.keep is None
+        else _SavePoint(resume.keep, _last_kept_instant(attempt, resume))
     )
-    stands = again or last or stood
-    answer = _response(draft, told, at, last is not None, stands.step > stood.step)
-    step = last.step if last else _step(told)
-    reached = stands.step if step is None else min(stands.step, step)
-    kept = max(reached - stood.step, 0) if answer == "saved" else 0
+    resumable = resumed or last or before_notice
+    response = _response(attempt, events, at, last is not None, resumable.step > before_notice.step)
+    step = last.step if last else _step(events)
+    reached = resumable.step if step is None else min(resumable.step, step)
+    kept_steps = max(reached - before_notice.step, 0) if response == "saved" else 0
     return PreemptionNotice(
         attempt=index,
         at=at - zero,
-        answer=answer,
-        accelerators=_accelerators(draft),
-        step=step if answer in ("saved", "late") else None,
-        saved=_trained(life, stood.at, stands.at) if kept else 0,
-        saved_steps=kept,
-        lost=None if again is None else _trained(life, again.at, draft.end),
-        lost_steps=None if again is None else _rolled_back(draft, resume.base, again.step),
+        answer=response,
+        accelerators=_accelerators(attempt),
+        step=step if response in ("saved", "late") else None,
+        saved=_trained(timeline, before_notice.at, resumable.at) if kept_steps else 0,
+        saved_steps=kept_steps,
+        lost=None if resumed is None else _trained(timeline, resumed.at, attempt.end),
+        lost_steps=None if resumed is None else _rolled_back(attempt, resume.base, resumed.step),
     )
 
 
@@ -78,54 +84,54 @@ def _instant(mark: _SavePoint) -> int:
     return mark.at
 
 
-def _received_at(draft: AttemptRecord) -> int:
+def _received_at(attempt: AttemptRecord) -> int:
     """By the launcher, or by the first rank that heeds it, whichever tells of it first."""
-    heard: list[int] = [
+    times: list[int] = [
         event["t"] + rank.shift
-        for rank in draft.trainers()
+        for rank in attempt.trainers()
         for event in rank.journal.named("preempted")
     ]
-    heard += [] if draft.told_to_stop is None else [draft.told_to_stop]
-    return min(heard)
+    times += [] if attempt.told_to_stop is None else [attempt.told_to_stop]
+    return min(times)
 
 
 def _response(
-    draft: AttemptRecord, told: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
+    attempt: AttemptRecord, events: Sequence[dict[str, Any]], at: int, safe: bool, further: bool
 ) -> NoticeResponse:
     """`safe`: a save after the notice is durable; `further`: one resumed, or can, beyond before."""
-    began = any(event.get("saved") is True for event in told) or any(
+    save_began = any(event.get("saved") is True for event in events) or any(
         span.start + rank.shift >= at
-        for rank in draft.trainers()
+        for rank in attempt.trainers()
         for span in rank.journal.spans
         if span.name == "checkpoint_save" and span.fields.get("level") != "memory"
     )
-    if safe or (began and further):  # a writer may have been done after its rank was ended
+    if safe or (save_began and further):  # a writer may have been done after its rank was ended
         return "saved"
-    if began:
+    if save_began:
         return "late"
-    return "skipped" if told else "none"
+    return "skipped" if events else "none"
 
 
-def _step(told: Sequence[dict[str, Any]]) -> int | None:
-    return next((event["step"] for event in told if type(event.get("step")) is int), None)
+def _step(events: Sequence[dict[str, Any]]) -> int | None:
+    return next((event["step"] for event in events if type(event.get("step")) is int), None)
 
 
-def _last_kept_instant(draft: AttemptRecord, resume: Resume) -> int:
+def _last_kept_instant(attempt: AttemptRecord, resume: Resume) -> int:
     return min(
-        (since for since, _ in lost_intervals(draft.trainers(), resume)),
-        default=draft.end,
+        (since for since, _ in lost_intervals(attempt.trainers(), resume)),
+        default=attempt.end,
     )
 
 
-def _trained(life: AttemptTimeline, start: int, end: int) -> int:
-    return segments.time_by_bucket(segments.clip(life.segments, start, end)).get(EFFECTIVE, 0)
+def _trained(timeline: AttemptTimeline, start: int, end: int) -> int:
+    return time_by_bucket(clip(timeline.segments, start, end)).get(EFFECTIVE, 0)
 
 
-def _rolled_back(draft: AttemptRecord, base: int, keep: int) -> int:
-    made = min((rank.steps for rank in draft.trainers()), default=0)
-    return min(max(base + made - keep, 0), made)
+def _rolled_back(attempt: AttemptRecord, resumed_step: int, kept_step: int) -> int:
+    steps = min((rank.steps for rank in attempt.trainers()), default=0)
+    return min(max(resumed_step + steps - kept_step, 0), steps)
 
 
-def _accelerators(draft: AttemptRecord) -> int:
-    worlds = [rank.journal.world for rank in draft.lives if rank.journal.world is not None]
-    return max(worlds, default=len(draft.lives))
+def _accelerators(attempt: AttemptRecord) -> int:
+    worlds = [rank.journal.world for rank in attempt.lives if rank.journal.world is not None]
+    return max(worlds, default=len(attempt.lives))

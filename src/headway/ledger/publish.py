@@ -17,21 +17,21 @@ def publish_from_note(note: Mapping[str, Any]) -> Publish | None:
     return _publish(note, str(note.get("folder") or "")) if note else None
 
 
-def publish_from_events(drafts: Sequence[AttemptRecord]) -> Publish | None:
+def publish_from_events(attempts: Sequence[AttemptRecord]) -> Publish | None:
     """From what a publish says of itself: the run that it names is the training."""
-    journals = [j for d in drafts for j in (*(life.journal for life in d.lives), *d.others)]
+    journals = [j for d in attempts for j in (*(rank.journal for rank in d.lives), *d.others)]
     events = [event for journal in journals for event in journal.named("published")]
     return _publish(events[-1], str(events[-1].get("ledger") or "")) if events else None
 
 
-def _publish(found: Mapping[str, Any], folder: str) -> Publish:
+def _publish(fields: Mapping[str, Any], folder: str) -> Publish:
     texts = ("run", "anchor", "store", "snapshot", "error", "log")
-    seconds: Any = found.get("seconds")
+    seconds: Any = fields.get("seconds")
     known = type(seconds) in (int, float) and math.isfinite(seconds) and 0 <= seconds < 1e9
     return Publish(
         folder=folder,
         took=round(seconds * NS) if known else None,
-        **{name: str(found.get(name) or "") for name in texts},
+        **{name: str(fields.get(name) or "") for name in texts},
     )
 
 

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.journal.reader import Span
-from headway.ledger import segments as ledger_segments
 from headway.ledger.buckets import DETECTION, EFFECTIVE, HANG, PUBLISH, SHUTDOWN, UNKNOWN
 from headway.ledger.model import Gap, Outcome
 from headway.ledger.record import RankRecord
-from headway.ledger.segments import Segment
+from headway.ledger.segments import (
+    Segment,
+    by_priority,
+    clip,
+    innermost,
+    join,
+    paint,
+    time_by_bucket,
+    union_sorted,
+)
 from headway.taxonomy import START_STAGES
 from headway.units import NS
 
@@ -97,25 +105,25 @@ class RankAccount:
     gaps: list[Gap]
 
 
-def account_rank(life: RankRecord, fate: AttemptEnd, attempt: int) -> RankAccount:
+def account_rank(rank: RankRecord, attempt: AttemptEnd, index: int) -> RankAccount:
     """Every nanosecond of the attempt, as this rank spent it."""
-    pause, hung = _last_known_state(life, fate)
-    spans = _placed_spans(life, fate, pause)
-    train_start = _train_start(life, spans)
-    base = _default_timeline(life, fate, train_start, pause, hung)
-    owned, hidden = _span_timeline(life, fate, spans, train_start)
-    segments = ledger_segments.paint(base, owned)
-    segments = ledger_segments.paint(segments, _stalls(life, fate, segments))
-    segments = ledger_segments.paint(segments, _drains(life, fate))
-    segments = ledger_segments.clip(segments, fate.start, fate.end)
+    silent_since, hung = _last_known_state(rank, attempt)
+    spans = _placed_spans(rank, attempt, silent_since)
+    train_start = _train_start(rank, spans)
+    base = _default_timeline(rank, attempt, train_start, silent_since, hung)
+    owned, hidden = _span_timeline(rank, attempt, spans, train_start)
+    segments = paint(base, owned)
+    segments = paint(segments, _stalls(rank, attempt, segments))
+    segments = paint(segments, _drains(rank, attempt))
+    segments = clip(segments, attempt.start, attempt.end)
     return RankAccount(
-        rank=life.rank,
+        rank=rank.rank,
         segments=segments,
         train_start=train_start,
-        ready=_ready(life, spans, train_start),
+        ready=_ready(rank, spans, train_start),
         hung=hung,
         hidden=hidden,
-        gaps=_gaps(life, segments, attempt),
+        gaps=_gaps(rank, segments, index),
     )
 
 
@@ -130,68 +138,68 @@ class _PlacedSpan:
     background: bool
 
 
-def _placed_spans(life: RankRecord, fate: AttemptEnd, pause: int) -> list[_PlacedSpan]:
+def _placed_spans(rank: RankRecord, attempt: AttemptEnd, silent_since: int) -> list[_PlacedSpan]:
     """An open span ends at the last sign of life; in a running job it goes on."""
-    last = fate.end if fate.running else pause
+    last = attempt.end if attempt.running else silent_since
     placed = []
-    for span in life.journal.spans:
-        start = span.start + life.shift
-        end = max(last, start) if span.end is None else span.end + life.shift
+    for span in rank.journal.spans:
+        start = span.start + rank.shift
+        end = max(last, start) if span.end is None else span.end + rank.shift
         background = span.fields.get("background") is True
-        if span.name == "import" and span.thread == life.thread and _trains(life, start, end):
+        if span.name == "import" and span.thread == rank.thread and _trains(rank, start, end):
             continue
         placed.append(_PlacedSpan(start, end, span.name, span.thread, background))
-    waiting = _open_wait(life)
+    waiting = _open_wait(rank)
     if waiting is not None:
-        placed.append(_PlacedSpan(waiting, max(last, waiting), "data_wait", life.thread, False))
+        placed.append(_PlacedSpan(waiting, max(last, waiting), "data_wait", rank.thread, False))
     return placed
 
 
-def _trains(life: RankRecord, start: int, end: int) -> bool:
+def _trains(rank: RankRecord, start: int, end: int) -> bool:
     """Whether the loop runs in a module that is imported, as by `python -c "import train"`."""
-    first = life.first_step_end
+    first = rank.first_step_end
     return first is not None and start < first < end
 
 
-def _open_wait(life: RankRecord) -> int | None:
+def _open_wait(rank: RankRecord) -> int | None:
     """Since when its loop waits for a batch; a thread that reads ahead does not hold it up."""
-    page = life.journal.pulse
-    if page is None or not page.waiting or life.ended_by_itself:
+    page = rank.journal.pulse
+    if page is None or not page.waiting or rank.ended_by_itself:
         return None
-    since = page.waiting + life.shift
-    return since if since >= (life.last_step_end or 0) else None
+    since = page.waiting + rank.shift
+    return since if since >= (rank.last_step_end or 0) else None
 
 
-def _last_known_state(life: RankRecord, fate: AttemptEnd) -> tuple[int, bool]:
+def _last_known_state(rank: RankRecord, attempt: AttemptEnd) -> tuple[int, bool]:
     """Until when the rank's state is known, and whether it hung after that."""
-    sign = min(life.last_sign, fate.end)
-    if not (fate.interrupted or fate.running) or life.ended_by_itself:
+    sign = min(rank.last_sign, attempt.end)
+    if not (attempt.interrupted or attempt.running) or rank.ended_by_itself:
         return sign, False
-    told = None if fate.told_to_stop is None else max(fate.told_to_stop, sign)
-    until = fate.end if told is None else min(told, fate.end)
-    patience = _hang_threshold(life)
+    stop_at = None if attempt.told_to_stop is None else max(attempt.told_to_stop, sign)
+    until = attempt.end if stop_at is None else min(stop_at, attempt.end)
+    patience = _hang_threshold(rank)
     # A rank that waits for one which has raised does not hang, however long that takes to die.
-    hung = until - sign > patience and (fate.raised is None or fate.raised - sign > patience)
-    return sign if hung or told is None else until, hung
+    hung = until - sign > patience and (attempt.raised is None or attempt.raised - sign > patience)
+    return sign if hung or stop_at is None else until, hung
 
 
-def _hang_threshold(life: RankRecord) -> int:
+def _hang_threshold(rank: RankRecord) -> int:
     """How long this rank may be silent before that is a hang, learned from itself."""
-    busy = [span for span in life.journal.spans if span.end is None]
-    if not busy and _open_wait(life) is None and life.step_time is not None:
-        return max(HANG_FLOOR, MANY_STEPS * life.step_time)
+    busy = [span for span in rank.journal.spans if span.end is None]
+    if not busy and _open_wait(rank) is None and rank.step_time is not None:
+        return max(HANG_FLOOR, MANY_STEPS * rank.step_time)
     names = {span.name for span in busy}
-    longest = max((_length(s) for s in life.journal.spans if s.name in names), default=0)
-    return max(HANG_FLOOR_BUSY, MANY_STEPS * max(longest, life.step_time or 0))
+    longest = max((_length(s) for s in rank.journal.spans if s.name in names), default=0)
+    return max(HANG_FLOOR_BUSY, MANY_STEPS * max(longest, rank.step_time or 0))
 
 
 def _length(span: Span) -> int:
     return 0 if span.end is None else span.end - span.start
 
 
-def _train_start(life: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
+def _train_start(rank: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
     """The end of the first trained batch's wait, or of the last start stage."""
-    first = life.first_step_end
+    first = rank.first_step_end
     if first is None:
         return None
     before = [s for s in spans if s.start < first and not s.background]
@@ -202,14 +210,14 @@ def _train_start(life: RankRecord, spans: Sequence[_PlacedSpan]) -> int | None:
     # A compile imports and builds modules too: that is no preparation for the first batch.
     ends = [s.end for s in stages if not any(_within(s, compile) for compile in compiles)]
     # Stages that were declared run in several threads, and the loop begins after all of them.
-    declared = [end for end in life.declared if end <= first]
-    prepared = min(max([*ends, *declared, life.opened]), first)
-    own = [s for s in before if s.thread == life.thread]
+    declared = [end for end in rank.declared if end <= first]
+    prepared = min(max([*ends, *declared, rank.opened]), first)
+    own = [s for s in before if s.thread == rank.thread]
     waits = sorted(s.end for s in own if s.name == "data_wait" and s.end >= prepared)
     if waits:
         return min(waits[0], first)
     iterators = [s.end for s in own if s.name == "data_iter" and s.end <= first]
-    return _unseen_batch(life, own, max([prepared, *iterators]), first)
+    return _unseen_batch(rank, own, max([prepared, *iterators]), first)
 
 
 def _within(span: _PlacedSpan, outer: _PlacedSpan) -> bool:
@@ -217,10 +225,10 @@ def _within(span: _PlacedSpan, outer: _PlacedSpan) -> bool:
 
 
 def _unseen_batch(
-    life: RankRecord, before: Sequence[_PlacedSpan], prepared: int, first: int
+    rank: RankRecord, before: Sequence[_PlacedSpan], prepared: int, first: int
 ) -> int:
     """No wait for the first batch was seen: allow the first step what a step takes here."""
-    compiles = ledger_segments.union_sorted(
+    compiles = union_sorted(
         sorted(
             (max(s.start, prepared), min(s.end, first))
             for s in before
@@ -228,19 +236,19 @@ def _unseen_batch(
         )
     )
     busy = first - prepared - sum(end - start for start, end in compiles)
-    if life.step_time is None or busy <= 3 * life.first_steps * life.step_time + GAP_FLOOR:
+    if rank.step_time is None or busy <= 3 * rank.first_steps * rank.step_time + GAP_FLOOR:
         return prepared
-    at, left = first, life.first_steps * life.step_time
+    at, remaining = first, rank.first_steps * rank.step_time
     for start, end in reversed(compiles):
-        if at - end >= left:
+        if at - end >= remaining:
             break
-        left -= at - end
+        remaining -= at - end
         at = start
-    return max(at - left, prepared)
+    return max(at - remaining, prepared)
 
 
-def _ready(life: RankRecord, spans: Sequence[_PlacedSpan], train_start: int | None) -> int | None:
-    first = life.first_step_end
+def _ready(rank: RankRecord, spans: Sequence[_PlacedSpan], train_start: int | None) -> int | None:
+    first = rank.first_step_end
     if first is None or train_start is None:
         return None
     compiles = [min(s.end, first) for s in spans if s.name in _COMPILING and s.start < first]
@@ -248,66 +256,68 @@ def _ready(life: RankRecord, spans: Sequence[_PlacedSpan], train_start: int | No
 
 
 def _default_timeline(
-    life: RankRecord, fate: AttemptEnd, train_start: int | None, pause: int, hung: bool
+    rank: RankRecord, attempt: AttemptEnd, train_start: int | None, silent_since: int, hung: bool
 ) -> list[Segment]:
     """What the rank does where no span says so."""
-    launched = max(min(life.opened, train_start or fate.end, fate.end), fate.start)
-    out = [Segment(fate.start, launched, f"{fate.group}.launcher_init")]
-    if train_start is None or life.last_step_end is None:
-        out += _after_last_step(fate, launched, pause, hung, UNKNOWN)
-        return ledger_segments.join(out)
-    begin = min(max(train_start, launched), fate.end)
-    last = min(max(life.last_step_end, begin), fate.end)
+    launched = max(min(rank.opened, train_start or attempt.end, attempt.end), attempt.start)
+    out = [Segment(attempt.start, launched, f"{attempt.group}.launcher_init")]
+    if train_start is None or rank.last_step_end is None:
+        out += _after_last_step(attempt, launched, silent_since, hung, UNKNOWN)
+        return join(out)
+    begin = min(max(train_start, launched), attempt.end)
+    last = min(max(rank.last_step_end, begin), attempt.end)
     out += [Segment(launched, begin, UNKNOWN), Segment(begin, last, EFFECTIVE)]
-    return ledger_segments.join([*out, *_after_last_step(fate, last, pause, hung, fate.rest)])
+    return join([*out, *_after_last_step(attempt, last, silent_since, hung, attempt.rest)])
 
 
-def _after_last_step(fate: AttemptEnd, at: int, pause: int, hung: bool, leaf: str) -> list[Segment]:
+def _after_last_step(
+    attempt: AttemptEnd, at: int, silent_since: int, hung: bool, bucket: str
+) -> list[Segment]:
     """From the last known step (or stage) to the attempt's end."""
-    pause = min(max(pause, at), fate.end)
+    silent_since = min(max(silent_since, at), attempt.end)
     if hung:
-        told = fate.told_to_stop if fate.told_to_stop is not None else fate.end
-        let_go = min(max(told, pause), fate.end)
+        stop_at = attempt.told_to_stop if attempt.told_to_stop is not None else attempt.end
+        released = min(max(stop_at, silent_since), attempt.end)
         return [
-            Segment(at, pause, leaf),
-            Segment(pause, let_go, HANG),
-            Segment(let_go, fate.end, fate.rest),
+            Segment(at, silent_since, bucket),
+            Segment(silent_since, released, HANG),
+            Segment(released, attempt.end, attempt.rest),
         ]
-    after = fate.rest if fate.interrupted else leaf
-    return [Segment(at, pause, leaf), Segment(pause, fate.end, after)]
+    after = attempt.rest if attempt.interrupted else bucket
+    return [Segment(at, silent_since, bucket), Segment(silent_since, attempt.end, after)]
 
 
-def _stalls(life: RankRecord, fate: AttemptEnd, segments: Sequence[Segment]) -> list[Segment]:
+def _stalls(rank: RankRecord, attempt: AttemptEnd, segments: Sequence[Segment]) -> list[Segment]:
     """Short waits for data, at the end of the training time of each cell.
 
     A cell is a second of the run's clock (of a long attempt, several), the same for all ranks:
     they wait side by side, so the run loses in each cell what its slowest rank waited, and not
     the sum. The waits of a window are spread evenly over its training time.
     """
-    cell = NS * max(1, -(-(fate.end - fate.start) // (STALL_CELLS * NS)))
-    free = _in_cells(segments, fate.zero, cell)
+    cell = NS * max(1, -(-(attempt.end - attempt.start) // (STALL_CELLS * NS)))
+    free = _in_cells(segments, attempt.zero, cell)
     waits = [0] * len(free)
-    windows, at = life.journal.windows, 0
+    windows, at = rank.journal.windows, 0
     for index, wait in enumerate(windows.wait):
         if not wait:
             continue
-        start, end = windows.start[index] + life.shift, windows.end[index] + life.shift
+        start, end = windows.start[index] + rank.shift, windows.end[index] + rank.shift
         if not windows.start[index]:
-            start = fate.start
+            start = attempt.start
         while at < len(free) and free[at].end <= start:
             at += 1
         _spread(wait, start, end, free, at, waits)
-    left: dict[int, int] = {}
+    wait_by_cell: dict[int, int] = {}
     for piece, wait in zip(free, waits, strict=True):
-        number = (piece.start - fate.zero) // cell
-        left[number] = left.get(number, 0) + wait
+        number = (piece.start - attempt.zero) // cell
+        wait_by_cell[number] = wait_by_cell.get(number, 0) + wait
     out: list[Segment] = []
     for piece in reversed(free):
-        number = (piece.start - fate.zero) // cell
-        taken = min(left[number], piece.end - piece.start)
-        left[number] -= taken
-        if taken:
-            out.append(Segment(piece.end - taken, piece.end, "waste.data_stall"))
+        number = (piece.start - attempt.zero) // cell
+        ns = min(wait_by_cell[number], piece.end - piece.start)
+        wait_by_cell[number] -= ns
+        if ns:
+            out.append(Segment(piece.end - ns, piece.end, "waste.data_stall"))
     return out[::-1]
 
 
@@ -333,16 +343,16 @@ def _spread(
         lengths.append(max(min(piece.end, end) - max(piece.start, start), 0))
     room = sum(lengths)
     wait = min(wait, room)  # what was waited after its last step is of no window
-    passed = given = 0
+    covered = assigned = 0
     for offset, length in enumerate(lengths):
-        passed += length
-        share = wait * passed // room - given if room else 0
+        covered += length
+        share = wait * covered // room - assigned if room else 0
         waits[index + offset] += share
-        given += share
+        assigned += share
 
 
 def _span_timeline(
-    life: RankRecord, fate: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
+    rank: RankRecord, attempt: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
 ) -> tuple[list[Segment], dict[str, int]]:
     """Who owns each instant that spans cover, and what stayed hidden behind it.
 
@@ -354,78 +364,76 @@ def _span_timeline(
         if not span.background:
             threads.setdefault(span.thread, []).append(span)
     layers: list[tuple[int, int, list[Segment]]] = []
-    spent: dict[str, int] = {}
+    span_time: dict[str, int] = {}
     for thread, members in threads.items():
-        flat = _flatten(life, fate, members, train_start)
-        for leaf, ns in ledger_segments.time_by_bucket(flat).items():
-            spent[leaf] = spent.get(leaf, 0) + ns
-        if train_start is not None and thread != life.thread:
-            flat = ledger_segments.clip(flat, fate.start, train_start)
-        last = max((s.end for s in members if _is_waited_for(life, s, train_start)), default=0)
+        flat = _flatten(rank, attempt, members, train_start)
+        for bucket, ns in time_by_bucket(flat).items():
+            span_time[bucket] = span_time.get(bucket, 0) + ns
+        if train_start is not None and thread != rank.thread:
+            flat = clip(flat, attempt.start, train_start)
+        last = max((s.end for s in members if _is_waited_for(rank, s, train_start)), default=0)
         layers.append((-last, thread, flat))
-    owned = ledger_segments.by_priority(
-        [flat for _, _, flat in sorted(layers, key=lambda x: x[:2])]
-    )
+    owned = by_priority([flat for _, _, flat in sorted(layers, key=lambda x: x[:2])])
     for span in spans:
         if span.background:
-            leaf = _bucket_of(life, fate, span, train_start)
-            ns = min(span.end, fate.end) - max(span.start, fate.start)
-            spent[leaf] = spent.get(leaf, 0) + max(ns, 0)
-    shown = ledger_segments.time_by_bucket(owned)
-    hidden = {leaf: ns - shown.get(leaf, 0) for leaf, ns in spent.items()}
-    return owned, {leaf: ns for leaf, ns in hidden.items() if ns > 0}
+            bucket = _bucket_of(rank, attempt, span, train_start)
+            ns = min(span.end, attempt.end) - max(span.start, attempt.start)
+            span_time[bucket] = span_time.get(bucket, 0) + max(ns, 0)
+    owned_time = time_by_bucket(owned)
+    hidden = {bucket: ns - owned_time.get(bucket, 0) for bucket, ns in span_time.items()}
+    return owned, {bucket: ns for bucket, ns in hidden.items() if ns > 0}
 
 
-def _is_waited_for(life: RankRecord, span: _PlacedSpan, train_start: int | None) -> bool:
+def _is_waited_for(rank: RankRecord, span: _PlacedSpan, train_start: int | None) -> bool:
     """Whether the first step comes after this span; one that never came may wait for any."""
-    first = life.first_step_end
+    first = rank.first_step_end
     if first is None or train_start is None:
         return True
     return span.start < train_start and span.end <= first
 
 
 def _flatten(
-    life: RankRecord, fate: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
+    rank: RankRecord, attempt: AttemptEnd, spans: Sequence[_PlacedSpan], train_start: int | None
 ) -> list[Segment]:
-    named = [Segment(s.start, s.end, _bucket_of(life, fate, s, train_start)) for s in spans]
+    named = [Segment(s.start, s.end, _bucket_of(rank, attempt, s, train_start)) for s in spans]
     opaque = frozenset(i for i, s in enumerate(spans) if s.name in _KEEPS_NESTED)
-    return ledger_segments.clip(ledger_segments.innermost(named, opaque), fate.start, fate.end)
+    return clip(innermost(named, opaque), attempt.start, attempt.end)
 
 
 def _bucket_of(
-    life: RankRecord, fate: AttemptEnd, span: _PlacedSpan, train_start: int | None
+    rank: RankRecord, attempt: AttemptEnd, span: _PlacedSpan, train_start: int | None
 ) -> str:
-    first, last = life.first_step_end, life.last_step_end
+    first, last = rank.first_step_end, rank.last_step_end
     if first is None and span.name == "publish":
         return PUBLISH  # a process that never trains
     starting = first is None or span.start < first
     if starting and span.name in ("data_wait", "data_iter") and train_start is not None:
         starting = span.start < train_start
     if starting:
-        return f"{fate.group}.{_BUCKET_BEFORE_FIRST_STEP.get(span.name, 'pre_train')}"
-    if span.name == "data_wait" and fate.outcome == "completed" and span.start >= (last or 0):
+        return f"{attempt.group}.{_BUCKET_BEFORE_FIRST_STEP.get(span.name, 'pre_train')}"
+    if span.name == "data_wait" and attempt.outcome == "completed" and span.start >= (last or 0):
         return SHUTDOWN  # the loader had no more
     return _BUCKET_AFTER.get(span.name, "waste.blocked")
 
 
-def _drains(life: RankRecord, fate: AttemptEnd) -> list[Segment]:
+def _drains(rank: RankRecord, attempt: AttemptEnd) -> list[Segment]:
     """While the device still worked off queued steps the job trained, whatever the host did."""
-    first = life.first_step_end
+    first = rank.first_step_end
     if first is None:
         return []
     out: list[Segment] = []
-    for start, end in life.drains:
+    for start, end in rank.drains:
         start = max(start, first, out[-1].end if out else 0)
         if start < end:
             out.append(Segment(start, end, EFFECTIVE))
-    return ledger_segments.clip(out, fate.start, fate.end)
+    return clip(out, attempt.start, attempt.end)
 
 
-def _gaps(life: RankRecord, segments: Sequence[Segment], attempt: int) -> list[Gap]:
+def _gaps(rank: RankRecord, segments: Sequence[Segment], attempt: int) -> list[Gap]:
     out = []
-    for index, segment in enumerate(segments):
+    for place, segment in enumerate(segments):
         if segment.leaf == UNKNOWN and segment.end - segment.start >= GAP_FLOOR:
-            after = segments[index - 1].leaf if index else "start"
-            before = segments[index + 1].leaf if index + 1 < len(segments) else "end"
-            out.append(Gap(attempt, life.rank, segment.start, segment.end, after, before))
+            after = segments[place - 1].leaf if place else "start"
+            before = segments[place + 1].leaf if place + 1 < len(segments) else "end"
+            out.append(Gap(attempt, rank.rank, segment.start, segment.end, after, before))
     return out

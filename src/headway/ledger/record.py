@@ -49,10 +49,10 @@ class AttemptRecord:
 
     def trainers(self) -> list[RankRecord]:
         """The ranks that a second of training needs."""
-        most = max((life.steps for life in self.lives), default=0)
+        most = max((rank.steps for rank in self.lives), default=0)
         if most < MIN_STEPS_OF_OTHERS:
             return self.lives
-        return [life for life in self.lives if life.steps]
+        return [rank for rank in self.lives if rank.steps]
 
 
 class RankRecord:
@@ -110,17 +110,17 @@ class RankRecord:
     @cached_property
     def step_time(self) -> int | None:
         """Median time of a step, without what else the loop did; the first ones are no measure."""
-        other = self._not_training()
+        busy_elsewhere = self._not_training()
         index = 0
         rows = []
         for window in islice(self.journal.windows, 1, None):
             start, end = window.start or window.end, window.end
-            while index < len(other) and other[index][1] <= start:
+            while index < len(busy_elsewhere) and busy_elsewhere[index][1] <= start:
                 index += 1
             busy = end - start - window.wait
             scan = index
-            while scan < len(other) and other[scan][0] < end:
-                busy -= min(other[scan][1], end) - max(other[scan][0], start)
+            while scan < len(busy_elsewhere) and busy_elsewhere[scan][0] < end:
+                busy -= min(busy_elsewhere[scan][1], end) - max(busy_elsewhere[scan][0], start)
                 scan += 1
             count = window.last - window.first + 1
             if busy > 0:
@@ -161,12 +161,12 @@ def exited_cleanly(journal: Journal) -> bool:
 
 def _opened(journal: Journal) -> int:
     """The head's own time. Old probes wrote it late: what lies before it may be more than that."""
-    seen = [
+    times = [
         span.end if span.name == "import" else span.start
         for span in journal.spans
         if span.name != "import" or (span.fields.get("module") == "torch" and span.end is not None)
     ]
-    return min([journal.opened, *(t for t in seen if t is not None)])
+    return min([journal.opened, *(t for t in times if t is not None)])
 
 
 def _stepping_thread(journal: Journal) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 
 from headway.journal.reader import Span
 from headway.journal.saves import Event, Lineage, Stretch
-from headway.ledger import segments as ledger_segments
 from headway.ledger.buckets import EFFECTIVE, LOST
 from headway.ledger.model import Checkpoint, CheckpointOutcome
 from headway.ledger.record import AttemptRecord, RankRecord
-from headway.ledger.segments import Segment, union_sorted
+from headway.ledger.segments import Segment, clip, paint, union_sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +39,29 @@ class Resume:
         trained = [stretch for stretch in self.stretches if stretch.made < stretch.end]
         return (trained or self.stretches)[-1 if trained else 0]
 
-    def step(self, made: int, t: int) -> int:
+    def step(self, steps: int, t: int) -> int:
         """The run's step of a rank which had made so many, at an instant of the run's axis."""
-        begun = [stretch for stretch in self.stretches[1:] if stretch.at <= t]
-        return [self.stretches[0], *begun][-1].step(made)
+        started = [stretch for stretch in self.stretches[1:] if stretch.at <= t]
+        return [self.stretches[0], *started][-1].step(steps)
 
-    def last_step(self, made: int) -> int:
+    def last_step(self, steps: int) -> int:
         """The run's step of a rank which has made so many in all."""
-        return self._last.step(made)
+        return self._last.step(steps)
 
 
-def resume_points(drafts: Sequence[AttemptRecord]) -> list[Resume]:
+def resume_points(attempts: Sequence[AttemptRecord]) -> list[Resume]:
     """For each attempt the step it resumed from, and the highest of its steps that survived."""
     lineage = Lineage()
-    lived: list[list[Stretch]] = []
-    for index, draft in enumerate(drafts):
-        made = max((life.steps for life in draft.lives), default=0)
-        events = [event for life in draft.lives for event in _events(life)]
-        declared = _declared_step(draft.lives)
-        lived.append(lineage.add(index, events, steps=made, declared=declared))
+    stretches_of: list[list[Stretch]] = []
+    for index, attempt in enumerate(attempts):
+        steps = max((rank.steps for rank in attempt.lives), default=0)
+        events = [event for rank in attempt.lives for event in _events(rank)]
+        declared = _declared_step(attempt.lives)
+        stretches_of.append(lineage.add(index, events, steps=steps, declared=declared))
     roots: list[Stretch] = []
-    for draft, stretches in zip(reversed(drafts), reversed(lived), strict=True):
+    for attempt, stretches in zip(reversed(attempts), reversed(stretches_of), strict=True):
         trained = [stretch for stretch in stretches if stretch.made < stretch.end]
-        if trained and (not roots or draft.outcome == "completed"):
+        if trained and (not roots or attempt.outcome == "completed"):
             roots.append(trained[-1])
     kept = lineage.kept(roots)
     trains = bool(roots)
@@ -71,63 +70,63 @@ def resume_points(drafts: Sequence[AttemptRecord]) -> list[Resume]:
             tuple(stretches),
             tuple(kept.get(id(s), s.base) if trains else None for s in stretches),
         )
-        for stretches in lived
+        for stretches in stretches_of
     ]
 
 
-def _events(life: RankRecord) -> list[Event]:
+def _events(rank: RankRecord) -> list[Event]:
     """What it saved and loaded, in the order of time."""
-    written = _background_writes(life)
+    written = _background_writes(rank)
     saves = [
-        Event(span.start + life.shift, life.rank, _step(span), False, span.fields)
-        for span in _finished_spans(life)
+        Event(span.start + rank.shift, rank.rank, _step(span), False, span.fields)
+        for span in _finished_spans(rank)
         if written.get(_key(span.fields), 0) is not None
     ]
     loads = [
-        Event(at, life.rank, life.steps_at(at), True, span.fields)
-        for span in life.journal.spans
-        if span.name == "checkpoint_load" and not _in_background(life, span)
-        for at in [span.start + life.shift]
+        Event(at, rank.rank, rank.steps_at(at), True, span.fields)
+        for span in rank.journal.spans
+        if span.name == "checkpoint_load" and not _in_background(rank, span)
+        for at in [span.start + rank.shift]
     ]
     restored = [  # by a Checkpointer; before the first step it declares the step, too
-        Event(at, life.rank, made, True, event, event["step"])
-        for event in life.journal.named("restored")
+        Event(at, rank.rank, steps, True, event, event["step"])
+        for event in rank.journal.named("restored")
         if type(event.get("step")) is int
-        for at in [event["t"] + life.shift]
-        if (made := life.steps_at(at))
+        for at in [event["t"] + rank.shift]
+        if (steps := rank.steps_at(at))
     ]
     return [*saves, *loads, *restored]
 
 
-def _in_background(life: RankRecord, load: Span) -> bool:
+def _in_background(rank: RankRecord, load: Span) -> bool:
     """Whether the loop went on while another thread loaded: nothing was put back then.
 
     At the end of a load a line of steps is written, up to the last step before that.
     """
-    if load.thread == life.thread or load.end is None:
+    if load.thread == rank.thread or load.end is None:
         return False
-    ends = life.journal.windows.end
+    ends = rank.journal.windows.end
     index = bisect_right(ends, load.start)
     return 0 < index < len(ends) and ends[index] <= load.end
 
 
-def _declared_step(lives: Iterable[RankRecord]) -> int | None:
+def _declared_step(ranks: Iterable[RankRecord]) -> int | None:
     """`headway.progress(step=...)` before the first step says where the loop starts."""
     steps = [
         event["step"]
-        for life in lives
-        for event in life.journal.named("progress")
+        for rank in ranks
+        for event in rank.journal.named("progress")
         if event.get("step") is not None
-        and (life.first_step_end is None or event["t"] + life.shift < life.first_step_end)
+        and (rank.first_step_end is None or event["t"] + rank.shift < rank.first_step_end)
     ]
     return min(steps, default=None)
 
 
-def _finished_spans(life: RankRecord) -> list[Span]:
+def _finished_spans(rank: RankRecord) -> list[Span]:
     """Saves that were finished; a torn one holds nothing."""
     return [
         span
-        for span in life.journal.spans
+        for span in rank.journal.spans
         if span.name == "checkpoint_save" and span.end is not None and not span.fields.get("error")
     ]
 
@@ -138,50 +137,50 @@ def _step(span: Span) -> int:
 
 
 def find_checkpoints(
-    drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]
+    attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]
 ) -> list[Checkpoint]:
     """All finished saves, as each rank saw them."""
     return [
         Checkpoint(
             attempt=index,
-            rank=life.rank,
-            start=span.start + life.shift,
-            end=(span.end or span.start) + life.shift,
-            step=resume.step(_step(span), span.start + life.shift),
+            rank=rank.rank,
+            start=span.start + rank.shift,
+            end=(span.end or span.start) + rank.shift,
+            step=resume.step(_step(span), span.start + rank.shift),
             path=path if isinstance(path := span.fields.get("path"), str) else None,
             durable=written.get(_key(span.fields)),
             unwritten=written.get(_key(span.fields), 0) is None,
             told="level" in span.fields,
         )
-        for index, (draft, resume) in enumerate(zip(drafts, resumes, strict=True))
-        for life in draft.lives
-        for written in [_background_writes(life)]
-        for spans in [_finished_spans(life)]
-        for told in [any("level" in span.fields for span in spans)]
+        for index, (attempt, resume) in enumerate(zip(attempts, resumes, strict=True))
+        for rank in attempt.lives
+        for written in [_background_writes(rank)]
+        for spans in [_finished_spans(rank)]
+        for by_checkpointer in [any("level" in span.fields for span in spans)]
         for span in spans
-        if span.fields.get("background") is not True and _is_checkpoint(span, told)
+        if span.fields.get("background") is not True and _is_checkpoint(span, by_checkpointer)
     ]
 
 
-def _is_checkpoint(span: Span, told: bool) -> bool:
+def _is_checkpoint(span: Span, by_checkpointer: bool) -> bool:
     """Not a snapshot of a Checkpointer, nor what it pickles for a save."""
     level = span.fields.get("level")
-    return level != "memory" and (level is not None or not told or "path" in span.fields)
+    return level != "memory" and (level is not None or not by_checkpointer or "path" in span.fields)
 
 
 _SaveKey = tuple[object, object]  # path and step
 
 
-def _background_writes(life: RankRecord) -> dict[_SaveKey, int | None]:
+def _background_writes(rank: RankRecord) -> dict[_SaveKey, int | None]:
     """When the background write of a save was done; None when it never was."""
-    found: dict[_SaveKey, int | None] = {}
-    for event in life.journal.named("saving"):
-        found[_key(event)] = None
-    for span in life.journal.spans:
+    writes: dict[_SaveKey, int | None] = {}
+    for event in rank.journal.named("saving"):
+        writes[_key(event)] = None
+    for span in rank.journal.spans:
         if span.name == "checkpoint_save" and span.fields.get("background") is True:
             failed = span.end is None or span.fields.get("error")
-            found[_key(span.fields)] = None if failed else (span.end or 0) + life.shift
-    return found
+            writes[_key(span.fields)] = None if failed else (span.end or 0) + rank.shift
+    return writes
 
 
 def _key(fields: Mapping[str, Any]) -> _SaveKey:
@@ -189,20 +188,20 @@ def _key(fields: Mapping[str, Any]) -> _SaveKey:
     return path if isinstance(path, str) else None, step if type(step) is int else None
 
 
-def lost_intervals(lives: Sequence[RankRecord], resume: Resume) -> list[tuple[int, int | None]]:
+def lost_intervals(ranks: Sequence[RankRecord], resume: Resume) -> list[tuple[int, int | None]]:
     """When the attempt trained in vain, as these ranks made it; None: to its end."""
     out: list[tuple[int, int | None]] = []
     after = [*resume.stretches[1:], None]
-    for stretch, following, kept in zip(resume.stretches, after, resume.kept, strict=True):
-        if kept is None:
+    for stretch, following, kept_step in zip(resume.stretches, after, resume.kept, strict=True):
+        if kept_step is None:
             continue
-        made = max(stretch.made + kept - stretch.base, stretch.made)
-        if following is None and all(made >= life.steps for life in lives):
+        kept_count = max(stretch.made + kept_step - stretch.base, stretch.made)
+        if following is None and all(kept_count >= rank.steps for rank in ranks):
             continue
-        if following is not None and made >= stretch.end:
+        if following is not None and kept_count >= stretch.end:
             continue
-        if made > stretch.made or stretch is resume.stretches[0]:
-            since = max((life.work_end(made) or 0 for life in lives), default=0)
+        if kept_count > stretch.made or stretch is resume.stretches[0]:
+            since = max((rank.work_end(kept_count) or 0 for rank in ranks), default=0)
         else:
             since = stretch.at
         out.append((since, None if following is None else following.at))
@@ -220,33 +219,33 @@ def mark_lost(
     over = [
         Segment(s.start, s.end, LOST)
         for since, until in intervals
-        for s in ledger_segments.clip(effective, since, base[-1].end if until is None else until)
+        for s in clip(effective, since, base[-1].end if until is None else until)
     ]
-    return ledger_segments.paint(base, over)
+    return paint(base, over)
 
 
 def rolled_back_ranges(
-    drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]
+    attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]
 ) -> tuple[tuple[int, int], ...]:
     """First and last of the run's steps of each stretch that was trained in vain."""
     out = []
-    for draft, resume in zip(drafts, resumes, strict=True):
-        made = min((life.steps for life in draft.trainers()), default=0)
-        for stretch, kept in zip(resume.stretches, resume.kept, strict=True):
-            last = stretch.step(min(stretch.end, made))
-            if kept is not None and last > max(kept, stretch.base):
-                out.append((max(kept, stretch.base) + 1, last))
+    for attempt, resume in zip(attempts, resumes, strict=True):
+        steps = min((rank.steps for rank in attempt.trainers()), default=0)
+        for stretch, kept_step in zip(resume.stretches, resume.kept, strict=True):
+            last = stretch.step(min(stretch.end, steps))
+            if kept_step is not None and last > max(kept_step, stretch.base):
+                out.append((max(kept_step, stretch.base) + 1, last))
     return tuple(out)
 
 
-def new_steps(drafts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> int:
+def new_steps(attempts: Sequence[AttemptRecord], resumes: Sequence[Resume]) -> int:
     """Steps that every rank made and that the final state of the run descends from."""
     count = 0
-    for draft, resume in zip(drafts, resumes, strict=True):
-        made = min((life.steps for life in draft.trainers()), default=0)
-        for stretch, kept in zip(resume.stretches, resume.kept, strict=True):
-            steps = max(min(stretch.end, made) - stretch.made, 0)
-            count += steps if kept is None else min(steps, max(kept - stretch.base, 0))
+    for attempt, resume in zip(attempts, resumes, strict=True):
+        completed = min((rank.steps for rank in attempt.trainers()), default=0)
+        for stretch, kept_step in zip(resume.stretches, resume.kept, strict=True):
+            steps = max(min(stretch.end, completed) - stretch.made, 0)
+            count += steps if kept_step is None else min(steps, max(kept_step - stretch.base, 0))
     return count
 
 
@@ -267,7 +266,7 @@ def merge_files(checkpoints: Iterable[Checkpoint]) -> list[Save]:
     parts: dict[tuple[int, int], list[Checkpoint]] = {}
     for part in sorted(checkpoints, key=lambda part: (part.start, part.rank)):
         parts.setdefault((part.attempt, part.step), []).append(part)
-    return [_merge_parts(key, found) for key, found in parts.items()]
+    return [_merge_parts(key, files) for key, files in parts.items()]
 
 
 def _merge_parts(key: tuple[int, int], parts: list[Checkpoint]) -> Save:
@@ -300,10 +299,10 @@ def durable_saves(
     saved: Sequence[CheckpointOutcome], checkpoints: Sequence[Checkpoint]
 ) -> list[DurableSave]:
     """Files of one step together; a Checkpointer tells itself what became of its saves."""
-    found = [
-        DurableSave(one.attempt, one.step, one.at - one.durable, one.at)
-        for one in saved
-        if one.level == "disk" and not one.error
+    saves = [
+        DurableSave(outcome.attempt, outcome.step, outcome.at - outcome.durable, outcome.at)
+        for outcome in saved
+        if outcome.level == "disk" and not outcome.error
     ]
     files: dict[tuple[int, int], DurableSave] = {}
     for save in checkpoints:
@@ -312,4 +311,4 @@ def durable_saves(
         key, end = (save.attempt, save.step), save.end if save.durable is None else save.durable
         old = files.get(key, DurableSave(*key, save.start, end))
         files[key] = DurableSave(*key, min(old.taken, save.start), max(old.at, end))
-    return [*found, *files.values()]
+    return [*saves, *files.values()]

@@ -152,44 +152,44 @@ def union(*parts: Iterable[Interval]) -> Intervals:
     return tuple(out)
 
 
-def union_of_two(one: Intervals, other: Intervals) -> Intervals:
+def union_of_two(first: Intervals, second: Intervals) -> Intervals:
     """The union of two, at the price of where they meet."""
-    if not other:
-        return one
-    low = bisect_left(one, other[0][0], key=_end)
-    high = bisect_right(one, other[-1][1], key=_start)
-    return one[:low] + union(one[low:high], other) + one[high:]
+    if not second:
+        return first
+    low = bisect_left(first, second[0][0], key=_end)
+    high = bisect_right(first, second[-1][1], key=_start)
+    return first[:low] + union(first[low:high], second) + first[high:]
 
 
-def intersect(one: Intervals, other: Intervals) -> Intervals:
+def intersect(first: Intervals, second: Intervals) -> Intervals:
     """What is in one and in the other."""
     out: list[Interval] = []
-    one, other = _overlapping(one, other), _overlapping(other, one)
+    first, second = _overlapping(first, second), _overlapping(second, first)
     i = j = 0
-    while i < len(one) and j < len(other):
-        start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
         if start < end:
             out.append((start, end))
-        if one[i][1] <= other[j][1]:
+        if first[i][1] <= second[j][1]:
             i += 1
         else:
             j += 1
     return tuple(out)
 
 
-def subtract(one: Intervals, other: Intervals) -> Intervals:
+def subtract(first: Intervals, second: Intervals) -> Intervals:
     """What is in one and not in the other."""
     out: list[Interval] = []
-    other = _overlapping(other, one)
+    second = _overlapping(second, first)
     j = 0
-    for start, end in one:
-        while j < len(other) and other[j][1] <= start:
+    for start, end in first:
+        while j < len(second) and second[j][1] <= start:
             j += 1
         k = j
-        while k < len(other) and other[k][0] < end:
-            if start < other[k][0]:
-                out.append((start, other[k][0]))
-            start = max(start, other[k][1])
+        while k < len(second) and second[k][0] < end:
+            if start < second[k][0]:
+                out.append((start, second[k][0]))
+            start = max(start, second[k][1])
             k += 1
         if start < end:
             out.append((start, end))
@@ -218,9 +218,9 @@ def take_last(intervals: Intervals, ns: int) -> Intervals:
     return subtract(intervals, take_first(intervals, spared)) if spared > 0 else intervals
 
 
-def _overlapping(found: Intervals, other: Intervals) -> Intervals:
+def _overlapping(intervals: Intervals, other: Intervals) -> Intervals:
     """Those from the first to the last instant of the other."""
     if not other:
         return ()
-    low = bisect_right(found, other[0][0], key=_end)
-    return found[low : bisect_left(found, other[-1][1], lo=low, key=_start)]
+    low = bisect_right(intervals, other[0][0], key=_end)
+    return intervals[low : bisect_left(intervals, other[-1][1], lo=low, key=_start)]

@@ -12,19 +12,24 @@ from headway.ledger.model import StageGraph, StageRow
 from headway.ledger.record import AttemptRecord, RankRecord
 
 
-def stage_graphs(drafts: Sequence[AttemptRecord], zero: int) -> tuple[StageGraph, ...]:
+def stage_graphs(attempts: Sequence[AttemptRecord], zero: int) -> tuple[StageGraph, ...]:
     """One for each attempt: of the rank whose stages were done last."""
-    found = []
-    for index, draft in enumerate(drafts):
-        ranks = [one for life in draft.lives if (one := _graph(index, life, zero)) is not None]
-        if ranks:
-            found.append(max(ranks, key=lambda graph: graph.end))
-    return tuple(found)
+    graphs = []
+    for index, attempt in enumerate(attempts):
+        by_rank = [_graph(index, rank, zero) for rank in attempt.lives]
+        known = [graph for graph in by_rank if graph is not None]
+        if known:
+            graphs.append(max(known, key=lambda graph: graph.end))
+    return tuple(graphs)
 
 
-def _graph(index: int, life: RankRecord, zero: int) -> StageGraph | None:
-    told = next(life.journal.named("stages"), {}).get("stages")
-    rows = [_row(one, life.shift - zero) for one in told] if isinstance(told, list) else []
+def _graph(index: int, rank: RankRecord, zero: int) -> StageGraph | None:
+    declared = next(rank.journal.named("stages"), {}).get("stages")
+    rows = (
+        [_row(fields, rank.shift - zero) for fields in declared]
+        if isinstance(declared, list)
+        else []
+    )
     known = [row for row in rows if row is not None]
     if not known or len(known) != len(rows):
         return None
@@ -33,17 +38,17 @@ def _graph(index: int, life: RankRecord, zero: int) -> StageGraph | None:
     main = sum(took[row.name] for row in known if row.where == "main")
     return StageGraph(
         attempt=index,
-        rank=life.rank,
+        rank=rank.rank,
         rows=tuple(known),
         critical=tuple(path),
         bound=max(sum(took[name] for name in path), main),
     )
 
 
-def _row(told: Any, shift: int) -> StageRow | None:
-    if not isinstance(told, list) or len(told) != 5:
+def _row(fields: Any, shift: int) -> StageRow | None:
+    if not isinstance(fields, list) or len(fields) != 5:
         return None
-    name, where, needs, start, end = told
+    name, where, needs, start, end = fields
     if type(start) is not int or type(end) is not int or not isinstance(needs, list):
         return None
     return StageRow(
@@ -60,6 +65,6 @@ def critical_path(needs: Mapping[str, Sequence[str]], took: Mapping[str, int]) -
     best: dict[str, tuple[int, list[str]]] = {}
     for name in needs:  # each comes after what it needs
         before = [best[need] for need in needs[name] if need in best]
-        length, path = max(before, key=lambda one: one[0], default=(0, []))
+        length, path = max(before, key=lambda entry: entry[0], default=(0, []))
         best[name] = (length + took[name], [*path, name])
-    return max(best.values(), key=lambda one: one[0], default=(0, []))[1]
+    return max(best.values(), key=lambda entry: entry[0], default=(0, []))[1]

@@ -16,43 +16,47 @@ def booster_facts(ledger: Ledger) -> list[tuple[str, str]]:
     if ledger.auto is None:
         return []
     order = {"acted": 0, "on": 1, "off": 2}
-    found = sorted(ledger.auto.boosters, key=lambda one: order.get(one.state, 3))
-    return [(one.name, describe_booster(one)) for one in found]
+    ordered = sorted(ledger.auto.boosters, key=lambda booster: order.get(booster.state, 3))
+    return [(booster.name, describe_booster(booster)) for booster in ordered]
 
 
-def describe_booster(one: BoosterResult) -> str:
+def describe_booster(booster: BoosterResult) -> str:
     """What it did, and what that was worth."""
-    if one.state == "off":
-        return f"off: {one_line(one.why, MAX_REASON_LENGTH)}"
-    if one.state == "on":
-        return one_line(one.what, MAX_REASON_LENGTH) or "nothing to do"
-    taken_back = f"; then off: {one_line(one.why, MAX_REASON_LENGTH)}" if one.why else ""
-    return f"{one_line(one.what, MAX_REASON_LENGTH)}{_gain(one)}{taken_back}"
+    if booster.state == "off":
+        return f"off: {one_line(booster.why, MAX_REASON_LENGTH)}"
+    if booster.state == "on":
+        return one_line(booster.what, MAX_REASON_LENGTH) or "nothing to do"
+    taken_back = f"; then off: {one_line(booster.why, MAX_REASON_LENGTH)}" if booster.why else ""
+    return f"{one_line(booster.what, MAX_REASON_LENGTH)}{_gain(booster)}{taken_back}"
 
 
-def _gain(one: BoosterResult) -> str:
-    if one.here is None:
+def _gain(booster: BoosterResult) -> str:
+    if booster.here is None:
         return ""
-    if one.before is None:
-        return f": {duration(one.here)}, {NOT_MEASURED}"
-    saved = one.before - one.here
+    if booster.before is None:
+        return f": {duration(booster.here)}, {NOT_MEASURED}"
+    saved = booster.before - booster.here
     more = f"{duration(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f": {duration(one.here)} instead of {duration(one.before)}, {more}"
+    return f": {duration(booster.here)} instead of {duration(booster.before)}, {more}"
 
 
 def booster_lines(ledger: Ledger) -> Iterator[str]:
     """For the end of a run: one line for each that acted, one for all others."""
     if ledger.auto is None:
         return
-    acted = [one for one in ledger.auto.boosters if one.state == "acted"]
-    for one in acted:
-        yield f"Auto:  {one.name:<14}{describe_booster(one)}"
-    for one in ledger.auto.boosters:
-        if one.state == "on" and one.what:
-            yield f"Auto:  {one.name:<14}{describe_booster(one)}"
-    idle = [one.name for one in ledger.auto.boosters if one.state == "on" and not one.what]
+    acted = [booster for booster in ledger.auto.boosters if booster.state == "acted"]
+    for booster in acted:
+        yield f"Auto:  {booster.name:<14}{describe_booster(booster)}"
+    for booster in ledger.auto.boosters:
+        if booster.state == "on" and booster.what:
+            yield f"Auto:  {booster.name:<14}{describe_booster(booster)}"
+    idle = [
+        booster.name
+        for booster in ledger.auto.boosters
+        if booster.state == "on" and not booster.what
+    ]
     if idle:
         yield f"Auto:  on, with nothing to do: {', '.join(idle)}"
-    for one in ledger.auto.boosters:
-        if one.state == "off":
-            yield f"Auto:  {one.name:<14}{describe_booster(one)}"
+    for booster in ledger.auto.boosters:
+        if booster.state == "off":
+            yield f"Auto:  {booster.name:<14}{describe_booster(booster)}"

@@ -127,7 +127,7 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
     after one has none.
     """
     started = ledger.time_to_start
-    found: dict[str, tuple[Unit, float | None]] = {
+    values: dict[str, tuple[Unit, float | None]] = {
         "ett": ("percent", ledger.ett_percent),
         "idleness": ("percent", ledger.idleness_percent),
         "failure": ("percent", ledger.failure_percent),
@@ -141,17 +141,17 @@ def measures(ledger: Ledger) -> dict[str, tuple[Unit, float | None]]:
         "recompiles": ("count", sum(c.recompile for c in ledger.compiles)),
     }
     for name in _GROUPS:
-        total = sum(ns for leaf, ns in ledger.buckets.items() if group(leaf) == name)
-        found[name] = ("seconds", total / NS)
-    for leaf in BUCKETS:
-        found[leaf] = ("seconds", ledger.buckets.get(leaf, 0) / NS)
-    return found
+        total = sum(ns for bucket, ns in ledger.buckets.items() if group(bucket) == name)
+        values[name] = ("seconds", total / NS)
+    for bucket in BUCKETS:
+        values[bucket] = ("seconds", ledger.buckets.get(bucket, 0) / NS)
+    return values
 
 
 def _recovery(ledger: Ledger) -> float | None:
     """Seconds, on average; None where nothing was trained after the last interruption."""
     times, attempts = ledger.time_to_recover, ledger.attempts
-    ends = [i for i, one in enumerate(attempts) if one.outcome in ("failed", "preempted")]
+    ends = [i for i, attempt in enumerate(attempts) if attempt.outcome in ("failed", "preempted")]
     if ends and not ledger.running and all(a.last_step is None for a in attempts[ends[-1] + 1 :]):
         return None
     return sum(times) / len(times) / NS if times else 0.0

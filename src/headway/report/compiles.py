@@ -38,13 +38,13 @@ class RecompileGroup:
 
 def group_recompiles(ledger: Ledger) -> list[RecompileGroup]:
     """Recompiles by place and reason, the costliest first."""
-    found: dict[tuple[str, str], list[Compile]] = {}
+    by_cause: dict[tuple[str, str], list[Compile]] = {}
     for c in ledger.compiles:
         if c.recompile:
-            found.setdefault((c.where, c.reason), []).append(c)
+            by_cause.setdefault((c.where, c.reason), []).append(c)
     rows = [
         RecompileGroup(where, reason, len(group), sum(c.ns for c in group))
-        for (where, reason), group in found.items()
+        for (where, reason), group in by_cause.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)
 
@@ -57,7 +57,7 @@ def compile_split(ledger: Ledger) -> list[tuple[str, int]]:
 
 def describe_torch_caches(ledger: Ledger) -> list[str]:
     """What torch's caches had, over all ranks, and the rank that found least."""
-    said = []
+    texts = []
     for name, title in (("aot", "AOTAutograd"), ("fx", "graphs")):
         counts = [(rank.rank, *getattr(rank, name)) for rank in ledger.rank_compiles]
         hits, misses = sum(c[1] for c in counts), sum(c[2] for c in counts)
@@ -65,42 +65,42 @@ def describe_torch_caches(ledger: Ledger) -> list[str]:
             worst = max(counts, key=lambda c: (c[2], -c[0]))
             uneven = misses and worst[2] * len(counts) > misses
             most = f", rank {worst[0]} missed {worst[2]:,}" if uneven else ""
-            said.append(f"{title}: {hits:,} of {hits + misses:,} found{most}")
-    return said
+            texts.append(f"{title}: {hits:,} of {hits + misses:,} found{most}")
+    return texts
 
 
 def cache_bypasses(ledger: Ledger) -> list[tuple[str, int]]:
     """Why a cache was not asked, and how often."""
-    found: dict[str, int] = {}
+    times_by_reason: dict[str, int] = {}
     for rank in ledger.rank_compiles:
         for reason, times in rank.bypassed.items():
-            found[reason] = found.get(reason, 0) + times
-    return sorted(found.items(), key=lambda row: -row[1])
+            times_by_reason[reason] = times_by_reason.get(reason, 0) + times
+    return sorted(times_by_reason.items(), key=lambda row: -row[1])
 
 
 def limit_hits_by_place(ledger: Ledger) -> list[tuple[str, str, list[int]]]:
     """Place, limit and ranks, where torch no longer compiles."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for one in ledger.gave_up:
-        found.setdefault((one.where, one.limit), set()).add(one.rank)
-    return [(where, limit, sorted(ranks)) for (where, limit), ranks in found.items()]
+    ranks_by_place: dict[tuple[str, str], set[int]] = {}
+    for hit in ledger.gave_up:
+        ranks_by_place.setdefault((hit.where, hit.limit), set()).add(hit.rank)
+    return [(where, limit, sorted(ranks)) for (where, limit), ranks in ranks_by_place.items()]
 
 
 def describe_cache_loads(ledger: Ledger) -> list[str]:
     """What the shared compile cache had, in words; nothing of a job that compiles nothing."""
-    found = []
-    for one in ledger.archives:
-        if one.level == "miss" and not (one.here or ledger.compiles or ledger.archived):
+    texts = []
+    for load in ledger.archives:
+        if load.level == "miss" and not (load.here or ledger.compiles or ledger.archived):
             continue
-        why = f" ({one.why})" if one.why else ""
-        if one.level == "miss":
-            kept = "; saved for the next job" if ledger.archived else ""
-            found.append(f"nothing for this job{why}, compiled in {duration(one.here)}{kept}")
+        reason = f" ({load.why})" if load.why else ""
+        if load.level == "miss":
+            saved = "; saved for the next job" if ledger.archived else ""
+            texts.append(f"nothing for this job{reason}, compiled in {duration(load.here)}{saved}")
             continue
-        took = f"{one.level}{why}, {one.files:,} files in {duration(one.load)}"
-        cold = f" instead of {duration(one.cold)}" if one.cold else ""
-        found.append(f"{took}: compiled in {duration(one.here)}{cold}")
-    return found
+        took = f"{load.level}{reason}, {load.files:,} files in {duration(load.load)}"
+        cold = f" instead of {duration(load.cold)}" if load.cold else ""
+        texts.append(f"{took}: compiled in {duration(load.here)}{cold}")
+    return texts
 
 
 KINDS_OF_VALUES = ("size", "zero_one", "parameter")  # the values say what has changed
@@ -117,34 +117,36 @@ class PrecompileMiss:
 
 def precompile_misses(ledger: Ledger) -> list[PrecompileMiss]:
     """By attempt, the costliest first; none where the real batches hit."""
-    found: dict[int, list[Compile]] = {}
-    for one in ledger.compiles:
-        if one.missed:
-            found.setdefault(one.attempt, []).append(one)
+    by_attempt: dict[int, list[Compile]] = {}
+    for c in ledger.compiles:
+        if c.missed:
+            by_attempt.setdefault(c.attempt, []).append(c)
     return [
         _miss(cause, f"attempt {attempt}: " if len(ledger.attempts) > 1 else "")
-        for attempt, compiles in found.items()
+        for attempt, compiles in by_attempt.items()
         for cause in recompile_causes(compiles)
     ]
 
 
 def recompile_causes(compiles: Sequence[Compile]) -> Sequence[Cause]:
     """Of recompiles, as `headway recompiles` finds them."""
-    again = [
+    recompiles = [
         Recompile(
-            rank=one.rank,
-            where=one.where,
-            reasons=(one.reason,) if one.reason else (),
-            caller=one.caller,
-            seen=one.seen,
+            rank=c.rank,
+            where=c.where,
+            reasons=(c.reason,) if c.reason else (),
+            caller=c.caller,
+            seen=c.seen,
             step=0,
-            ns=one.ns,
-            rebuilt=not one.reason,
+            ns=c.ns,
+            rebuilt=not c.reason,
         )
-        for one in compiles
+        for c in compiles
     ]
     return advise(
-        Record(torch=None, recompiles=tuple(again), lattice={}, marked={}, graphs=0, ns=0, steps=0)
+        Record(
+            torch=None, recompiles=tuple(recompiles), lattice={}, marked={}, graphs=0, ns=0, steps=0
+        )
     ).causes
 
 

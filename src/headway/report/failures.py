@@ -49,7 +49,7 @@ def run_failure(ledger: Ledger) -> RunFailure | None:
     if ledger.running or not ledger.attempts or ledger.attempts[-1].outcome != "failed":
         return None
     last = ledger.attempts[-1]
-    of_last = [one for one in ledger.failures if one.attempt == last.index]
+    of_last = [f for f in ledger.failures if f.attempt == last.index]
     failure = of_last[-1] if of_last else None
     mend = failure is not None and failure.retry == "no"
     return RunFailure(
@@ -59,17 +59,17 @@ def run_failure(ledger: Ledger) -> RunFailure | None:
 
 def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
     """Of the last attempt that trained: those after it have added nothing."""
-    trained = [one for one in ledger.attempts if one.last_step is not None]
+    trained = [attempt for attempt in ledger.attempts if attempt.last_step is not None]
     if not trained:
         return None
     last = trained[-1]
     assert last.last_step is not None
     saves = [
-        one
-        for one in durable_saves(ledger.saved, ledger.checkpoints)
-        if one.attempt == last.index and one.step <= last.last_step
+        save
+        for save in durable_saves(ledger.saved, ledger.checkpoints)
+        if save.attempt == last.index and save.step <= last.last_step
     ]
-    newest = max(saves, key=lambda one: one.step, default=None)
+    newest = max(saves, key=lambda save: save.step, default=None)
     step, since = (newest.step, newest.taken) if newest else (last.resumed_from, last.start)
     lost = sum(
         min(segment.end, last.end) - max(segment.start, since)
@@ -82,28 +82,28 @@ def unsaved_training(ledger: Ledger) -> UnsavedTraining | None:
 
 def failure_facts(end: RunFailure) -> list[tuple[str, str]]:
     """Name and value of each line."""
-    found = []
+    facts = []
     if end.failure is not None:
         rank = "" if end.failure.root_rank is None else f", rank {end.failure.root_rank}"
         step = "before its first step"
         if end.last_step is not None:
             step = f"after step {end.last_step:,}"
-        found.append(("cause", f"{one_line(end.failure.category, 60)}{rank}, {step}"))
+        facts.append(("cause", f"{one_line(end.failure.category, 60)}{rank}, {step}"))
         if end.failure.evidence:
-            found.append(("evidence", one_line(end.failure.evidence, 300)))
+            facts.append(("evidence", one_line(end.failure.evidence, 300)))
     if end.unsaved is not None:
-        found.append(("saved", _describe_saved(end.unsaved)))
-    return found
+        facts.append(("saved", _describe_saved(end.unsaved)))
+    return facts
 
 
-def _describe_saved(left: UnsavedTraining) -> str:
+def _describe_saved(unsaved: UnsavedTraining) -> str:
     saved = "nothing, so that another attempt begins at step 0"
-    if left.saved is not None:
-        when = f", {duration(left.before_end)} before the end" if left.before_end else ""
-        saved = f"step {left.saved:,}{when}"
-    if not left.steps:
+    if unsaved.saved is not None:
+        when = f", {duration(unsaved.before_end)} before the end" if unsaved.before_end else ""
+        saved = f"step {unsaved.saved:,}{when}"
+    if not unsaved.steps:
         return f"{saved}; nothing is lost"
-    return f"{saved}; lost: {count(left.steps, 'step')}, {duration(left.time)} of training"
+    return f"{saved}; lost: {count(unsaved.steps, 'step')}, {duration(unsaved.time)} of training"
 
 
 def _next_command(ledger: Ledger, failure: Failure | None) -> str:
@@ -123,7 +123,9 @@ def _may_pass(ledger: Ledger, failure: Failure) -> bool:
 
 def notice_of_attempt(ledger: Ledger, attempt: int) -> str:
     """Of the notice that ended an attempt; nothing where none did."""
-    return next((describe_notice(one) for one in ledger.notices if one.attempt == attempt), "")
+    return next(
+        (describe_notice(notice) for notice in ledger.notices if notice.attempt == attempt), ""
+    )
 
 
 def describe_notice(notice: PreemptionNotice) -> str:
@@ -174,12 +176,12 @@ def rolled_back_steps(ledger: Ledger) -> list[tuple[int, int]]:
     if ledger.rolled_back is not None:
         return list(ledger.rolled_back)
     trained = [a for a in ledger.attempts if a.last_step is not None]
-    found = []
+    ranges = []
     for before, after in pairwise(trained):
         resumed, last = after.resumed_from or 0, before.last_step
         if last is not None and last > resumed:
-            found.append((resumed + 1, last))
-    return found
+            ranges.append((resumed + 1, last))
+    return ranges
 
 
 def outcome_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
@@ -194,8 +196,8 @@ def outcome_of(ledger: Ledger, fault: Fault) -> tuple[str, str]:
 
 def count_failures(by_owner: Mapping[str, int]) -> str:
     """`1 infra, 2 user failures`: the number of failures is that of `infra`."""
-    known = {owner: number for owner, number in by_owner.items() if number}
-    if not known:
+    nonzero = {owner: number for owner, number in by_owner.items() if number}
+    if not nonzero:
         return "no failure"
-    parts = ", ".join(f"{number:,} {owner}" for owner, number in known.items())
-    return f"{parts} {'failure' if sum(known.values()) == 1 else 'failures'}"
+    parts = ", ".join(f"{number:,} {owner}" for owner, number in nonzero.items())
+    return f"{parts} {'failure' if sum(nonzero.values()) == 1 else 'failures'}"

@@ -156,7 +156,7 @@ def _context(ledger: Ledger) -> dict[str, Any]:
         "own_losses": overview.own_losses(ledger)[:_MAX_ROWS],
         "gaps": sorted(ledger.gaps, key=lambda g: g.start - g.end)[:_MAX_ROWS],
         "notes": [one_line(note, _MAX_TEXT) for note in ledger.notes[:_MAX_ROWS]],
-        "places": {leaf: i for i, leaf in enumerate(BUCKETS)},
+        "places": {bucket: i for i, bucket in enumerate(BUCKETS)},
         "clip": lambda text: one_line(str(text), _MAX_TEXT),
         "share": lambda ns: percent(ledger.percent(ns)),
         "duration": duration,
@@ -193,40 +193,40 @@ def _cards(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
 
 def _columns(ledger: Ledger) -> list[list[tuple[str, int, list[tuple[str, int]]]]]:
     """The legend, its groups laid out so that the columns are about equally long."""
-    found = {name: (name, total, leaves) for name, total, leaves in overview.bucket_groups(ledger)}
+    groups = {name: (name, total, leaves) for name, total, leaves in overview.bucket_groups(ledger)}
     plan = (("train", "start"), ("waste", "failure", "stop", "unknown"), ("recover",))
-    columns = [[found[name] for name in names if name in found] for names in plan]
+    columns = [[groups[name] for name in names if name in groups] for names in plan]
     return [column for column in columns if column]
 
 
 def _stack(ledger: Ledger) -> list[Slice]:
     """All leaves side by side: effective first, the others in the order of the vocabulary."""
-    order = (EFFECTIVE, *(leaf for leaf in BUCKETS if leaf != EFFECTIVE))
+    order = (EFFECTIVE, *(bucket for bucket in BUCKETS if bucket != EFFECTIVE))
     slices, left = [], 0.0
-    for leaf in order:
-        ns = ledger.buckets.get(leaf, 0)
+    for bucket in order:
+        ns = ledger.buckets.get(bucket, 0)
         if ns:
-            slices.append(_slice(ledger, leaf, ns, left))
+            slices.append(_slice(ledger, bucket, ns, left))
             left += slices[-1].width
     return slices
 
 
 def _waterfall(ledger: Ledger) -> list[Slice]:
     """From 100 % down to the ETT: each loss begins where the one before it ended."""
-    losses = [(ns, leaf) for leaf, ns in ledger.buckets.items() if leaf != EFFECTIVE and ns]
+    losses = [(ns, bucket) for bucket, ns in ledger.buckets.items() if bucket != EFFECTIVE and ns]
     losses.sort(key=lambda pair: (-pair[0], pair[1]))
     slices, left = [], 100.0
-    for ns, leaf in losses:
+    for ns, bucket in losses:
         left -= ledger.percent(ns)
-        slices.append(_slice(ledger, leaf, ns, max(left, 0.0)))
+        slices.append(_slice(ledger, bucket, ns, max(left, 0.0)))
     return slices
 
 
-def _slice(ledger: Ledger, leaf: str, ns: int, left: float) -> Slice:
+def _slice(ledger: Ledger, bucket: str, ns: int, left: float) -> Slice:
     share = ledger.percent(ns)
     return Slice(
-        leaf, BUCKETS.index(leaf), bucket_color(leaf, dark=False), left, share, duration(ns),
-        percent(share), MEANING[leaf],
+        bucket, BUCKETS.index(bucket), bucket_color(bucket, dark=False), left, share, duration(ns),
+        percent(share), MEANING[bucket],
     )  # fmt: skip
 
 
@@ -313,11 +313,11 @@ def _save_plot(ledger: Ledger) -> dict[str, Any] | None:
 def _compile_parts(ledger: Ledger) -> list[dict[str, Any]]:
     """The pt2_compile leaves as a bar of their own, in shades of one colour."""
     split = compiles.compile_split(ledger)
-    whole = sum(ns for _, ns in split)
+    total = sum(ns for _, ns in split)
     return [
         {
             "name": name,
-            "width": 100 * ns / whole,
+            "width": 100 * ns / total,
             "shade": round(1 - 0.8 * place / max(len(split) - 1, 1), 2),
             "time": duration(ns),
             "meaning": PART_MEANING[name],

@@ -25,24 +25,24 @@ class Loss:
 
 def bucket_groups(ledger: Ledger) -> list[tuple[str, int, list[tuple[str, int]]]]:
     """Every group that has time in it, with its leaves, in the order of the vocabulary."""
-    found = []
+    groups = []
     for name in GROUPS:
-        leaves = [(x, ledger.buckets.get(x, 0)) for x in BUCKETS if group(x) == name]
-        leaves = [(leaf, ns) for leaf, ns in leaves if ns]
-        if leaves:
-            found.append((name, sum(ns for _, ns in leaves), leaves))
-    return found
+        buckets = [(x, ledger.buckets.get(x, 0)) for x in BUCKETS if group(x) == name]
+        buckets = [(bucket, ns) for bucket, ns in buckets if ns]
+        if buckets:
+            groups.append((name, sum(ns for _, ns in buckets), buckets))
+    return groups
 
 
 def largest_loss(ledger: Ledger) -> Loss | None:
     """The stage that costs most, its first start and its recoveries taken together."""
     by_stage: dict[str, list[str]] = {}
-    for leaf in BUCKETS:
-        if leaf != EFFECTIVE and ledger.buckets.get(leaf):
-            by_stage.setdefault(stage_of(leaf), []).append(leaf)
+    for bucket in BUCKETS:
+        if bucket != EFFECTIVE and ledger.buckets.get(bucket):
+            by_stage.setdefault(stage_of(bucket), []).append(bucket)
     losses = [
-        Loss(stage, sum(ledger.buckets[leaf] for leaf in leaves), tuple(leaves))
-        for stage, leaves in by_stage.items()
+        Loss(stage, sum(ledger.buckets[bucket] for bucket in buckets), tuple(buckets))
+        for stage, buckets in by_stage.items()
     ]
     return max(losses, key=lambda loss: loss.ns, default=None)
 
@@ -57,8 +57,8 @@ def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
     """The ranks with the most and the least effective time, where there are several."""
     if len(ledger.ranks) < 2:
         return None
-    there = [rank for rank in ledger.ranks if not rank.absent]
-    ranks = there if len(there) > 1 else ledger.ranks
+    present = [rank for rank in ledger.ranks if not rank.absent]
+    ranks = present if len(present) > 1 else ledger.ranks
     by_time = sorted(ranks, key=lambda r: r.buckets.get(EFFECTIVE, 0))
     return by_time[-1], by_time[0]
 
@@ -66,22 +66,22 @@ def rank_spread(ledger: Ledger) -> tuple[RankLedger, RankLedger] | None:
 def own_losses(ledger: Ledger) -> list[tuple[RankLedger, str, int]]:
     """Where a rank differs from the median rank by 0.5 % of the wall time or more: its leaf."""
     floor = ledger.wall // 200
-    found = []
-    for leaf in BUCKETS:
-        times = sorted(_time_present(r, leaf) for r in ledger.ranks)
-        if leaf == EFFECTIVE or not times or not times[-1]:
+    losses = []
+    for bucket in BUCKETS:
+        times = sorted(_time_present(r, bucket) for r in ledger.ranks)
+        if bucket == EFFECTIVE or not times or not times[-1]:
             continue
         median = times[(len(times) - 1) // 2]
         for rank in ledger.ranks:
-            more = _time_present(rank, leaf) - median
+            more = _time_present(rank, bucket) - median
             if more > floor:
-                found.append((rank, leaf, more))
-    return sorted(found, key=lambda row: (-row[2], row[0].rank))
+                losses.append((rank, bucket, more))
+    return sorted(losses, key=lambda row: (-row[2], row[0].rank))
 
 
-def _time_present(rank: RankLedger, leaf: str) -> int:
+def _time_present(rank: RankLedger, bucket: str) -> int:
     """Without attempts that the rank was not part of."""
-    return rank.buckets.get(leaf, 0) - (rank.absent if leaf == UNKNOWN else 0)
+    return rank.buckets.get(bucket, 0) - (rank.absent if bucket == UNKNOWN else 0)
 
 
 # By stage, start and recover alike; what depends on the run is in `_OF_RUN`.
@@ -125,20 +125,20 @@ def _between_attempts(ledger: Ledger, _: Loss) -> str | None:
 
 
 def _launcher(ledger: Ledger, loss: Loss) -> str | None:
-    again = ledger.buckets.get("recover.launcher_init", 0)
-    here = any(map(is_restartable, ledger.failures))  # not on other machines, in another job
-    if 2 * again >= loss.ns and here and "warm" not in active_boosters(ledger):
+    recovery = ledger.buckets.get("recover.launcher_init", 0)
+    restartable = any(map(is_restartable, ledger.failures))  # not on other machines, in another job
+    if 2 * recovery >= loss.ns and restartable and "warm" not in active_boosters(ledger):
         return _restart(ledger, "fork restarts with their imports done", "--warm")
     return "import less before the loop, and keep packages on a local disk"
 
 
 def _compile(ledger: Ledger, _: Loss) -> str | None:
-    cold = [one for one in compiles.first_compiles(ledger) if not one.cached]
+    cold = [c for c in compiles.first_compiles(ledger) if not c.cached]
     if not cold:  # an eager job that imports the compiler, or nothing left to keep
         return None
     if "compile_cache" not in active_boosters(ledger):
         return "keep compiled code for later runs: headway run --compile-cache FOLDER"
-    if ledger.archived and all(one.level == "miss" for one in ledger.archives):
+    if ledger.archived and all(c.level == "miss" for c in ledger.archives):
         return "run it again: what it has compiled is stored for its next run"
     return None
 

@@ -10,41 +10,45 @@ from headway.units import NS
 
 def publish_facts(ledger: Ledger) -> list[tuple[str, str]]:
     """Name and value of each; none where nothing was published."""
-    found: list[tuple[str, str]] = []
+    facts: list[tuple[str, str]] = []
     if ledger.publishes is not None:
-        found.append(("of the training", _run(ledger.publishes)))
-        found.append(_outcome(ledger.publishes))
+        facts.append(("of the training", _run(ledger.publishes)))
+        facts.append(_outcome(ledger.publishes))
     if ledger.publish is not None:
-        found += _of_training(ledger, ledger.publish)
-    return found
+        facts += _of_training(ledger, ledger.publish)
+    return facts
 
 
-def _of_training(ledger: Ledger, one: Publish) -> list[tuple[str, str]]:
+def _of_training(ledger: Ledger, published: Publish) -> list[tuple[str, str]]:
     held = publish.accelerators_held(ledger)
     paid = publish.time_after_training(ledger)
-    found = [("by the run", _run(one)), _outcome(one)]
-    if one.took is not None:
-        would = f"{_cost(one.took, held)} ({duration(one.took)} x {count(held, 'rank')})"
-        found.append(("here it would cost", f"{would}, as long as that job took"))
+    facts = [("by the run", _run(published)), _outcome(published)]
+    if published.took is not None:
+        would = (
+            f"{_cost(published.took, held)} ({duration(published.took)} x {count(held, 'rank')})"
+        )
+        facts.append(("here it would cost", f"{would}, as long as that job took"))
     after = f"{_cost(paid, held)} ({duration(paid)} x {count(held, 'rank')})"
-    return [*found, ("and it did cost", f"{after}, from the last step to the end")]
+    return [*facts, ("and it did cost", f"{after}, from the last step to the end")]
 
 
 def _cost(ns: int, held: int) -> str:
     return f"{ns * held / NS:,.1f} accelerator-seconds"
 
 
-def _run(one: Publish) -> str:
-    where = f" ({truncate_left(one.folder, 80)})" if one.folder else ""
-    return f"{one_line(one.run, 60) or 'unknown'}{where}"
+def _run(published: Publish) -> str:
+    where = f" ({truncate_left(published.folder, 80)})" if published.folder else ""
+    return f"{one_line(published.run, 60) or 'unknown'}{where}"
 
 
-def _outcome(one: Publish) -> tuple[str, str]:
-    if one.error:
-        return "not published", one_line(one.error, 300)
-    if one.took is None:
+def _outcome(published: Publish) -> tuple[str, str]:
+    if published.error:
+        return "not published", one_line(published.error, 300)
+    if published.took is None:
         return (
             "not done yet",
-            f"see {truncate_left(one.log, 80)}" if one.log else "nothing was heard of it",
+            f"see {truncate_left(published.log, 80)}"
+            if published.log
+            else "nothing was heard of it",
         )
-    return "snapshot", f"{one_line(one.snapshot, 60)} in {truncate_left(one.store, 80)}"
+    return "snapshot", f"{one_line(published.snapshot, 60)} in {truncate_left(published.store, 80)}"

@@ -21,17 +21,17 @@ class _Console(Console):
 
 def console(*, stderr: bool = False) -> Console:
     """Standard output or error; plain text where that is no terminal, or NO_COLOR is set."""
-    no_colour = bool(os.environ.get("NO_COLOR"))
-    made = _Console(
+    no_color = bool(os.environ.get("NO_COLOR"))
+    terminal = _Console(
         stderr=stderr,
         highlight=False,
         markup=False,
         emoji=False,
-        color_system=None if no_colour else "auto",
+        color_system=None if no_color else "auto",
     )
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = WIDTH
-    return made
+    if not terminal.is_terminal and "COLUMNS" not in os.environ:
+        terminal.width = WIDTH
+    return terminal
 
 
 def ascii_only(console: Console) -> bool:

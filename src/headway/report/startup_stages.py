@@ -14,14 +14,14 @@ from headway.ledger.model import Ledger, StageGraph, StageRow
 
 def describe_stages(graph: StageGraph) -> str:
     """What a declared start took, what overlap has saved, and what the best order would give."""
-    spared = max(graph.one_by_one - graph.took, 0)
-    said = f"took {duration(graph.took)}, {duration(spared)} less than one by one; "
-    said += f"no order can be below {duration(graph.bound)}"
+    saved = max(graph.one_by_one - graph.took, 0)
+    text = f"took {duration(graph.took)}, {duration(saved)} less than one by one; "
+    text += f"no order can be below {duration(graph.bound)}"
     chain = sum(row.end - row.start for row in graph.rows if row.name in graph.critical)
     if graph.bound > chain:
-        said += ", the work of the main thread"
-    left = graph.took - graph.bound
-    return f"{said} ({duration(left)} less)" if left > 0 else said
+        text += ", the work of the main thread"
+    excess = graph.took - graph.bound
+    return f"{text} ({duration(excess)} less)" if excess > 0 else text
 
 
 MAX_GRAPHS: Final = 5  # attempts that are drawn
@@ -81,7 +81,7 @@ class StageDrawing:
 
 def draw_stages(ledger: Ledger) -> list[StageDrawing]:
     """Those of the first attempts."""
-    return [_draw(one) for one in ledger.stages[:MAX_GRAPHS]]
+    return [_draw(graph) for graph in ledger.stages[:MAX_GRAPHS]]
 
 
 def _draw(graph: StageGraph) -> StageDrawing:
@@ -112,21 +112,21 @@ def _draw(graph: StageGraph) -> StageDrawing:
 
 def _lanes(rows: Sequence[StageRow]) -> dict[str, list[StageRow]]:
     """The main thread first; in each lane by time."""
-    shown = sorted(rows, key=lambda row: (row.start, row.end))[:MAX_STAGES]
-    order = [*LANES, *dict.fromkeys(row.where for row in shown if row.where not in LANES)]
-    by_lane = {where: [row for row in shown if row.where == where] for where in order}
+    limited = sorted(rows, key=lambda row: (row.start, row.end))[:MAX_STAGES]
+    order = [*LANES, *dict.fromkeys(row.where for row in limited if row.where not in LANES)]
+    by_lane = {where: [row for row in limited if row.where == where] for where in order}
     return {
-        LANES.get(where) or one_line(where, 40): found for where, found in by_lane.items() if found
+        LANES.get(where) or one_line(where, 40): lane for where, lane in by_lane.items() if lane
     }
 
 
 def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
-    begun = graph.end - graph.took
+    start = graph.end - graph.took
     critical = row.name in graph.critical
     needs = one_line(", ".join(row.needs), 300)
     words = [
-        f"{duration(row.end - row.start)}, from {duration(row.start - begun)} "
-        f"to {duration(row.end - begun)}",
+        f"{duration(row.end - row.start)}, from {duration(row.start - start)} "
+        f"to {duration(row.end - start)}",
         f"needs {needs}" if needs else "needs nothing",
         *(["on the critical path"] if critical else []),
     ]
@@ -134,7 +134,7 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
         place=place,
         name=one_line(row.name, 80),
         leaf=BUCKETS.index(_leaf(row.name, graph.attempt)),
-        left=_share(graph, row.start - begun),
+        left=_share(graph, row.start - start),
         width=_share(graph, row.end - row.start),
         time=duration(row.end - row.start),
         critical=critical,
@@ -145,8 +145,8 @@ def _bar(graph: StageGraph, row: StageRow, place: int) -> StageBar:
 def _leaf(name: str, attempt: int) -> str:
     """Where its time lands."""
     group = "recover" if attempt else "start"
-    leaf = f"{group}.{name}"
-    return leaf if leaf in BUCKETS else f"{group}.pre_train"
+    bucket = f"{group}.{name}"
+    return bucket if bucket in BUCKETS else f"{group}.pre_train"
 
 
 def _share(graph: StageGraph, ns: int) -> float:
@@ -160,20 +160,20 @@ def _lines(
     heights: Mapping[str, int],
 ) -> Iterator[DependencyLine]:
     """Along the row of what is needed until it is used, then straight to that; the path first."""
-    begun = graph.end - graph.took
+    start = graph.end - graph.took
     rows = {row.name: row for row in drawn}
     path = set(pairwise(graph.critical))
-    found = [(need, row.name) for row in drawn for need in dict.fromkeys(row.needs) if need in rows]
-    found.sort(key=lambda pair: pair not in path)
-    for need, name in found[:MAX_LINES]:
+    pairs = [(need, row.name) for row in drawn for need in dict.fromkeys(row.needs) if need in rows]
+    pairs.sort(key=lambda pair: pair not in path)
+    for need, name in pairs[:MAX_LINES]:
         done, used = (
-            round(DRAWING_WIDTH / 100 * _share(graph, at - begun))
+            round(DRAWING_WIDTH / 100 * _share(graph, at - start))
             for at in (rows[need].end, rows[name].start)
         )
-        here, there = (ROW_HEIGHT * heights[one] + ROW_HEIGHT // 2 for one in (need, name))
+        from_y, to_y = (ROW_HEIGHT * heights[stage] + ROW_HEIGHT // 2 for stage in (need, name))
         yield DependencyLine(
             since=places[need],
             until=places[name],
-            path=f"M{done} {here}H{used}V{there}",
+            path=f"M{done} {from_y}H{used}V{to_y}",
             critical=(need, name) in path,
         )

@@ -143,8 +143,8 @@ def _failure_lines(end: RunFailure | None) -> Iterator[Text]:
 def _injected_faults(ledger: Ledger) -> Iterator[Text]:
     """Planned faults, each with what was made of it."""
     for fault in ledger.faults[:SHOWN]:
-        made = ", ".join(filter(None, failures.outcome_of(ledger, fault)))
-        yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(made, 160)}")
+        injected = ", ".join(filter(None, failures.outcome_of(ledger, fault)))
+        yield Text(f"  Planned:  {one_line(fault.planned, 100)} -> {one_line(injected, 160)}")
     if len(ledger.faults) > SHOWN:
         yield Text(f"  and {len(ledger.faults) - SHOWN:,} more planned faults in the report")
 
@@ -204,9 +204,9 @@ def _rows(ledger: Ledger) -> list[Row]:
         Row("unknown", "unknown", ledger.buckets.get(UNKNOWN, 0), (_largest_gap(ledger),)),
     ]
     single = [x for x in BUCKETS if group(x) == "waste" or x == "failure.hang"]
-    for leaf in single:
-        detail = (_detail(ledger, leaf),)
-        causes.append(Row(LABELS[leaf], group(leaf), ledger.buckets.get(leaf, 0), detail))
+    for bucket in single:
+        detail = (_detail(ledger, bucket),)
+        causes.append(Row(LABELS[bucket], group(bucket), ledger.buckets.get(bucket, 0), detail))
     causes = sorted((row for row in causes if row.ns), key=lambda row: -row.ns)
     rows = [Row("effective", "train", ledger.buckets.get(EFFECTIVE, 0), ()), *causes[:SHOWN]]
     rest = causes[SHOWN:]
@@ -218,21 +218,23 @@ def _rows(ledger: Ledger) -> list[Row]:
     return rows
 
 
-def _detail(ledger: Ledger, leaf: str) -> str:
-    if leaf == "waste.checkpoint_block" and ledger.saves:
+def _detail(ledger: Ledger, bucket: str) -> str:
+    if bucket == "waste.checkpoint_block" and ledger.saves:
         each = blocked_each(ledger)
         saves = count(ledger.saves, "save")
         return saves if each is None else f"{saves}, {duration(each)} blocked each"
-    if leaf == "waste.recompile" and (again := compiles.group_recompiles(ledger)):
-        most = truncate_left(again[0].where, 50)
-        return f"{sum(r.times for r in again)} over all ranks; most in {most}"
-    return MEANING[leaf]
+    if bucket == "waste.recompile" and (recompiles := compiles.group_recompiles(ledger)):
+        most = truncate_left(recompiles[0].where, 50)
+        return f"{sum(r.times for r in recompiles)} over all ranks; most in {most}"
+    return MEANING[bucket]
 
 
 def _stages(ledger: Ledger, name: str) -> tuple[str, ...]:
-    leaves = [(ns, leaf) for leaf, ns in ledger.buckets.items() if group(leaf) == name and ns]
-    top = sorted(leaves, key=lambda pair: -pair[0])[:3]
-    return tuple(f"{stage_of(leaf)} {duration(ns)}" for ns, leaf in top)
+    buckets = [
+        (ns, bucket) for bucket, ns in ledger.buckets.items() if group(bucket) == name and ns
+    ]
+    top = sorted(buckets, key=lambda pair: -pair[0])[:3]
+    return tuple(f"{stage_of(bucket)} {duration(ns)}" for ns, bucket in top)
 
 
 def _recovery(ledger: Ledger) -> tuple[str, ...]:
@@ -249,14 +251,14 @@ def _rolled_back(ledger: Ledger) -> str:
     if not stretches:
         return MEANING[LOST]
     ranges = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in stretches]
-    one = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
-    return f"step{'' if one else 's'} {', '.join(ranges)} rolled back"
+    single = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
+    return f"step{'' if single else 's'} {', '.join(ranges)} rolled back"
 
 
 def _largest_gap(ledger: Ledger) -> str:
     most = ledger.buckets.get(UNKNOWN, 0)  # longer ones of a rank belong to another bucket
-    seen = [gap for gap in ledger.gaps if gap.end - gap.start <= most]
-    gap = max(seen, key=lambda g: g.end - g.start, default=None)
+    known = [gap for gap in ledger.gaps if gap.end - gap.start <= most]
+    gap = max(known, key=lambda g: g.end - g.start, default=None)
     return MEANING[UNKNOWN] if gap is None else f"largest: {describe_gap(gap)}"
 
 

@@ -75,14 +75,14 @@ def sections(ledger: Ledger, console: Console) -> Iterator[tuple[str, Iterable[T
 
 
 def _buckets(ledger: Ledger, console: Console) -> Iterator[Text]:
-    for name, total, leaves in overview.bucket_groups(ledger):
-        if len(leaves) == 1:
-            leaf, ns = leaves[0]
-            yield _bucket(ledger, console, f"  {leaf}", ns, MEANING[leaf], name, bold=True)
+    for name, total, buckets in overview.bucket_groups(ledger):
+        if len(buckets) == 1:
+            bucket, ns = buckets[0]
+            yield _bucket(ledger, console, f"  {bucket}", ns, MEANING[bucket], name, bold=True)
             continue
         yield _bucket(ledger, console, f"  {name}", total, GROUP_MEANING[name], name, bold=True)
-        for leaf, ns in leaves:
-            yield _bucket(ledger, console, f"    {stage_of(leaf)}", ns, MEANING[leaf], name)
+        for bucket, ns in buckets:
+            yield _bucket(ledger, console, f"    {stage_of(bucket)}", ns, MEANING[bucket], name)
     yield Text(f"  {'wall time':<24}{duration(ledger.wall):>9}", style="bold")
 
 
@@ -90,14 +90,14 @@ def _bucket(
     ledger: Ledger, console: Console, label: str, ns: int, meaning: str, name: str,
     bold: bool = False,
 ) -> Text:  # fmt: skip
-    width, colour = 20, GROUP_STYLES[name]
+    width, color = 20, GROUP_STYLES[name]
     filled = round(width * ns / ledger.wall) if ledger.wall else 0
     bar = ("#" if ascii_only(console) else "\u2588") * filled or (
         "." if ascii_only(console) else "\u258f"
     )
-    line = Text().append(f"{label:<26}", f"bold {colour}" if bold else "")
+    line = Text().append(f"{label:<26}", f"bold {color}" if bold else "")
     line.append(f"{duration(ns):>9}  {percent(ledger.percent(ns)):>7}  ")
-    return line.append(f"{bar:<{width}}", colour).append(f"  {meaning}", "dim")
+    return line.append(f"{bar:<{width}}", color).append(f"  {meaning}", "dim")
 
 
 _ATTEMPT_COLUMNS = "  {:>7}  {:>9}  {:>9}  {:>5}  {:>15}  {:>{}}   {}"
@@ -139,7 +139,7 @@ def _starts(ledger: Ledger) -> Iterator[Text]:
         yield _fact("paused", f"{duration(ledger.paused)} (not counted)")
     hidden = sum(ledger.hidden.values())
     if hidden:
-        longest = max(ledger.hidden, key=lambda leaf: ledger.hidden[leaf])
+        longest = max(ledger.hidden, key=lambda bucket: ledger.hidden[bucket])
         yield _fact("hidden by overlap", f"{duration(hidden)} (not counted), most in {longest}")
 
 
@@ -148,8 +148,8 @@ def _fact(name: str, value: str) -> Text:
 
 
 def _by_owner(ledger: Ledger) -> str:
-    known = {owner: number for owner, number in ledger.failures_by_owner.items() if number}
-    return ", ".join(f"{number:,} {owner}" for owner, number in known.items())
+    nonzero = {owner: number for owner, number in ledger.failures_by_owner.items() if number}
+    return ", ".join(f"{number:,} {owner}" for owner, number in nonzero.items())
 
 
 def _failures(ledger: Ledger) -> Iterator[Text]:
@@ -161,8 +161,8 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
         )
         yield _fact("  owner", f"{failure.owner}; retry: {failure.retry}")
         yield _fact("  evidence", one_line(failure.evidence, 400))
-        if told := failures.notice_of_attempt(ledger, failure.attempt):
-            yield _fact("  notice", told)
+        if notice := failures.notice_of_attempt(ledger, failure.attempt):
+            yield _fact("  notice", notice)
         if failure.decision:
             yield _fact("  then", one_line(failure.decision, 200))
     yield from _more(len(ledger.failures))
@@ -170,11 +170,11 @@ def _failures(ledger: Ledger) -> Iterator[Text]:
 
 def _stages(graph: StageGraph) -> Iterator[Text]:
     """The first attempt's, on the rank that was done last."""
-    begun = min(row.start for row in graph.rows)
-    for row in sorted(graph.rows, key=lambda one: (one.start, one.end)):
+    start = min(row.start for row in graph.rows)
+    for row in sorted(graph.rows, key=lambda row: (row.start, row.end)):
         line = Text(f"  {'*' if row.name in graph.critical else ' '} {one_line(row.name, 28):<28}")
-        line.append(f" {row.where:<8}{duration(row.start - begun):>9} -> ", "dim")
-        yield line.append(f"{duration(row.end - begun):>9}").append(
+        line.append(f" {row.where:<8}{duration(row.start - start):>9} -> ", "dim")
+        yield line.append(f"{duration(row.end - start):>9}").append(
             f"  {duration(row.end - row.start)}"
         )
     yield _fact("* critical path", startup_stages.describe_stages(graph))
@@ -227,13 +227,13 @@ def _checkpoints(ledger: Ledger) -> Iterator[Text]:
 def _compiles(ledger: Ledger) -> Iterator[Text]:
     first = ledger_compiles.first_compiles(ledger)
     cached = sum(c.cached for c in first)
-    again = compiles.group_recompiles(ledger)
+    recompiles = compiles.group_recompiles(ledger)
     yield _fact("first compiles", f"{len(first) - cached} cold, {cached} from the cache")
     split = sorted(compiles.compile_split(ledger), key=lambda part: -part[1])
     if split:
         yield _fact("pt2_compile", ", ".join(f"{name} {duration(ns)}" for name, ns in split))
-    if said := compiles.describe_torch_caches(ledger):
-        yield _fact("torch's caches", "; ".join(said))
+    if texts := compiles.describe_torch_caches(ledger):
+        yield _fact("torch's caches", "; ".join(texts))
     for reason, times in compiles.cache_bypasses(ledger)[:SHOWN]:
         yield _fact("  not asked", f"{times} x: {one_line(reason, 120)}")
     yield from limit_hit_warnings(ledger)
@@ -245,21 +245,21 @@ def _compiles(ledger: Ledger) -> Iterator[Text]:
         yield Text(f"      {truncate_left(miss.where, 60)}", style="dim")
         yield Text(f"      {one_line(miss.cure, 400)}", style="dim")
     yield from _more(len(missed))
-    yield _fact("recompiles", str(sum(row.times for row in again)))
-    for row in again[:SHOWN]:
+    yield _fact("recompiles", str(sum(row.times for row in recompiles)))
+    for row in recompiles[:SHOWN]:
         yield Text(
             f"  {row.times} x {truncate_left(row.where, 60)}, {duration(row.ns)} over all ranks"
         )
         if row.reason:
             yield Text(f"      {one_line(row.reason, 200)}", style="dim")
-    yield from _more(len(again))
+    yield from _more(len(recompiles))
 
 
 def limit_hit_warnings(ledger: Ledger) -> Iterator[Text]:
     """A warning for each place that torch no longer compiles."""
     for where, limit, ranks in compiles.limit_hits_by_place(ledger)[:SHOWN]:
-        whom = "all ranks" if len(ranks) == len(ledger.ranks) > 1 else f"rank {ranks[0]}"
-        text = f"torch gave up compiling {truncate_left(where, 60)} ({one_line(limit, 40)}, {whom})"
+        who = "all ranks" if len(ranks) == len(ledger.ranks) > 1 else f"rank {ranks[0]}"
+        text = f"torch gave up compiling {truncate_left(where, 60)} ({one_line(limit, 40)}, {who})"
         text += ": it runs uncompiled. See `headway recompiles RUN`"
         yield Text("  Warning: ", style="bold yellow").append(Text(text))
 
@@ -289,9 +289,11 @@ def _ranks(ledger: Ledger) -> Iterator[Text]:
     own = overview.own_losses(ledger)
     if not own:
         yield Text(f"  alike: effective time differs by {duration(most - least)} at most")
-    for rank, leaf, ns in own[:SHOWN]:
+    for rank, bucket, ns in own[:SHOWN]:
         host = f" on {one_line(rank.hosts[0], 40)}" if rank.hosts else ""
-        yield Text(f"  rank {rank.rank}{host}: {duration(ns)} more of {leaf} than the median rank")
+        yield Text(
+            f"  rank {rank.rank}{host}: {duration(ns)} more of {bucket} than the median rank"
+        )
     yield from _more(len(own))
 
 

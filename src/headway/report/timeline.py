@@ -35,7 +35,7 @@ def pack_tracks(ledger: Ledger, room: int) -> tuple[dict[str, Any], Resolution |
     head = {
         "tick": tick,
         "wall": ledger.wall,
-        "leaves": [[leaf, MEANING[leaf]] for leaf in BUCKETS],
+        "leaves": [[bucket, MEANING[bucket]] for bucket in BUCKETS],
         "letters": _LETTERS,
         "labels": ["run", *(f"rank {rank.rank}" for rank in ranks)],
         "hosts": ["", *(one_line(", ".join(rank.hosts), 60) for rank in ranks)],
@@ -83,29 +83,29 @@ def encode(segments: Sequence[Segment], tick: int, floor: int = 0) -> str:
     """`A120N3400`: the letter of each leaf and its length in ticks, end to end from zero."""
     letters = dict(zip(BUCKETS, _LETTERS, strict=False))
     parts, now = [], 0
-    for start, end, leaf in _coarsened(_merged(segments), floor):
+    for start, end, bucket in _coarsened(_merged(segments), floor):
         first, last = start // tick, end // tick
         if first > now:
             parts.append(f"{_HOLE}{first - now}")
             now = first
         if last > now:
-            parts.append(f"{letters[leaf]}{last - now}")
+            parts.append(f"{letters[bucket]}{last - now}")
             now = last
     return "".join(parts)
 
 
 def _merged(segments: Sequence[Segment]) -> Iterator[tuple[int, int, str]]:
     """Neighbours with the same leaf as one."""
-    start, end, leaf = 0, 0, ""
+    start, end, bucket = 0, 0, ""
     for s in segments:
-        if s.leaf == leaf and s.start == end:
+        if s.leaf == bucket and s.start == end:
             end = s.end
             continue
         if end > start:
-            yield start, end, leaf
-        start, end, leaf = s.start, s.end, s.leaf
+            yield start, end, bucket
+        start, end, bucket = s.start, s.end, s.leaf
     if end > start:
-        yield start, end, leaf
+        yield start, end, bucket
 
 
 def _coarsened(
@@ -116,21 +116,21 @@ def _coarsened(
     Every leaf keeps its exact time; only the order inside a stretch is lost.
     """
     totals: dict[str, int] = {}
-    begun, until = 0, 0
-    for start, end, leaf in pieces:
-        if totals and (end - start >= floor or start != until or until - begun >= floor):
-            yield from _end_to_end(totals, begun)
+    begin, until = 0, 0
+    for start, end, bucket in pieces:
+        if totals and (end - start >= floor or start != until or until - begin >= floor):
+            yield from _end_to_end(totals, begin)
             totals = {}
         if end - start >= floor:
-            yield start, end, leaf
+            yield start, end, bucket
             continue
-        begun = begun if totals else start
+        begin = begin if totals else start
         until = end
-        totals[leaf] = totals.get(leaf, 0) + end - start
-    yield from _end_to_end(totals, begun)
+        totals[bucket] = totals.get(bucket, 0) + end - start
+    yield from _end_to_end(totals, begin)
 
 
 def _end_to_end(totals: Mapping[str, int], start: int) -> Iterator[tuple[int, int, str]]:
-    for leaf, ns in sorted(totals.items(), key=lambda pair: -pair[1]):
-        yield start, start + ns, leaf
+    for bucket, ns in sorted(totals.items(), key=lambda pair: -pair[1]):
+        yield start, start + ns, bucket
         start += ns

@@ -82,8 +82,8 @@ class Waterfall:
 
     def leaves(self, side: Side) -> list[str]:
         """All that any bar has, in the order of a job."""
-        used = {leaf for bar in self.bars for leaf in bar.parts(side)}
-        return [leaf for leaf in (*BUCKETS, OTHER) if leaf in used]
+        used = {bucket for bar in self.bars for bucket in bar.parts(side)}
+        return [bucket for bucket in (*BUCKETS, OTHER) if bucket in used]
 
     def to_dict(self) -> dict[str, Any]:
         """For `headway compare --waterfall --json`."""
@@ -115,46 +115,48 @@ class Waterfall:
 def bar_of_run(ledger: Ledger) -> Bar:
     """Of one run."""
     started = None if ledger.time_to_start is None else ledger.time_to_start / NS
-    seconds = {leaf: ledger.buckets.get(leaf, 0) / NS for leaf in START_BUCKETS}
-    lost = {leaf: ledger.percent(ns) for leaf, ns in ledger.buckets.items() if leaf != EFFECTIVE}
+    seconds = {bucket: ledger.buckets.get(bucket, 0) / NS for bucket in START_BUCKETS}
+    lost = {
+        bucket: ledger.percent(ns) for bucket, ns in ledger.buckets.items() if bucket != EFFECTIVE
+    }
     return Bar(
         name=ledger.run,
         runs=1,
         time_to_start=started,
         start=by_stage(seconds, started),
         ett_percent=ledger.ett_percent,
-        lost={leaf: lost[leaf] for leaf in BUCKETS if lost.get(leaf)},
+        lost={bucket: lost[bucket] for bucket in BUCKETS if lost.get(bucket)},
     )
 
 
 def by_stage(seconds: Mapping[str, float], time_to_start: float | None) -> dict[str, float]:
     """The stages of a start in their order, and the rest of it."""
-    found = {leaf: seconds[leaf] for leaf in START_BUCKETS if seconds.get(leaf)}
-    rest = (time_to_start or 0.0) - sum(found.values())
-    return {**found, OTHER: rest} if rest > MIN_OTHER_S else found
+    stages = {bucket: seconds[bucket] for bucket in START_BUCKETS if seconds.get(bucket)}
+    rest = (time_to_start or 0.0) - sum(stages.values())
+    return {**stages, OTHER: rest} if rest > MIN_OTHER_S else stages
 
 
-def color_source(leaf: str) -> str:
+def color_source(bucket: str) -> str:
     """The leaf whose colour it has."""
-    return UNKNOWN if leaf == OTHER else leaf
+    return UNKNOWN if bucket == OTHER else bucket
 
 
 def _change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    leaves = dict.fromkeys((*before, *after))
-    found = {leaf: after.get(leaf, 0.0) - before.get(leaf, 0.0) for leaf in leaves}
-    ordered = sorted(found.items(), key=lambda item: -abs(item[1]))
-    return {leaf: change for leaf, change in ordered if change}
+    buckets = dict.fromkeys((*before, *after))
+    changes = {bucket: after.get(bucket, 0.0) - before.get(bucket, 0.0) for bucket in buckets}
+    ordered = sorted(changes.items(), key=lambda item: -abs(item[1]))
+    return {bucket: change for bucket, change in ordered if change}
 
 
 def with_distinct_names(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     """Two runs of the same name are told apart by a number."""
-    seen: dict[str, int] = {}
-    found = []
-    for one in bars:
-        seen[one.name] = seen.get(one.name, 0) + 1
-        number = seen[one.name]
-        found.append(one if number == 1 else replace(one, name=f"{one.name} ({number})"))
-    return tuple(found)
+    times: dict[str, int] = {}
+    renamed = []
+    for bar in bars:
+        times[bar.name] = times.get(bar.name, 0) + 1
+        number = times[bar.name]
+        renamed.append(bar if number == 1 else replace(bar, name=f"{bar.name} ({number})"))
+    return tuple(renamed)
 
 
 TITLES: Final = {
@@ -172,8 +174,8 @@ def print_waterfall(waterfall: Waterfall, console: Console) -> None:
     """Both accounts, one below the other."""
     sides: tuple[Side, ...] = ("start", "lost")
     for side in sides:
-        leaves = waterfall.leaves(side)
-        letters = dict(zip(leaves, _letters(), strict=False))
+        buckets = waterfall.leaves(side)
+        letters = dict(zip(buckets, _letters(), strict=False))
         print_line(console, Text(TITLES[side], style="bold"))
         for bar in waterfall.bars:
             print_line(console, _bar_line(waterfall, bar, side, letters, console))
@@ -181,10 +183,10 @@ def print_waterfall(waterfall: Waterfall, console: Console) -> None:
             console,
             _cell_line("", [truncate_left(bar.name, CELL_WIDTH - 1) for bar in waterfall.bars]),
         )
-        for leaf in leaves:
-            parts = [bar.parts(side).get(leaf, 0.0) for bar in waterfall.bars]
+        for bucket in buckets:
+            parts = [bar.parts(side).get(bucket, 0.0) for bar in waterfall.bars]
             if max(parts) >= MIN_CHANGE[side]:
-                name = f"{letters[leaf]} {stage_of(leaf) if side == 'start' else leaf}"
+                name = f"{letters[bucket]} {stage_of(bucket) if side == 'start' else bucket}"
                 print_line(console, _cell_line(name, [format_amount(part, side) for part in parts]))
         for step in waterfall.steps:
             print_line(console, _step_line(step, side))
@@ -217,14 +219,14 @@ def _letters() -> list[str]:
 def _bar_line(
     waterfall: Waterfall, bar: Bar, side: Side, letters: dict[str, str], console: Console
 ) -> Text:
-    longest = max(one.total(side) for one in waterfall.bars) or 1.0
+    longest = max(other.total(side) for other in waterfall.bars) or 1.0
     line = Text(f"  {_name(bar.name):<{NAME_WIDTH}} ")
     drawn, total = 0, 0.0
-    for leaf in letters:
-        total += bar.parts(side).get(leaf, 0.0)
+    for bucket in letters:
+        total += bar.parts(side).get(bucket, 0.0)
         upto = round(BAR_WIDTH * total / longest)
-        style = "" if ascii_only(console) else bucket_color(color_source(leaf), dark=True)
-        line.append(letters[leaf] * (upto - drawn), style)
+        style = "" if ascii_only(console) else bucket_color(color_source(bucket), dark=True)
+        line.append(letters[bucket] * (upto - drawn), style)
         drawn = upto
     return line.append(f" {format_total(bar, side)}")
 
@@ -238,8 +240,8 @@ def _step_line(step: Step, side: Side) -> Text:
     line = Text(f"  {_name(step.before)} -> {_name(step.after)}: ")
     line.append(format_change(step.total(side), side), _style(step.total(side), side))
     changes = [item for item in step.parts(side).items() if abs(item[1]) >= MIN_CHANGE[side]]
-    for place, (leaf, change) in enumerate(changes[:MAX_CHANGES]):
-        name = stage_of(leaf) if side == "start" else leaf
+    for place, (bucket, change) in enumerate(changes[:MAX_CHANGES]):
+        name = stage_of(bucket) if side == "start" else bucket
         line.append(f"{'; ' if not place else ', '}{name} ")
         line.append(format_change(change, side), _style(change, side))
     more = len(changes) - MAX_CHANGES
@@ -269,20 +271,20 @@ def waterfall_page(waterfall: Waterfall) -> str:
 
 
 def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
-    leaves = waterfall.leaves(side)
+    buckets = waterfall.leaves(side)
     longest = max(bar.total(side) for bar in waterfall.bars) or 1.0
     return {
         "title": TITLES[side],
-        "bars": [_html_bar(bar, side, leaves, longest) for bar in waterfall.bars],
+        "bars": [_html_bar(bar, side, buckets, longest) for bar in waterfall.bars],
         "leaves": [
             {
-                "name": stage_of(leaf) if side == "start" else leaf,
-                "colour": _html_color(leaf),
+                "name": stage_of(bucket) if side == "start" else bucket,
+                "colour": _html_color(bucket),
                 "cells": [
-                    format_amount(bar.parts(side).get(leaf, 0.0), side) for bar in waterfall.bars
+                    format_amount(bar.parts(side).get(bucket, 0.0), side) for bar in waterfall.bars
                 ],
             }
-            for leaf in leaves
+            for bucket in buckets
         ],
         "steps": [
             {
@@ -291,11 +293,11 @@ def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
                 "fell": step.total(side) < 0,
                 "changes": [
                     {
-                        "name": stage_of(leaf) if side == "start" else leaf,
+                        "name": stage_of(bucket) if side == "start" else bucket,
                         "text": format_change(change, side),
                         "fell": change < 0,
                     }
-                    for leaf, change in step.parts(side).items()
+                    for bucket, change in step.parts(side).items()
                     if abs(change) >= MIN_CHANGE[side]
                 ],
             }
@@ -304,7 +306,7 @@ def _html_chart(waterfall: Waterfall, side: Side) -> dict[str, Any]:
     }
 
 
-def _html_bar(bar: Bar, side: Side, leaves: list[str], longest: float) -> dict[str, Any]:
+def _html_bar(bar: Bar, side: Side, buckets: list[str], longest: float) -> dict[str, Any]:
     parts = bar.parts(side)
     return {
         "name": one_line(bar.name, 100),
@@ -312,15 +314,15 @@ def _html_bar(bar: Bar, side: Side, leaves: list[str], longest: float) -> dict[s
         "total": format_total(bar, side),
         "parts": [
             {
-                "width": 100 * parts[leaf] / longest,
-                "colour": _html_color(leaf),
-                "text": f"{leaf}: {format_amount(parts[leaf], side)}",
+                "width": 100 * parts[bucket] / longest,
+                "colour": _html_color(bucket),
+                "text": f"{bucket}: {format_amount(parts[bucket], side)}",
             }
-            for leaf in leaves
-            if leaf in parts
+            for bucket in buckets
+            if bucket in parts
         ],
     }
 
 
-def _html_color(leaf: str) -> str:
-    return bucket_color(color_source(leaf), dark=False)
+def _html_color(bucket: str) -> str:
+    return bucket_color(color_source(bucket), dark=False)

@@ -55,13 +55,13 @@ class StaticFile(NamedTuple):
 @cache
 def static_files() -> dict[str, StaticFile]:
     """All of them."""
-    made = {
+    contents = {
         "headway.css": (CSS, _style_sheet().encode()),
         "icon.svg": (SVG, (ASSETS / "icon.svg").read_bytes()),
         "plotly.js": (JS, _plotly().read_bytes()),
         **{name: (JS, (ASSETS / name).read_bytes()) for name in SCRIPTS},
     }
-    return {name: _pack(kind, content) for name, (kind, content) in made.items()}
+    return {name: _pack(kind, content) for name, (kind, content) in contents.items()}
 
 
 def _pack(kind: str, content: bytes) -> StaticFile:

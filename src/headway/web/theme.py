@@ -8,9 +8,9 @@ from typing import Final
 from headway.ledger.buckets import BUCKETS, OKLCH
 
 
-def bucket_color(leaf: str, *, dark: bool) -> str:
+def bucket_color(bucket: str, *, dark: bool) -> str:
     """The colour of a leaf as `#rrggbb`: one family of hues per group, one shade per leaf."""
-    lightness, chroma, hue = OKLCH[leaf]
+    lightness, chroma, hue = OKLCH[bucket]
     return _oklch_to_hex(lightness + (0.05 if dark else 0.0), chroma * (0.92 if dark else 1.0), hue)
 
 
@@ -38,10 +38,10 @@ SAVE_BUCKET: Final = "waste.checkpoint_block"
 
 def numbered_palette() -> str:
     def variables(dark: bool) -> str:
-        found = "".join(
-            f"--l{i}:{bucket_color(leaf, dark=dark)};" for i, leaf in enumerate(BUCKETS)
+        colors = "".join(
+            f"--l{i}:{bucket_color(bucket, dark=dark)};" for i, bucket in enumerate(BUCKETS)
         )
-        return f"{found}--save:{bucket_color(SAVE_BUCKET, dark=dark)};"
+        return f"{colors}--save:{bucket_color(SAVE_BUCKET, dark=dark)};"
 
     light, dark = variables(dark=False), variables(dark=True)
     return (
@@ -56,7 +56,7 @@ def named_palette() -> str:
 
     def variables(dark: bool) -> str:
         return "".join(
-            f"--{leaf.replace('.', '-')}:{bucket_color(leaf, dark=dark)};" for leaf in BUCKETS
+            f"--{bucket.replace('.', '-')}:{bucket_color(bucket, dark=dark)};" for bucket in BUCKETS
         )
 
     light, dark = variables(dark=False), variables(dark=True)
